@@ -1,0 +1,1 @@
+"""Lance versioned tables in Python."""

@@ -1,0 +1,1 @@
+"""Messages generated from protos/ by scripts/gen_protos; not edited by hand."""

@@ -1,0 +1,48 @@
+# Shared by the scripts beside it: a virtual environment under the checkout, and Java where Spark runs.
+# Sourced, not run. Everything it does is said on standard error.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
+
+find_python() { # the first interpreter of 3.10 or newer that can make a virtual environment
+  local candidate
+  for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.10; do
+    if "$candidate" -c 'import sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  say "needs Python 3.10 or newer with its venv module (Debian: apt-get install python3-venv); none was found"
+  exit 1
+}
+
+# ensure_venv DIRECTORY REQUIREMENT...: made once, and again when pyproject.toml or the requirements change.
+ensure_venv() {
+  local directory=$1 stamp wanted python
+  shift
+  stamp="$directory/.installed"
+  wanted="$(cksum pyproject.toml setup.py 2>/dev/null || true) $*"
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    python=$(find_python)
+    say "making the virtual environment $directory with $("$python" --version)"
+    "$python" -m venv --upgrade-deps "$directory" >/dev/null
+    say "installing $*"
+    "$directory/bin/pip" install --quiet --disable-pip-version-check --editable "$@"
+    printf '%s' "$wanted" >"$stamp"
+  fi
+  VENV_PYTHON="$PWD/$directory/bin/python"
+}
+
+# ensure_java: a runtime for Spark; installs Debian's where that is possible. Returns 1 where there is none.
+ensure_java() {
+  local version
+  version=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1 || true)
+  if [ -n "$version" ] && [ "$version" -ge 17 ]; then
+    return 0
+  fi
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "installing a Java runtime for Spark (default-jre-headless)"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq default-jre-headless; } >/dev/null 2>&1 && return 0
+  fi
+  return 1
+}
