@@ -1,0 +1,153 @@
+"""General compression of whole buffers: zstd frames and raw LZ4 blocks behind a size.
+
+    zstd   [u64 decompressed size][one zstd frame]     a bare frame without the size is accepted too
+    lz4    [u32 decompressed size][one LZ4 block]
+
+The caller says how many bytes the content can have at most; a buffer that declares more is refused before memory is
+asked for. Source: format sheet of file version 2.0, section 4.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["SCHEMES", "compress", "decompress"]
+
+SCHEMES: Final = ("zstd", "lz4")
+
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_PREFIX: Final = struct.Struct("<Q")
+_LZ4_PREFIX: Final = struct.Struct("<I")
+_STREAM_BLOCK_BYTES: Final = 1 << 20
+# The window decides what a streaming decoder allocates; the reference encoder stays below this at every usual level.
+_MAX_STREAM_WINDOW_BYTES: Final = 8 << 20
+
+
+def decompress(scheme: str, data: Buffer, max_bytes: int) -> pa.Buffer:
+    """Content of one compressed buffer.
+
+    `max_bytes` is the most the content may have; the result has exactly the size that the buffer declares.
+    Raises CorruptFileError when the buffer declares more, or does not hold what it declares;
+    UnsupportedFeatureError for a scheme that is not known.
+    """
+    view = memoryview(data).cast("B")
+    if scheme == "zstd":
+        return _decompress_zstd(view, max_bytes)
+    if scheme == "lz4":
+        return _decompress_lz4(view, max_bytes)
+    raise UnsupportedFeatureError(f"unknown compression scheme {scheme!r}", feature=f"compression {scheme}")
+
+
+def compress(scheme: str, data: Buffer, level: int | None = None) -> bytes:
+    """One buffer with the size in front, as `decompress` reads it. `level` counts for zstd only.
+
+    Raises UnsupportedFeatureError for a scheme that is not known, and for 4 GiB or more under lz4.
+    """
+    view = memoryview(data).cast("B")
+    if scheme == "zstd":
+        codec = _codec("zstd", level)
+        return _ZSTD_PREFIX.pack(len(view)) + codec.compress(view, asbytes=True)
+    if scheme == "lz4":
+        if len(view) >= 1 << 31:
+            raise UnsupportedFeatureError(f"an LZ4 block cannot hold {len(view)} bytes", feature="lz4 block size")
+        return _LZ4_PREFIX.pack(len(view)) + _codec("lz4_raw").compress(view, asbytes=True)
+    raise UnsupportedFeatureError(f"unknown compression scheme {scheme!r}", feature=f"compression {scheme}")
+
+
+@lru_cache(maxsize=64)
+def _codec(name: str, level: int | None = None) -> pa.Codec:
+    return pa.Codec(name) if level is None else pa.Codec(name, compression_level=level)
+
+
+def _check_declared(scheme: str, size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise CorruptFileError(
+            f"{scheme} buffer declares {size} bytes where at most {max_bytes} can be",
+            expected=max_bytes,
+            found=size,
+        )
+
+
+def _decompress_zstd(view: memoryview, max_bytes: int) -> pa.Buffer:
+    bare = len(view) < _ZSTD_PREFIX.size or (view[:4] == _ZSTD_MAGIC and not view[4] & 0x10)
+    if bare:
+        frame = view
+        content_bytes = _zstd_content_size(frame)
+        if content_bytes is None:
+            return _stream_zstd(frame, max_bytes)
+    else:
+        frame = view[_ZSTD_PREFIX.size :]
+        (content_bytes,) = _ZSTD_PREFIX.unpack_from(view)
+    _check_declared("zstd", content_bytes, max_bytes)
+    try:
+        return _codec("zstd").decompress(frame, decompressed_size=content_bytes)
+    except OSError as error:
+        raise CorruptFileError(f"zstd buffer does not decompress to {content_bytes} bytes") from error
+
+
+def _zstd_content_size(frame: memoryview) -> int | None:
+    """Content size in a frame header (RFC 8878, 3.1.1.1), None where the frame does not tell."""
+    if len(frame) < 6 or frame[:4] != _ZSTD_MAGIC:
+        raise CorruptFileError("zstd buffer without a frame", expected=_ZSTD_MAGIC, found=bytes(frame[:4]))
+    descriptor = frame[4]
+    single_segment = bool(descriptor & 0x20)
+    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    if len(frame) < start + width:
+        raise CorruptFileError("zstd frame header is cut short", expected=start + width, found=len(frame))
+    if width == 0:
+        exponent, mantissa = frame[5] >> 3, frame[5] & 7
+        window = (1 << (10 + exponent)) * (8 + mantissa) // 8
+        if window > _MAX_STREAM_WINDOW_BYTES:
+            raise UnsupportedFeatureError(
+                f"zstd frame of unknown size with a window of {window} bytes", feature="zstd window"
+            )
+        return None
+    size = int.from_bytes(frame[start : start + width], "little")
+    return size + 256 if width == 2 else size
+
+
+def _stream_zstd(frame: memoryview, max_bytes: int) -> pa.Buffer:
+    parts: list[bytes] = []
+    total = 0
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as stream:
+            while block := stream.read(_STREAM_BLOCK_BYTES):
+                total += len(block)
+                _check_declared("zstd", total, max_bytes)
+                parts.append(block)
+    except OSError as error:
+        if isinstance(error, CorruptFileError):
+            raise
+        raise CorruptFileError("zstd frame does not decompress") from error
+    return pa.py_buffer(b"".join(parts))
+
+
+def _decompress_lz4(view: memoryview, max_bytes: int) -> pa.Buffer:
+    if len(view) <= _LZ4_PREFIX.size:
+        raise CorruptFileError("lz4 buffer is cut short", expected=_LZ4_PREFIX.size + 1, found=len(view))
+    (size,) = _LZ4_PREFIX.unpack_from(view)
+    _check_declared("lz4", size, max_bytes)
+    block = view[_LZ4_PREFIX.size :]
+    codec = _codec("lz4_raw")
+    try:
+        content = codec.decompress(block, decompressed_size=size)
+    except OSError as error:
+        raise CorruptFileError(f"lz4 block does not decompress to {size} bytes") from error
+    # pyarrow does not tell how much a block really held. A block that also fits into one byte less held less.
+    if size > 0:
+        try:
+            codec.decompress(block, decompressed_size=size - 1)
+        except OSError:
+            return content
+        raise CorruptFileError(f"lz4 block holds less than the {size} bytes it declares", expected=size)
+    return content

@@ -1,0 +1,43 @@
+"""Run lengths: one value and how often it repeats.   [a a a b] <-> values [a b], lengths [3 1]"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lancetable.errors import CorruptFileError
+
+__all__ = ["MAX_RUN", "expand", "runs"]
+
+MAX_RUN = 255  # lengths are single bytes; a longer run repeats its value
+
+
+def expand(values: npt.NDArray[Any], lengths: npt.NDArray[np.uint8], count: int) -> npt.NDArray[Any]:
+    """(k,) values and (k,) lengths -> (count,) values.
+
+    Lengths may reach past `count`, which old writers let happen; the excess is cut.
+    Raises CorruptFileError for zero lengths and for lengths that do not reach `count`.
+    """
+    if len(values) != len(lengths):
+        raise CorruptFileError("run values and run lengths differ in number", expected=len(values), found=len(lengths))
+    if len(lengths) and int(lengths.min()) == 0:
+        raise CorruptFileError("run of length zero", expected=1, found=0)
+    total = int(lengths.sum(dtype=np.int64))
+    if total < count:
+        raise CorruptFileError("runs end before the last value", expected=count, found=total)
+    return np.repeat(values, lengths)[:count]
+
+
+def runs(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+    """(n,) values -> (k,) values and (k,) lengths of 1 to 255. Values are compared by their bits, floats included."""
+    if len(values) == 0:
+        return values[:0], np.empty(0, np.uint8)
+    bits = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+    starts = np.concatenate(([0], np.flatnonzero(bits[1:] != bits[:-1]) + 1))
+    lengths = np.diff(starts, append=len(values))
+    pieces = -(-lengths // MAX_RUN)
+    out = np.full(int(pieces.sum()), MAX_RUN, np.uint8)
+    out[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * MAX_RUN
+    return np.repeat(values[starts], pieces), out

@@ -1,0 +1,399 @@
+"""Fragments and the files they consist of, as a manifest records them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from lancetable.errors import CorruptFileError
+from lancetable.format.paths import check_relative, deletion_name
+from lancetable.format.version import FileVersion
+from lancetable.proto import table_pb2
+
+__all__ = [
+    "CREATED_AT_FIELD",
+    "LAST_UPDATED_AT_FIELD",
+    "ROW_ID_FIELD",
+    "TOMBSTONE",
+    "DataFile",
+    "DeletionFile",
+    "DeletionKind",
+    "Fragment",
+    "LineagePlace",
+]
+
+# Field ids that name no column of the table.
+TOMBSTONE: Final = -2  # a column of the file that is no longer used
+ROW_ID_FIELD: Final = -3
+CREATED_AT_FIELD: Final = -4
+LAST_UPDATED_AT_FIELD: Final = -5
+
+MAX_FRAGMENT_ID: Final = 2**32 - 1
+MAX_ROWS: Final = 2**32  # a row offset has 32 bits
+
+
+class DeletionKind(Enum):
+    """How a deletion file stores its row offsets; `suffix` ends its name, `label` is the word in JSON."""
+
+    ARROW_ARRAY = 0
+    BITMAP = 1
+
+    @property
+    def suffix(self) -> str:
+        return "arrow" if self is DeletionKind.ARROW_ARRAY else "bin"
+
+    @property
+    def label(self) -> str:
+        return "array" if self is DeletionKind.ARROW_ARRAY else "bitmap"
+
+
+class LineagePlace(Enum):
+    """Where a fragment keeps its row ids or row versions if not inline."""
+
+    EXTERNAL = "external"  # a file of its own; no current writer makes these
+    COLUMN = "column"  # a hidden column of one of the data files
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One data file and the columns it gives to its fragment. Source: protos/table.proto, DataFile.
+
+    `path` is relative to the data directory. `fields[i]` is stored in the file's column `column_indices[i]`; 0.1 files
+    have no column indices. `size_bytes` is None if unknown.
+    """
+
+    path: str
+    fields: tuple[int, ...]
+    column_indices: tuple[int, ...] = ()
+    major: int = 2
+    minor: int = 0
+    size_bytes: int | None = None
+    base_id: int | None = None
+
+    @property
+    def file_version(self) -> FileVersion:
+        """Raises UnsupportedFeatureError for a newer version, CorruptFileError for a pair nobody wrote."""
+        return FileVersion.from_manifest_pair(self.major, self.minor, self.path)
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether this is a 0.1 file, which lists no column indices."""
+        return self.major == 0 and self.minor < 3
+
+    @classmethod
+    def from_proto(cls, message: table_pb2.DataFile) -> DataFile:
+        """Raises CorruptFileError for an unsafe path or lists that do not fit together."""
+        path = check_relative(message.path)
+        fields = tuple(message.fields)
+        column_indices = tuple(message.column_indices)
+        major, minor = message.file_major_version, message.file_minor_version
+        if len(column_indices) != len(fields) and (column_indices or major >= 2):
+            raise CorruptFileError(
+                f"data file {path}: {len(fields)} fields but {len(column_indices)} column indices",
+                path=path,
+                expected=len(fields),
+                found=len(column_indices),
+            )
+        if fields and min(fields) < LAST_UPDATED_AT_FIELD:
+            raise CorruptFileError(f"data file {path}: unknown field id {min(fields)}", path=path, found=min(fields))
+        if column_indices and min(column_indices) < -1:
+            raise CorruptFileError(f"data file {path}: negative column index", path=path, found=min(column_indices))
+        return cls(
+            path,
+            fields,
+            column_indices,
+            major,
+            minor,
+            message.file_size_bytes or None,
+            message.base_id if message.HasField("base_id") else None,
+        )
+
+    def to_proto(self) -> table_pb2.DataFile:
+        message = table_pb2.DataFile(
+            path=self.path,
+            fields=self.fields,
+            column_indices=self.column_indices,
+            file_major_version=self.major,
+            file_minor_version=self.minor,
+            file_size_bytes=self.size_bytes or 0,
+        )
+        if self.base_id is not None:
+            message.base_id = self.base_id
+        return message
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form, keys as pylance names and orders them."""
+        return {
+            "fields": list(self.fields),
+            "column_indices": list(self.column_indices),
+            "file_major_version": self.major,
+            "file_minor_version": self.minor,
+            "file_size_bytes": self.size_bytes,
+            "base_id": self.base_id,
+            "path": self.path,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> DataFile:
+        """Inverse of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
+        path = _json_str(value, "path")
+        return cls.from_proto(
+            _json_message(
+                table_pb2.DataFile,
+                path=path,
+                fields=value.get("fields", ()),
+                column_indices=value.get("column_indices", ()),
+                file_major_version=value.get("file_major_version", 0),
+                file_minor_version=value.get("file_minor_version", 0),
+                file_size_bytes=value.get("file_size_bytes") or 0,
+                base_id=value.get("base_id"),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionFile:
+    """Where a fragment's deleted row offsets are stored. Source: protos/table.proto, DeletionFile."""
+
+    kind: DeletionKind  # also decides the suffix
+    read_version: int  # version the delete was computed from
+    id: int  # random; only keeps names apart
+    num_deleted_rows: int | None = None  # None: unknown until the file is read
+    base_id: int | None = None
+
+    def name(self, fragment_id: int) -> str:
+        """File name below `_deletions`."""
+        return deletion_name(fragment_id, self.read_version, self.id, self.kind.suffix)
+
+    @classmethod
+    def from_proto(cls, message: table_pb2.DeletionFile) -> DeletionFile:
+        """Raises CorruptFileError for a kind nobody knows."""
+        file_type = message.file_type
+        if file_type not in (0, 1):
+            raise CorruptFileError(f"unknown kind of deletion file: {file_type}", expected="0 or 1", found=file_type)
+        return cls(
+            DeletionKind.BITMAP if file_type else DeletionKind.ARROW_ARRAY,
+            message.read_version,
+            message.id,
+            message.num_deleted_rows or None,
+            message.base_id if message.HasField("base_id") else None,
+        )
+
+    def to_proto(self) -> table_pb2.DeletionFile:
+        message = table_pb2.DeletionFile(
+            file_type=table_pb2.DeletionFile.DeletionFileType.Name(self.kind.value),
+            read_version=self.read_version,
+            id=self.id,
+            num_deleted_rows=self.num_deleted_rows or 0,
+        )
+        if self.base_id is not None:
+            message.base_id = self.base_id
+        return message
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form, keys as pylance names and orders them."""
+        return {
+            "read_version": self.read_version,
+            "id": self.id,
+            "file_type": self.kind.label,
+            "num_deleted_rows": self.num_deleted_rows,
+            "base_id": self.base_id,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> DeletionFile:
+        """Inverse of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
+        label = _json_str(value, "file_type")
+        kinds = {kind.label: kind.value for kind in DeletionKind}
+        if label not in kinds:
+            raise CorruptFileError(f"unknown kind of deletion file: {label[:20]!r}", expected=list(kinds), found=label)
+        return cls.from_proto(
+            _json_message(
+                table_pb2.DeletionFile,
+                file_type=kinds[label],
+                read_version=value.get("read_version", 0),
+                id=value.get("id", 0),
+                num_deleted_rows=value.get("num_deleted_rows") or 0,
+                base_id=value.get("base_id"),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A horizontal slice of the table: some data files that hold the same rows. Source: protos/table.proto.
+
+    `physical_rows` counts deleted rows too; None if the writer left it out. `row_ids`, `created_at` and
+    `last_updated_at` are serialized sequences (see `lancetable.rowids`); a LineagePlace says that they lie elsewhere,
+    None that there are none. `overlays` are serialized DataOverlayFile messages, carried along.
+    """
+
+    id: int
+    files: tuple[DataFile, ...] = ()
+    physical_rows: int | None = None
+    deletion_file: DeletionFile | None = None
+    row_ids: bytes | LineagePlace | None = None
+    created_at: bytes | LineagePlace | None = None
+    last_updated_at: bytes | LineagePlace | None = None
+    overlays: tuple[bytes, ...] = ()
+    clustering_id: int = 0
+
+    @property
+    def num_deletions(self) -> int | None:
+        """Deleted rows; None if the deletion file has to be read to know."""
+        return 0 if self.deletion_file is None else self.deletion_file.num_deleted_rows
+
+    @property
+    def num_rows(self) -> int | None:
+        """Live rows; None if a file has to be read to know."""
+        if self.physical_rows is None:
+            return None
+        deletions = self.num_deletions
+        return None if deletions is None else self.physical_rows - deletions
+
+    @classmethod
+    def from_proto(cls, message: table_pb2.DataFragment) -> Fragment:
+        """Raises CorruptFileError for ids, counts and paths outside their bounds."""
+        fragment_id = message.id
+        if fragment_id > MAX_FRAGMENT_ID:
+            raise CorruptFileError(
+                f"fragment id {fragment_id} does not fit 32 bits", expected=MAX_FRAGMENT_ID, found=fragment_id
+            )
+        physical_rows = message.physical_rows or None
+        deletion_file = DeletionFile.from_proto(message.deletion_file) if message.HasField("deletion_file") else None
+        if physical_rows is not None:
+            _check_rows(fragment_id, physical_rows, deletion_file)
+        return cls(
+            fragment_id,
+            tuple([DataFile.from_proto(file) for file in message.files]),
+            physical_rows,
+            deletion_file,
+            _lineage(message, "row_id_sequence"),
+            _lineage(message, "created_at_version_sequence"),
+            _lineage(message, "last_updated_at_version_sequence"),
+            tuple([overlay.SerializeToString() for overlay in message.overlays]) if message.overlays else (),
+            message.clustering_id,
+        )
+
+    def to_proto(self) -> table_pb2.DataFragment:
+        """Raises ValueError for a sequence that lies in a file of its own, which is never written."""
+        message = table_pb2.DataFragment(
+            id=self.id,
+            files=[file.to_proto() for file in self.files],
+            deletion_file=None if self.deletion_file is None else self.deletion_file.to_proto(),
+            physical_rows=self.physical_rows or 0,
+            overlays=[table_pb2.DataOverlayFile.FromString(overlay) for overlay in self.overlays],
+            clustering_id=self.clustering_id,
+        )
+        _set_lineage(message, "row_ids", self.row_ids)
+        _set_lineage(message, "created_at_versions", self.created_at)
+        _set_lineage(message, "last_updated_at_versions", self.last_updated_at)
+        return message
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form, keys as pylance names and orders them; byte strings become lists of numbers."""
+        return {
+            "id": self.id,
+            "files": [file.to_json() for file in self.files],
+            "overlays": [list(overlay) for overlay in self.overlays],
+            "physical_rows": self.physical_rows,
+            "deletion_file": None if self.deletion_file is None else self.deletion_file.to_json(),
+            "row_id_meta": _lineage_to_json(self.row_ids, "Inline"),
+            "created_at_version_meta": _lineage_to_json(self.created_at, "inline"),
+            "last_updated_at_version_meta": _lineage_to_json(self.last_updated_at, "inline"),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Fragment:
+        """Inverse of `to_json`; id, files and physical_rows are required.
+
+        Raises CorruptFileError for missing keys, values of the wrong type and paths that leave the data directory.
+        """
+        message = _json_message(table_pb2.DataFragment, id=value.get("id"), physical_rows=value.get("physical_rows"))
+        files = value.get("files")
+        if not isinstance(files, list) or value.get("id") is None:
+            raise CorruptFileError("fragment JSON without id or files", expected="id and files", found=sorted(value))
+        deletion_file = value.get("deletion_file")
+        return cls(
+            message.id,
+            tuple(DataFile.from_json(file) for file in files),
+            message.physical_rows or None,
+            None if deletion_file is None else DeletionFile.from_json(deletion_file),
+            _lineage_from_json(value.get("row_id_meta"), "Inline"),
+            _lineage_from_json(value.get("created_at_version_meta"), "inline"),
+            _lineage_from_json(value.get("last_updated_at_version_meta"), "inline"),
+            tuple(_json_bytes(overlay) for overlay in value.get("overlays") or ()),
+        )
+
+
+def _check_rows(fragment_id: int, physical_rows: int, deletion_file: DeletionFile | None) -> None:
+    if physical_rows > MAX_ROWS:
+        raise CorruptFileError(
+            f"fragment {fragment_id} claims {physical_rows} rows; a row offset has 32 bits",
+            expected=MAX_ROWS,
+            found=physical_rows,
+        )
+    if deletion_file is not None and (deletion_file.num_deleted_rows or 0) > physical_rows:
+        raise CorruptFileError(
+            f"fragment {fragment_id} has {physical_rows} rows and {deletion_file.num_deleted_rows} deleted ones",
+            expected=physical_rows,
+            found=deletion_file.num_deleted_rows,
+        )
+
+
+def _lineage(message: table_pb2.DataFragment, oneof: Any) -> bytes | LineagePlace | None:
+    arm = message.WhichOneof(oneof)
+    if arm is None:
+        return None
+    if arm.startswith("inline"):
+        inline: bytes = getattr(message, arm)
+        return inline
+    return LineagePlace.COLUMN if arm.startswith("column") else LineagePlace.EXTERNAL
+
+
+def _set_lineage(message: table_pb2.DataFragment, name: str, value: bytes | LineagePlace | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bytes):
+        setattr(message, f"inline_{name}", value)
+    elif value is LineagePlace.COLUMN:
+        getattr(message, f"column_{name}").SetInParent()
+    else:
+        raise ValueError(f"fragment {message.id}: sequences in files of their own are not written")
+
+
+def _lineage_to_json(value: bytes | LineagePlace | None, key: str) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    return {key: list(value)} if isinstance(value, bytes) else {value.value: None}
+
+
+def _lineage_from_json(value: Mapping[str, Any] | None, key: str) -> bytes | LineagePlace | None:
+    if value is None:
+        return None
+    if key in value:
+        return _json_bytes(value[key])
+    return LineagePlace(next(iter(value)))
+
+
+def _json_message(kind: Any, **values: Any) -> Any:
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise CorruptFileError(f"malformed {kind.DESCRIPTOR.name} JSON: {error}") from error
+
+
+def _json_str(value: Mapping[str, Any], key: str) -> str:
+    text = value.get(key)
+    if not isinstance(text, str):
+        raise CorruptFileError(f"JSON without {key}", expected=key, found=type(text).__name__)
+    return text
+
+
+def _json_bytes(value: Any) -> bytes:
+    try:
+        return bytes(value)
+    except (TypeError, ValueError) as error:
+        raise CorruptFileError(f"JSON without a list of bytes: {error}") from error

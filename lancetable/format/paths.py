@@ -1,0 +1,263 @@
+"""Where everything of a table lies: every file name rule of the format.
+
+    R/_versions/{2^64-1 - version, 20 digits}.manifest   V2 naming       R/data/{name}.lance
+    R/_versions/{version}.manifest                       V1 naming       R/_deletions/{fragment}-{read version}-{id}.arrow
+    R/_versions/d{version}.manifest                      detached        R/_deletions/{fragment}-{read version}-{id}.bin
+    R/_transactions/{read version}-{uuid}.txn                            R/_refs/tags/{tag}.json
+    R/_indices/{uuid}/...                                                R/_refs/branches/{branch, / as %2F}.json
+    R/tree/{branch}/...   a branch: its own root
+
+R is a path inside a store, "/"-separated. Names that come from a file are a stranger's: they pass `check_relative`
+before they are joined to anything.
+"""
+
+from __future__ import annotations
+
+import uuid
+from enum import Enum
+from typing import Final
+
+from lancetable.errors import CorruptFileError
+
+__all__ = [
+    "BRANCHES_DIR",
+    "DATA_DIR",
+    "DELETIONS_DIR",
+    "DETACHED_BIT",
+    "HINT_NAME",
+    "INDICES_DIR",
+    "MAX_VERSION",
+    "REFS_DIR",
+    "TAGS_DIR",
+    "TRANSACTIONS_DIR",
+    "TREE_DIR",
+    "VERSIONS_DIR",
+    "ManifestNaming",
+    "branch_path",
+    "branch_root",
+    "check_relative",
+    "data_path",
+    "deletion_name",
+    "deletion_path",
+    "hint_path",
+    "index_dir",
+    "is_detached",
+    "join",
+    "manifest_name",
+    "manifest_path",
+    "new_data_file_name",
+    "parse_deletion_name",
+    "parse_manifest_name",
+    "parse_transaction_name",
+    "tag_path",
+    "transaction_name",
+    "transaction_path",
+]
+
+VERSIONS_DIR: Final = "_versions"
+TRANSACTIONS_DIR: Final = "_transactions"
+DATA_DIR: Final = "data"
+DELETIONS_DIR: Final = "_deletions"
+INDICES_DIR: Final = "_indices"
+REFS_DIR: Final = "_refs"
+TAGS_DIR: Final = "_refs/tags"
+BRANCHES_DIR: Final = "_refs/branches"
+TREE_DIR: Final = "tree"
+HINT_NAME: Final = "latest_version_hint.json"
+
+MAX_VERSION: Final = 2**64 - 1
+DETACHED_BIT: Final = 1 << 63
+MAX_NAME_BYTES: Final = 1024  # as long as any store allows a whole key to be
+
+_MANIFEST_SUFFIX: Final = ".manifest"
+_V2_DIGITS: Final = 20
+
+
+class ManifestNaming(Enum):
+    """How manifests are named: V1 by version, V2 by its complement, so that a listing shows the newest first."""
+
+    V1 = 1
+    V2 = 2
+
+
+# ------------------------------------------------------------------------------------------------------- manifests
+
+
+def manifest_name(version: int, naming: ManifestNaming) -> str:
+    """File name of a version's manifest below `_versions`."""
+    if version & DETACHED_BIT:
+        return f"d{version}{_MANIFEST_SUFFIX}"
+    if naming is ManifestNaming.V2:
+        return f"{MAX_VERSION - version:020d}{_MANIFEST_SUFFIX}"
+    return f"{version}{_MANIFEST_SUFFIX}"
+
+
+def manifest_path(base: str, version: int, naming: ManifestNaming) -> str:
+    """Path of a version's manifest."""
+    return join(base, f"{VERSIONS_DIR}/{manifest_name(version, naming)}")
+
+
+def parse_manifest_name(name: str) -> tuple[int, ManifestNaming] | None:
+    """Version and naming of a file below `_versions`; None for anything that is no manifest.
+
+    A detached version has bit 63 set (`is_detached`) and counts as V2, like its writers.
+    """
+    stem, dot, suffix = name.partition(".")
+    if not dot or suffix != "manifest":
+        return None
+    if stem.startswith("d"):
+        version = _parse_decimal(stem[1:])
+        return None if version is None or not version & DETACHED_BIT else (version, ManifestNaming.V2)
+    number = _parse_decimal(stem)
+    if number is None:
+        return None
+    if len(stem) == _V2_DIGITS:
+        return MAX_VERSION - number, ManifestNaming.V2
+    return number, ManifestNaming.V1
+
+
+def is_detached(version: int) -> bool:
+    """Whether this version stands beside the history of its table."""
+    return bool(version & DETACHED_BIT)
+
+
+def hint_path(base: str) -> str:
+    """Path of the best-effort note of the newest version."""
+    return join(base, f"{VERSIONS_DIR}/{HINT_NAME}")
+
+
+# ------------------------------------------------------------------------------- transactions, data files, deletions
+
+
+def transaction_name(read_version: int, transaction_uuid: str) -> str:
+    """File name of a transaction below `_transactions`."""
+    return f"{read_version}-{transaction_uuid}.txn"
+
+
+def transaction_path(base: str, name: str) -> str:
+    """Path of a transaction file; `name` may come from a manifest."""
+    return join(base, f"{TRANSACTIONS_DIR}/{check_relative(name)}")
+
+
+def parse_transaction_name(name: str) -> tuple[int, str] | None:
+    """(read version, uuid) of a file below `_transactions`; None for anything else."""
+    stem, dot, suffix = name.rpartition(".")
+    if not dot or suffix != "txn":
+        return None
+    number, dash, transaction_uuid = stem.partition("-")
+    read_version = _parse_decimal(number)
+    return None if read_version is None or not dash or not transaction_uuid else (read_version, transaction_uuid)
+
+
+def new_data_file_name() -> str:
+    """A fresh name below `data`: a random uuid, its first three bytes in binary.
+
+    The binary digits spread names evenly over the key ranges of an object store.
+    """
+    raw = uuid.uuid4().bytes
+    return f"{int.from_bytes(raw[:3], 'big'):024b}{raw[3:].hex()}.lance"
+
+
+def data_path(base: str, name: str) -> str:
+    """Path of a data file; `name` is relative to the data directory and may come from a manifest."""
+    return join(base, f"{DATA_DIR}/{check_relative(name)}")
+
+
+def deletion_name(fragment_id: int, read_version: int, deletion_id: int, suffix: str) -> str:
+    """File name of a deletion file below `_deletions`; `suffix` is "arrow" or "bin"."""
+    return f"{fragment_id}-{read_version}-{deletion_id}.{suffix}"
+
+
+def deletion_path(base: str, fragment_id: int, read_version: int, deletion_id: int, suffix: str) -> str:
+    """Path of a deletion file."""
+    return join(base, f"{DELETIONS_DIR}/{deletion_name(fragment_id, read_version, deletion_id, suffix)}")
+
+
+def parse_deletion_name(name: str) -> tuple[int, int, int, str] | None:
+    """(fragment id, read version, id, suffix) of a file below `_deletions`; None for anything else."""
+    stem, dot, suffix = name.rpartition(".")
+    parts = stem.split("-")
+    if not dot or suffix not in ("arrow", "bin") or len(parts) != 3:
+        return None
+    numbers = [_parse_decimal(part) for part in parts]
+    fragment_id, read_version, deletion_id = numbers
+    if fragment_id is None or read_version is None or deletion_id is None:
+        return None
+    return fragment_id, read_version, deletion_id, suffix
+
+
+def index_dir(base: str, index_uuid: str) -> str:
+    """Directory of one index segment."""
+    return join(base, f"{INDICES_DIR}/{check_relative(index_uuid)}")
+
+
+# ------------------------------------------------------------------------------------------------------------- refs
+
+
+def tag_path(base: str, tag: str) -> str:
+    """Path of a tag's file; tags always lie below the root of the main branch."""
+    return join(base, f"{TAGS_DIR}/{check_relative(tag)}.json")
+
+
+def branch_path(base: str, branch: str) -> str:
+    """Path of a branch's file, below the root of the main branch."""
+    return join(base, f"{BRANCHES_DIR}/{check_relative(branch).replace('/', '%2F')}.json")
+
+
+def branch_root(base: str, branch: str) -> str:
+    """Root directory of a branch, shaped like the root of the table."""
+    return join(base, f"{TREE_DIR}/{check_relative(branch)}")
+
+
+# ---------------------------------------------------------------------------------------------------------- joining
+
+
+def join(base: str, relative: str) -> str:
+    """`base` and a path below it; an empty base is the root of the store."""
+    if not base:
+        return relative
+    return f"{base}{relative}" if base.endswith("/") else f"{base}/{relative}"
+
+
+def check_relative(path: str) -> str:
+    """Return `path` if it surely stays below the directory it is joined to.
+
+    Raises CorruptFileError for absolute paths, `..` and `.`, backslashes, control characters, schemes and drive
+    letters, empty segments, and names no store could hold. Escapes spelled `%2e` are left alone: nothing here
+    decodes them.
+    """
+    complaint = _complaint(path)
+    if complaint is None:
+        return path
+    shown = ascii(path if len(path) <= 100 else path[:100] + "...")
+    raise CorruptFileError(f"unsafe path {shown}: it {complaint}", expected="a relative path", found=shown)
+
+
+def _complaint(path: str) -> str | None:
+    if not path:
+        return "is empty"
+    # The common name, checked at C speed.
+    if path.isascii() and path.replace(".", "").replace("-", "").replace("_", "").isalnum() and len(path) < 200:
+        return "is a directory" if path in (".", "..") else None
+    if len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        return "is too long"
+    if not path.isprintable():
+        return "has control characters"
+    if "\\" in path:
+        return "has a backslash"
+    segments = path.split("/")
+    if ".." in segments or "." in segments:
+        return "climbs out of its directory"
+    if "" in segments:
+        return "is absolute or has an empty segment"
+    if ":" in segments[0]:
+        return "names a scheme or a drive"
+    return None
+
+
+def _parse_decimal(text: str) -> int | None:
+    """An unsigned 64-bit number in plain decimal digits, else None."""
+    if not text or len(text) > _V2_DIGITS or not (text.isascii() and text.isdecimal()):
+        return None
+    number = int(text)
+    return number if number <= MAX_VERSION else None

@@ -1,0 +1,113 @@
+"""Everything tabular that a write accepts, turned into one stream of record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from lancetable.errors import InvalidInputError, SchemaMismatchError
+
+__all__ = ["Input", "read_input"]
+
+
+class Input(NamedTuple):
+    """A schema and the batches that follow it; `in_memory` tells that reading the batches twice is possible."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    in_memory: pa.Table | None = None
+
+
+def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
+    """Turn any tabular object into a schema and an iterator of record batches.
+
+    Taken are pandas and polars frames, Arrow tables, batches, readers, datasets and scanners, objects with
+    `__arrow_c_stream__`, a dict of columns, a list of dicts or of pydantic models, and iterables of record batches
+    together with `schema`. Batches that differ from a given `schema` are cast to it, by column name.
+
+    Nothing is read from a stream before its batches are asked for, and an exception of the caller's own iterator
+    passes through as it is. Raises InvalidInputError where a schema is needed and missing, SchemaMismatchError where
+    the data does not fit it (from the iterator, if it is found out only then), TypeError for anything not tabular.
+    """
+    if isinstance(data, pa.Table):
+        return from_table(data, schema)
+    if isinstance(data, pa.RecordBatch):
+        return from_table(pa.Table.from_batches([data]), schema)
+    if isinstance(data, pads.Dataset):
+        return from_reader(data.scanner().to_reader(), schema)
+    if isinstance(data, pads.Scanner):
+        return from_reader(data.to_reader(), schema)
+    if isinstance(data, pa.RecordBatchReader):
+        return from_reader(data, schema)
+    convert = foreign_frame(data)
+    if convert is not None:
+        return from_table(convert(data, schema), schema)
+    if hasattr(data, "__arrow_c_stream__") and not isinstance(data, (pa.Array, pa.ChunkedArray)):
+        return from_reader(pa.RecordBatchReader.from_stream(data), schema)
+    if isinstance(data, Mapping):
+        return from_table(pa.table(dict(data), schema=schema), schema)
+    if isinstance(data, (list, tuple)) and data and all(isinstance(row, Mapping) for row in data):
+        return from_table(pa.Table.from_pylist(list(data), schema=schema), schema)
+    if isinstance(data, (list, tuple)) and data and all(hasattr(row, "model_dump") for row in data):
+        return from_table(pa.Table.from_pylist([row.model_dump() for row in data], schema=schema), schema)
+    if isinstance(data, Iterable):
+        if schema is None:
+            raise InvalidInputError("an iterable of record batches needs the argument schema")
+        return Input(schema, cast_batches(iter(data), schema))
+    raise TypeError(f"cannot write a {type(data).__module__}.{type(data).__qualname__}: it is not tabular")
+
+
+def from_table(table: pa.Table, schema: pa.Schema | None) -> Input:
+    """A table in memory; cast at once when it differs from `schema`."""
+    if schema is not None and not table.schema.equals(schema, check_metadata=True):
+        table = cast_table(table, schema)
+    return Input(table.schema, iter(table.to_batches()), table)
+
+
+def from_reader(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> Input:
+    """A stream; cast batch by batch when it differs from `schema`."""
+    if schema is None or reader.schema.equals(schema, check_metadata=True):
+        return Input(reader.schema, iter(reader))
+    return Input(schema, cast_batches(iter(reader), schema))
+
+
+def foreign_frame(data: Any) -> Callable[[Any, pa.Schema | None], pa.Table] | None:
+    """The way to Arrow of a pandas or polars frame, found without importing either; None for anything else."""
+    package, kind = type(data).__module__.partition(".")[0], type(data).__name__
+    if package == "pandas" and kind == "DataFrame":
+        return lambda frame, schema: pa.Table.from_pandas(frame, schema=schema)
+    if package == "polars" and kind == "DataFrame":
+        # The C stream of polars carries string views, which no Lance file stores; its own conversion does not.
+        return lambda frame, schema: frame.to_arrow()
+    if package == "polars" and kind == "LazyFrame":
+        return lambda frame, schema: frame.collect().to_arrow()
+    return None
+
+
+def cast_batches(batches: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield each batch cast to `schema`. Raises SchemaMismatchError, or TypeError for what is no record batch."""
+    for batch in batches:
+        if isinstance(batch, pa.Table):
+            yield from cast_table(batch, schema).to_batches()
+        elif not isinstance(batch, pa.RecordBatch):
+            raise TypeError(f"expected pyarrow.RecordBatch, got {type(batch).__module__}.{type(batch).__qualname__}")
+        elif batch.schema.equals(schema):
+            yield batch
+        else:
+            yield from cast_table(pa.Table.from_batches([batch]), schema).to_batches()
+
+
+def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the columns, order and types of `schema`; columns are found by name."""
+    names = table.schema.names
+    if sorted(names) != sorted(schema.names):
+        missing = [name for name in schema.names if name not in names]
+        extra = [name for name in names if name not in schema.names]
+        raise SchemaMismatchError(f"the data does not fit the given schema: missing={missing}, unexpected={extra}")
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, KeyError) as error:
+        raise SchemaMismatchError(f"the data cannot be cast to the given schema: {error}") from error

@@ -1,0 +1,125 @@
+"""What pylance has and lancetable has not: one table, from which stubs are made that say so.
+
+A name of pylance's API that is missing here exists all the same and raises `UnsupportedFeatureError` (a
+`NotImplementedError`) with the name of the feature and whether it is planned or outside this project. Each group below is
+(what the feature is called, planned?, the names that belong to it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from lancetable.errors import UnsupportedFeatureError
+
+__all__ = ["DATASET", "FRAGMENT", "MODULE", "SCANNER_BUILDER", "fill_gaps", "missing_names", "reject", "unsupported"]
+
+Groups = list[tuple[str, bool, str]]
+PLANNED, OUTSIDE = True, False
+
+DATASET: Groups = [
+    ("updating rows in place", PLANNED, "update"),
+    ("merge insert", PLANNED, "merge_insert"),
+    ("joining new columns into a table", PLANNED, "merge"),
+    ("schema evolution", PLANNED, "add_columns alter_columns drop_columns"),
+    (
+        "changing metadata and config",
+        PLANNED,
+        "update_schema_metadata update_field_metadata update_metadata update_config delete_config_keys "
+        "replace_schema_metadata replace_field_metadata",
+    ),
+    ("branches and clones", PLANNED, "branches create_branch shallow_clone deep_clone"),
+    ("changes between versions", PLANNED, "delta"),
+    ("compaction", PLANNED, "optimize"),
+    ("cleanup of old versions", PLANNED, "cleanup_old_versions explain_cleanup_old_versions tracked_files"),
+    ("blob files", PLANNED, "take_blobs read_blobs read_blob_ranges"),
+    ("SQL queries", PLANNED, "sql"),
+    ("renaming manifests to the V2 scheme", PLANNED, "migrate_manifest_paths_v2"),
+    ("several base paths", PLANNED, "add_bases"),
+    ("pydantic models", PLANNED, "from_pydantic_model"),
+    (
+        "secondary indexes",
+        OUTSIDE,
+        "create_index create_index_uncommitted create_scalar_index commit_existing_index_segments "
+        "merge_existing_index_segments merge_index_metadata drop_index list_indices describe_indices index_statistics "
+        "prewarm_index get_ivf_model centroids remap_row_addrs",
+    ),
+    ("the MemWAL", OUTSIDE, "initialize_mem_wal mem_wal_writer mem_wal_index_details"),
+    ("refreshed storage credentials", OUTSIDE, "storage_options_accessor"),
+]
+FRAGMENT: Groups = [
+    ("joining new columns into a fragment", PLANNED, "merge merge_columns update_columns"),
+    ("fragments made from existing data files", PLANNED, "create_from_file"),
+]
+SCANNER_BUILDER: Groups = [
+    ("vector search", OUTSIDE, "nearest minhash_search"),
+    ("full text search", OUTSIDE, "full_text_search"),
+    ("aggregates in a scan", OUTSIDE, "substrait_aggregate"),
+]
+MODULE: Groups = [
+    ("merge insert", PLANNED, "MergeInsertBuilder"),
+    ("user-defined column functions", PLANNED, "batch_udf BatchUDF"),
+    ("cleanup of old versions", PLANNED, "CleanupStats CleanupCandidateFile CleanupExplanation CleanupReferencedBranch"),
+    (
+        "blob files",
+        PLANNED,
+        "Blob BlobArray BlobColumn BlobFile BlobDescriptor BlobDescriptorArrayBuilder DedicatedBlobWriter "
+        "PackedBlobWriter blob_array blob_field",
+    ),
+    ("secondary indexes", OUTSIDE, "Index IndexFile IndexProgress"),
+    ("full text search", OUTSIDE, "FtsToken tokenize"),
+    (
+        "the MemWAL",
+        OUTSIDE,
+        "LsmPointLookupPlanner LsmScanner LsmVectorSearchPlanner CompactedSsTable ShardSnapshot ShardWriter "
+        "ShardingField ShardingSpec evaluate_sharding_spec ExecutionPlan",
+    ),
+    ("catalog providers", OUTSIDE, "FFILanceTableProvider"),
+    ("CPU feature reports", OUTSIDE, "simd_info"),
+]
+
+PROPERTIES = frozenset({"branches", "optimize", "storage_options_accessor"})
+
+T = TypeVar("T")
+
+
+def unsupported(feature: str, *, planned: bool, name: str = "") -> UnsupportedFeatureError:
+    """The error for a feature that is not built; `name` is what the caller used."""
+    verdict = "planned, but not built yet" if planned else "outside the scope of lancetable"
+    subject = f"{name}: {feature}" if name else feature
+    return UnsupportedFeatureError(f"{subject} is not supported ({verdict})", feature=feature)
+
+
+def reject(feature: str, *, planned: bool, **arguments: object) -> None:
+    """Raise for the first of `arguments` that was given, that is, is neither None nor False nor empty."""
+    for name, value in arguments.items():
+        if value is not None and value is not False and value != [] and value != {}:
+            raise unsupported(feature, planned=planned, name=f"argument {name}")
+
+
+def missing_names(groups: Groups) -> dict[str, tuple[str, bool]]:
+    """Name -> (feature, planned?)."""
+    return {name: (feature, planned) for feature, planned, names in groups for name in names.split()}
+
+
+def stub(name: str, feature: str, planned: bool) -> Callable[..., Any]:
+    """A function that raises what `unsupported` builds, whatever it is called with."""
+
+    def missing(*args: object, **kwargs: object) -> Any:
+        raise unsupported(feature, planned=planned, name=name)
+
+    missing.__name__ = missing.__qualname__ = name
+    missing.__doc__ = f"Not supported: {feature}. Raises UnsupportedFeatureError."
+    return missing
+
+
+def fill_gaps(groups: Groups) -> Callable[[type[T]], type[T]]:
+    """Class decorator: give the class a raising stub for each name of `groups`."""
+
+    def fill(cls: type[T]) -> type[T]:
+        for name, (feature, planned) in missing_names(groups).items():
+            raising = stub(f"{cls.__name__}.{name}", feature, planned)
+            setattr(cls, name, property(raising) if name in PROPERTIES else raising)
+        return cls
+
+    return fill

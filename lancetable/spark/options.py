@@ -1,0 +1,106 @@
+"""The options of the data source, parsed and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lancetable.errors import InvalidInputError
+
+STORAGE_PREFIX = "storage."
+VECTOR_PREFIX = "vector."
+_KNOWN = (
+    "path",
+    "columns",
+    "filter",
+    "version",
+    "tag",
+    "timestampasof",
+    "batch_size",
+    "target_rows_per_task",
+    "max_rows_per_file",
+    "data_storage_version",
+    "checkpointlocation",
+)
+DEFAULT_BATCH_ROWS = 32_768
+DEFAULT_TASK_ROWS = 1_048_576
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the user asked for. Names arrive in lower case: Spark's options are case-insensitive."""
+
+    uri: str
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    version: int | str | None = None
+    timestamp_as_of: str | None = None
+    batch_rows: int = DEFAULT_BATCH_ROWS
+    task_rows: int = DEFAULT_TASK_ROWS
+    max_rows_per_file: int | None = None
+    data_storage_version: str | None = None
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)
+    vector_dimensions: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
+        """Raises InvalidInputError naming the option and the remedy."""
+        options = {key.lower(): value for key, value in given.items()}
+        if "paths" in options:
+            raise InvalidInputError("lance reads one table at a time: give load() one path, and union the frames")
+        if not options.get("path"):
+            raise InvalidInputError(
+                "no path: use load(path) or save(path). A table of Spark's catalog (saveAsTable, CREATE TABLE) cannot "
+                "pass its path to a Python data source; use CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...')"
+            )
+        storage = {k[len(STORAGE_PREFIX) :]: v for k, v in options.items() if k.startswith(STORAGE_PREFIX)}
+        vectors = {
+            k[len(VECTOR_PREFIX) :]: _integer(k, v, 1) for k, v in options.items() if k.startswith(VECTOR_PREFIX)
+        }
+        unknown = [k for k in options if k not in _KNOWN and not k.startswith((STORAGE_PREFIX, VECTOR_PREFIX))]
+        if unknown:
+            raise InvalidInputError(
+                f"unknown option {unknown[0]!r} of the lance data source; there are {', '.join(_KNOWN)}, "
+                f"{STORAGE_PREFIX}<key> and {VECTOR_PREFIX}<column>"
+            )
+        pins = [name for name in ("version", "tag", "timestampasof") if options.get(name)]
+        if len(pins) > 1:
+            raise InvalidInputError(f"the options {' and '.join(pins)} name a version each; give one of them")
+        version: int | str | None = options.get("tag") or None
+        if options.get("version"):
+            version = _integer("version", options["version"], 1)
+        columns = options.get("columns")
+        return cls(
+            uri=_normalise(options["path"]),
+            columns=None if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip()),
+            filter=options.get("filter") or None,
+            version=version,
+            timestamp_as_of=options.get("timestampasof") or None,
+            batch_rows=_integer("batch_size", options.get("batch_size", str(DEFAULT_BATCH_ROWS)), 1),
+            task_rows=_integer("target_rows_per_task", options.get("target_rows_per_task", str(DEFAULT_TASK_ROWS)), 1),
+            max_rows_per_file=(
+                _integer("max_rows_per_file", options["max_rows_per_file"], 1)
+                if options.get("max_rows_per_file")
+                else None
+            ),
+            data_storage_version=options.get("data_storage_version") or None,
+            storage_options=storage,
+            vector_dimensions=vectors,
+        )
+
+
+def _integer(name: str, text: str, at_least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = at_least - 1
+    if value < at_least:
+        raise InvalidInputError(f"the option {name} takes a whole number of at least {at_least}, not {text!r}")
+    return value
+
+
+def _normalise(path: str) -> str:
+    # Spark hands over local paths from SQL as file:/dir, with one slash.
+    if path.startswith("file:/") and not path.startswith("file://"):
+        return path[len("file:") :]
+    return path

@@ -1,0 +1,197 @@
+"""Spark types and Arrow types, both ways.
+
+PySpark's own helpers are not stable between releases and leave out half of Arrow, so the mapping is kept here. Three
+schemas are told apart: the *table's* (what lies in Lance), the *Spark* schema (what users see), and the *wire* schema
+(the exact Arrow form in which Spark wants batches of its schema).
+
+| Arrow | Spark |
+| --- | --- |
+| bool, int8 .. int64, float32, float64, string, binary, date32, decimal128 | their namesakes |
+| uint8, uint16, uint32, uint64 | short, int, long, decimal(20,0) |
+| float16 | float |
+| large and view strings and binaries, fixed-size binary | string, binary |
+| date64 | date |
+| timestamp without / with a zone | timestamp_ntz / timestamp, in microseconds |
+| duration | day-time interval, in microseconds |
+| list, large list, fixed-size list | array |
+| struct, map, null | struct, map, void |
+| dictionary, extension | as their values, as their storage |
+| time32, time64 | time (PySpark 4.1 and later) |
+
+Anything else has no Spark form: it is refused, naming the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from pyspark.sql import types as st
+
+from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
+
+MAX_DECIMAL_PRECISION = 38
+
+_PLAIN: tuple[tuple[pa.DataType, type[st.DataType]], ...] = (
+    (pa.null(), st.NullType),
+    (pa.bool_(), st.BooleanType),
+    (pa.int8(), st.ByteType),
+    (pa.int16(), st.ShortType),
+    (pa.int32(), st.IntegerType),
+    (pa.int64(), st.LongType),
+    (pa.float32(), st.FloatType),
+    (pa.float64(), st.DoubleType),
+    (pa.string(), st.StringType),
+    (pa.binary(), st.BinaryType),
+    (pa.date32(), st.DateType),
+    (pa.timestamp("us", "UTC"), st.TimestampType),
+    (pa.timestamp("us"), st.TimestampNTZType),
+    (pa.duration("us"), st.DayTimeIntervalType),
+)
+_WIDENED: dict[pa.DataType, pa.DataType] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+_TO_SPARK = {arrow: spark for arrow, spark in _PLAIN}
+_TO_WIRE = {spark: arrow for arrow, spark in _PLAIN}
+_TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
+
+
+def spark_schema(schema: pa.Schema) -> st.StructType:
+    """The Spark schema under which a table of this Arrow schema is read.
+
+    Raises UnsupportedFeatureError naming the first column that Spark cannot represent.
+    """
+    return st.StructType([st.StructField(f.name, _spark_type(f.type, f.name), f.nullable) for f in schema])
+
+
+def wire_schema(schema: st.StructType) -> pa.Schema:
+    """The Arrow schema, to the letter, of batches that Spark accepts and sends for `schema`."""
+    return pa.schema([pa.field(f.name, _wire_type(f.dataType, f.name, "element"), f.nullable) for f in schema.fields])
+
+
+def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None = None) -> pa.Schema:
+    """The Arrow schema of a new table for a frame of this Spark schema.
+
+    `vector_dimensions` names top-level array columns to be stored as fixed-size lists of so many items.
+    """
+    vectors = dict(vector_dimensions or {})
+    fields = []
+    for field in schema.fields:
+        arrow = _wire_type(field.dataType, field.name, "item")
+        dimension = vectors.pop(field.name, None)
+        if dimension is not None:
+            if not pa.types.is_list(arrow):
+                raise InvalidInputError(f"column {field.name!r} is {field.dataType.simpleString()}, not an array")
+            arrow = pa.list_(arrow.value_field, dimension)
+        fields.append(pa.field(field.name, arrow, field.nullable))
+    if vectors:
+        raise InvalidInputError(f"no column {', '.join(map(repr, vectors))} to store as a vector")
+    return pa.schema(fields)
+
+
+def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` with the columns of `schema`, in its order and in exactly its types.
+
+    Values are never changed: a cast that would lose something raises SchemaMismatchError naming the column.
+    """
+    columns = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        columns.append(_convert(batch.column(index), field.type, field.name))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def convert_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+    return (convert_batch(batch, schema) for batch in batches)
+
+
+def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _spark_type(arrow.storage_type, column)
+    arrow = _WIDENED.get(arrow, arrow)
+    plain = _TO_SPARK.get(arrow)
+    if plain is not None:
+        return plain()
+    if pa.types.is_fixed_size_binary(arrow):
+        return st.BinaryType()
+    if pa.types.is_timestamp(arrow):
+        return st.TimestampNTZType() if arrow.tz is None else st.TimestampType()
+    if pa.types.is_duration(arrow):
+        return st.DayTimeIntervalType()
+    if pa.types.is_time(arrow) and _TIME_TYPE is not None:
+        return _TIME_TYPE()
+    if pa.types.is_decimal(arrow) and arrow.precision <= MAX_DECIMAL_PRECISION and 0 <= arrow.scale <= arrow.precision:
+        return st.DecimalType(arrow.precision, arrow.scale)
+    if pa.types.is_dictionary(arrow):
+        return _spark_type(arrow.value_type, column)
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+        items = arrow.value_field
+        return st.ArrayType(_spark_type(items.type, f"{column}.{items.name}"), items.nullable)
+    if pa.types.is_map(arrow):
+        return st.MapType(
+            _spark_type(arrow.key_type, f"{column}.key"),
+            _spark_type(arrow.item_type, f"{column}.value"),
+            arrow.item_field.nullable,
+        )
+    if pa.types.is_struct(arrow):
+        return st.StructType(
+            [st.StructField(f.name, _spark_type(f.type, f"{column}.{f.name}"), f.nullable) for f in arrow]
+        )
+    raise UnsupportedFeatureError(
+        f"column {column!r} has the Arrow type {arrow}, which Spark cannot represent; "
+        "leave it out with the option columns='...'",
+        feature=str(arrow),
+    )
+
+
+def _wire_type(spark: st.DataType, column: str, item_name: str) -> pa.DataType:
+    plain = _TO_WIRE.get(type(spark))
+    if plain is not None:
+        return plain
+    if isinstance(spark, st.DecimalType):
+        return pa.decimal128(spark.precision, spark.scale)
+    if isinstance(spark, st.ArrayType):
+        item = _wire_type(spark.elementType, f"{column}.{item_name}", item_name)
+        return pa.list_(pa.field(item_name, item, spark.containsNull))
+    if isinstance(spark, st.MapType):
+        value = pa.field("value", _wire_type(spark.valueType, f"{column}.value", item_name), spark.valueContainsNull)
+        return pa.map_(_wire_type(spark.keyType, f"{column}.key", item_name), value)
+    if isinstance(spark, st.StructType):
+        return pa.struct(
+            [
+                pa.field(f.name, _wire_type(f.dataType, f"{column}.{f.name}", item_name), f.nullable)
+                for f in spark.fields
+            ]
+        )
+    if _TIME_TYPE is not None and isinstance(spark, _TIME_TYPE):
+        return pa.time64("ns")
+    raise UnsupportedFeatureError(
+        f"column {column!r} has the Spark type {spark.simpleString()}, which has no Arrow form here; "
+        "cast it, for instance to string, before writing",
+        feature=spark.simpleString(),
+    )
+
+
+def _convert(values: pa.Array, target: pa.DataType, column: str) -> pa.Array:
+    if isinstance(values, pa.ExtensionArray) and not isinstance(target, pa.BaseExtensionType):
+        values = values.storage
+    if values.type.equals(target):
+        return values
+    try:
+        if isinstance(target, pa.BaseExtensionType):
+            return pa.ExtensionArray.from_storage(target, _convert(values, target.storage_type, column))
+        return values.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatchError(f"column {column!r} cannot become {target}: {error}", column=column) from error

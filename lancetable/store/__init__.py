@@ -1,0 +1,20 @@
+"""An object store: bytes at a path, read by ranges, created exactly once where the storage allows it."""
+
+from __future__ import annotations
+
+from lancetable.store.base import Capabilities, Durability, ObjectMeta, ObjectStore, ObjectWriter, PutOutcome
+from lancetable.store.open import open_store
+from lancetable.store.ranges import ByteRange, merge_ranges, split_reply
+
+__all__ = [
+    "ByteRange",
+    "Capabilities",
+    "Durability",
+    "ObjectMeta",
+    "ObjectStore",
+    "ObjectWriter",
+    "PutOutcome",
+    "merge_ranges",
+    "open_store",
+    "split_reply",
+]

@@ -1,0 +1,1 @@
+"""The files of one table, typed: manifests, transactions, deletion files, data files, refs."""

@@ -1,0 +1,335 @@
+"""The two byte forms of a deletion vector, decoded without trusting a single length in them.
+
+Arrow form: an Arrow IPC file with one record batch of one column `row_id: uint32 not null`.
+
+    ARROW1\\0\\0 | schema message | batch: ffffffff, i32 length, flatbuffer, body | ... | footer flatbuffer | i32 length | ARROW1
+
+Only this one shape is legal, so the few flatbuffer tables it needs are walked here with every offset checked; a general
+reader may allocate by a damaged length, or give up the process.
+
+Roaring form: the portable serialisation of a 32-bit roaring bitmap (github.com/RoaringBitmap/RoaringFormatSpec).
+
+    cookie 12346: u32 cookie, u32 n              | n x (u16 key, u16 cardinality - 1) | n x u32 position | containers
+    cookie 12347: u16 cookie, u16 n - 1, run bits | same                              | only if n >= 4   | containers
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+
+Offsets = npt.NDArray[np.uint32]
+
+_I32 = struct.Struct("<i")
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_I64 = struct.Struct("<q")
+
+_ARROW_MAGIC = b"ARROW1"
+_TYPE_INT = 2
+_HEADER_RECORD_BATCH = 3
+_CODECS = {0: "lz4", 1: "zstd"}
+
+_COOKIE_NO_RUNS = 12346
+_COOKIE_RUNS = 12347
+_NO_POSITIONS_BELOW = 4
+_MAX_ARRAY_CARDINALITY = 4096
+_BITMAP_BYTES = 8192
+
+Fail = Callable[[str, int], NoReturn]
+
+
+def _failing(path: str, kind: str) -> Fail:
+    def fail(what: str, offset: int) -> NoReturn:
+        raise CorruptFileError(f"{path}: damaged {kind} deletion file: {what} (at byte {offset})", path=path, offset=offset)
+
+    return fail
+
+
+# --- Arrow form ------------------------------------------------------------------------------------------------------
+
+
+def build_arrow(offsets: Offsets) -> bytes:
+    """The Arrow form of `offsets`, zstd-compressed."""
+    schema = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(pa.record_batch([pa.array(offsets, pa.uint32())], schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
+    """The values of an Arrow form in file order, neither sorted nor checked for repeats.
+
+    More than `max_count` values are refused before anything is allocated for them.
+    Raises CorruptFileError for any deviation from the one legal shape.
+    """
+    fail = _failing(path, "Arrow")
+    size = len(data)
+    if size < 24 or bytes(data[:6]) != _ARROW_MAGIC or bytes(data[size - 6 :]) != _ARROW_MAGIC:
+        fail("no ARROW1 at both ends", 0)
+    footer_length = _I32.unpack_from(data, size - 10)[0]
+    footer_start = size - 10 - footer_length
+    if footer_length < 8 or footer_start < 8:
+        fail(f"footer of {footer_length} bytes does not fit", size - 10)
+    footer = _Flatbuffer(data[footer_start : size - 10], footer_start, fail).root()
+    _check_schema(footer, fail)
+    if footer.vector(2, 24)[1] != 0:
+        fail("dictionaries are not allowed", footer.position)
+    blocks, num_blocks = footer.vector(3, 24)
+    if num_blocks != 1:
+        fail(f"expected 1 record batch, found {num_blocks}", blocks)
+    block = blocks - footer_start
+    view = footer.buffer.view
+    message_start = _I64.unpack_from(view, block)[0]
+    metadata_length = _I32.unpack_from(view, block + 8)[0]
+    body_length = _I64.unpack_from(view, block + 16)[0]
+    if message_start < 8 or metadata_length < 16 or body_length < 0 or message_start + metadata_length + body_length > footer_start:
+        fail("the record batch lies outside the file", blocks)
+    body_start = message_start + metadata_length
+    # Newer writers put ffffffff before the length, older ones do not; both are legal IPC.
+    prefix = 8 if _U32.unpack_from(data, message_start)[0] == 0xFFFFFFFF else 4
+    flatbuffer_length = _I32.unpack_from(data, message_start + prefix - 4)[0]
+    if flatbuffer_length < 8 or prefix + flatbuffer_length > metadata_length:
+        fail("the record batch's metadata does not fit", message_start)
+    start = message_start + prefix
+    message = _Flatbuffer(data[start : start + flatbuffer_length], start, fail).root()
+    if message.scalar(1, "<B", 0) != _HEADER_RECORD_BATCH:
+        fail("the message is no record batch", start)
+    return _batch_values(message.table(2), data[body_start : body_start + body_length], body_start, max_count, fail)
+
+
+def _check_schema(footer: _Table, fail: Fail) -> None:
+    schema = footer.table(1)
+    if schema.scalar(0, "<h", 0) != 0:
+        fail("big-endian data", schema.position)
+    if schema.vector(2, 4)[1] != 0:
+        fail("schema metadata is not allowed", schema.position)
+    fields = schema.tables(1)
+    if len(fields) != 1:
+        fail(f"expected 1 column, found {len(fields)}", schema.position)
+    field = fields[0]
+    if field.text(0) != b"row_id":
+        fail("the column is not called row_id", field.position)
+    if field.scalar(1, "<B", 0) != 0:
+        fail("the column is nullable", field.position)
+    if field.scalar(2, "<B", 0) != _TYPE_INT or field.has(4):
+        fail("the column is not uint32", field.position)
+    integer = field.table(3)
+    if integer.scalar(0, "<i", 0) != 32 or integer.scalar(1, "<B", 0) != 0:
+        fail("the column is not uint32", integer.position)
+    if field.vector(5, 4)[1] != 0 or field.vector(6, 4)[1] != 0:
+        fail("the column has children or metadata", field.position)
+
+
+def _batch_values(batch: _Table, body: memoryview, body_start: int, max_count: int, fail: Fail) -> Offsets:
+    count = batch.scalar(0, "<q", 0)
+    if not 0 <= count <= max_count:
+        fail(f"{count} values where at most {max_count} are possible", batch.position)
+    nodes, num_nodes = batch.vector(1, 16)
+    buffers, num_buffers = batch.vector(2, 16)
+    if num_nodes != 1 or num_buffers != 2:
+        fail("expected 1 node and 2 buffers", batch.position)
+    view, base = batch.buffer.view, batch.buffer.base
+    node_length, null_count = struct.unpack_from("<qq", view, nodes - base)
+    if node_length != count or null_count != 0:
+        fail(f"the column has {node_length} values and {null_count} nulls, the batch {count} rows", nodes)
+    start, length = struct.unpack_from("<qq", view, buffers - base + 16)
+    if start < 0 or length < 0 or start + length > len(body):
+        fail("the values lie outside the batch", buffers)
+    values = body[start : start + length]
+    if batch.has(3):
+        values = _decompressed(batch.table(3), values, 4 * count, body_start + start, fail)
+    if len(values) < 4 * count:
+        fail(f"{len(values)} bytes of values for {count} rows", body_start + start)
+    return np.frombuffer(values, "<u4", count)
+
+
+def _decompressed(compression: _Table, values: memoryview, expected: int, offset: int, fail: Fail) -> memoryview:
+    codec = _CODECS.get(compression.scalar(0, "<b", 0))
+    if codec is None or compression.scalar(1, "<b", 0) != 0:
+        fail("unknown compression", compression.position)
+    if len(values) == 0:
+        return values
+    if len(values) < 8:
+        fail("a compressed buffer without its length", offset)
+    length = _I64.unpack_from(values, 0)[0]
+    if length == -1:
+        return values[8:]
+    # Writers may pad the values to a multiple of 64 bytes before they compress them.
+    if not expected <= length <= expected + 64:
+        fail(f"{length} bytes of values where {expected} are expected", offset)
+    try:
+        return memoryview(pa.Codec(codec).decompress(values[8:], decompressed_size=length))
+    except (OSError, ValueError) as error:
+        fail(f"{codec}: {error}", offset)
+
+
+class _Flatbuffer:
+    """A flatbuffer inside a file; `base` is the file position of its first byte, used in messages only."""
+
+    __slots__ = ("base", "fail", "size", "view")
+
+    def __init__(self, view: memoryview, base: int, fail: Fail) -> None:
+        self.view, self.base, self.size, self.fail = view, base, len(view), fail
+
+    def unpack(self, form: str, at: int) -> int:
+        if at < 0 or at + struct.calcsize(form) > self.size:
+            self.fail("metadata points outside itself", self.base + at)
+        return int(struct.unpack_from(form, self.view, at)[0])
+
+    def root(self) -> _Table:
+        return _Table(self, self.unpack("<I", 0))
+
+
+class _Table:
+    __slots__ = ("_at", "_slots", "_vtable", "buffer")
+
+    def __init__(self, buffer: _Flatbuffer, at: int) -> None:
+        self.buffer, self._at = buffer, at
+        self._vtable = at - buffer.unpack("<i", at)
+        vtable_bytes = buffer.unpack("<H", self._vtable)
+        if vtable_bytes < 4 or self._vtable + vtable_bytes > buffer.size:
+            buffer.fail("a metadata table does not fit", self.position)
+        self._slots = (vtable_bytes - 4) // 2
+
+    @property
+    def position(self) -> int:
+        return self.buffer.base + self._at
+
+    def _field(self, slot: int) -> int:
+        """Where field `slot` starts inside the flatbuffer, 0 when it is absent."""
+        if slot >= self._slots:
+            return 0
+        offset = self.buffer.unpack("<H", self._vtable + 4 + 2 * slot)
+        return self._at + offset if offset else 0
+
+    def has(self, slot: int) -> bool:
+        return self._field(slot) != 0
+
+    def scalar(self, slot: int, form: str, default: int) -> int:
+        at = self._field(slot)
+        return self.buffer.unpack(form, at) if at else default
+
+    def _target(self, slot: int) -> int:
+        at = self._field(slot)
+        if not at:
+            self.buffer.fail("required metadata is missing", self.position)
+        return at + self.buffer.unpack("<I", at)
+
+    def table(self, slot: int) -> _Table:
+        return _Table(self.buffer, self._target(slot))
+
+    def vector(self, slot: int, item_bytes: int) -> tuple[int, int]:
+        """File position of the first item and the number of items; (position, 0) when absent."""
+        if not self.has(slot):
+            return self.position, 0
+        at = self._target(slot)
+        count = self.buffer.unpack("<I", at)
+        if at + 4 + count * item_bytes > self.buffer.size:
+            self.buffer.fail(f"a list of {count} entries does not fit", self.buffer.base + at)
+        return self.buffer.base + at + 4, count
+
+    def tables(self, slot: int) -> list[_Table]:
+        start, count = self.vector(slot, 4)
+        if count > 16:
+            self.buffer.fail(f"{count} entries", start)
+        first = start - self.buffer.base
+        return [
+            _Table(self.buffer, at + self.buffer.unpack("<I", at)) for at in range(first, first + 4 * count, 4)
+        ]
+
+    def text(self, slot: int) -> bytes:
+        start, count = self.vector(slot, 1)
+        first = start - self.buffer.base
+        return bytes(self.buffer.view[first : first + count])
+
+
+# --- roaring form ----------------------------------------------------------------------------------------------------
+
+
+def parse_roaring(data: memoryview, path: str, *, max_count: int) -> Offsets:
+    """The values of a portable 32-bit roaring bitmap, ascending and distinct.
+
+    More than `max_count` values are refused before anything is allocated for them.
+    Raises CorruptFileError for descending keys, repeated values, wrong cardinalities and bytes left over.
+    """
+    fail = _failing(path, "roaring")
+    size = len(data)
+    if size < 8 and not (size >= 5 and _U16.unpack_from(data, 0)[0] == _COOKIE_RUNS):
+        fail(f"{size} bytes are too few", 0)
+    cookie = _U32.unpack_from(data, 0)[0]
+    if cookie == _COOKIE_NO_RUNS:
+        num_containers, at = _U32.unpack_from(data, 4)[0], 8
+        is_run = np.zeros(min(num_containers, 1 << 16), np.bool_)
+    elif cookie & 0xFFFF == _COOKIE_RUNS:
+        num_containers = (cookie >> 16) + 1
+        at = 4 + (num_containers + 7) // 8
+        if at > size:
+            fail("the run markers do not fit", 4)
+        is_run = np.unpackbits(np.frombuffer(data, np.uint8, at - 4, 4), count=num_containers, bitorder="little") != 0
+    else:
+        fail(f"unknown cookie {cookie:#x}", 0)
+    if num_containers > 1 << 16 or at + 4 * num_containers > size:
+        fail(f"{num_containers} containers do not fit", at)
+    header = np.frombuffer(data, "<u2", 2 * num_containers, at).reshape(-1, 2)
+    keys, cardinalities = header[:, 0].astype(np.int64), header[:, 1].astype(np.int64) + 1
+    if np.any(keys[1:] <= keys[:-1]):
+        fail("container keys are not ascending", at)
+    total = int(cardinalities.sum())
+    if total > max_count:
+        fail(f"{total} values where at most {max_count} are possible", at)
+    at += 4 * num_containers
+    if cookie == _COOKIE_NO_RUNS or num_containers >= _NO_POSITIONS_BELOW:
+        # The positions repeat what the cardinalities say; containers stand in order.
+        at += 4 * num_containers
+    offsets = np.empty(total, np.uint32)
+    filled = 0
+    for key, cardinality, run in zip(keys.tolist(), cardinalities.tolist(), is_run.tolist(), strict=True):
+        values, at = _container(data, at, cardinality, run, fail)
+        np.bitwise_or(values, np.uint32(key << 16), out=offsets[filled : filled + cardinality])
+        filled += cardinality
+    if at != size:
+        fail(f"{size - at} bytes left over", at)
+    return offsets
+
+
+def _container(data: memoryview, at: int, cardinality: int, run: bool, fail: Fail) -> tuple[npt.NDArray[np.uint32], int]:
+    """The low 16 bits of one container's values, ascending, and the position behind it."""
+    size = len(data)
+    if run:
+        if at + 2 > size:
+            fail("a run container does not fit", at)
+        num_runs = _U16.unpack_from(data, at)[0]
+        end = at + 2 + 4 * num_runs
+        if end > size:
+            fail(f"{num_runs} runs do not fit", at)
+        runs = np.frombuffer(data, "<u2", 2 * num_runs, at + 2).reshape(-1, 2).astype(np.int64)
+        starts, lengths = runs[:, 0], runs[:, 1] + 1
+        ends = starts + lengths
+        if int(lengths.sum()) != cardinality or np.any(starts[1:] < ends[:-1]) or (num_runs and ends[-1] > 1 << 16):
+            fail("runs overlap or do not add up", at)
+        first_index = np.cumsum(lengths) - lengths
+        return (np.arange(cardinality) + np.repeat(starts - first_index, lengths)).astype(np.uint32), end
+    if cardinality <= _MAX_ARRAY_CARDINALITY:
+        end = at + 2 * cardinality
+        if end > size:
+            fail(f"an array of {cardinality} values does not fit", at)
+        values = np.frombuffer(data, "<u2", cardinality, at)
+        if np.any(values[1:] <= values[:-1]):
+            fail("array values are not ascending", at)
+        return values.astype(np.uint32), end
+    end = at + _BITMAP_BYTES
+    if end > size:
+        fail("a bitmap does not fit", at)
+    present = np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8, _BITMAP_BYTES, at), bitorder="little"))
+    if len(present) != cardinality:
+        fail(f"a bitmap of {len(present)} values where {cardinality} are announced", at)
+    return present.astype(np.uint32), end

@@ -1,0 +1,79 @@
+"""Describe the call signatures of a module in the shape of `pylance` as plain JSON.
+
+`python tests/signatures.py > tests/golden/pylance_signatures.json` restates the installed pylance; the golden file lets
+`test_public_names.py` compare without pylance being there. Facts only: names, order, kinds and defaults.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+FUNCTIONS = {
+    "": ["dataset", "write_dataset", "schema_to_json", "json_to_schema", "set_logger", "bytes_read_counter", "iops_counter"],
+    "fragment": ["write_fragments"],
+    "debug": ["format_schema", "format_manifest", "format_fragment", "list_transactions"],
+    "sampler": ["maybe_sample", "reservoir_sampling"],
+}
+CLASSES = {
+    "": ["LanceDataset", "LanceFragment", "LanceScanner", "FragmentMetadata", "Transaction", "LanceOperation"],
+    "dataset": ["ScannerBuilder", "ColumnOrdering", "Tags", "LanceStats", "Branches"],
+    "fragment": ["DataFile", "DeletionFile", "RowIdMeta", "RowDatasetVersionMeta", "RowIdSequence", "FragmentSession"],
+    "schema": ["LanceSchema"],
+    "commit": ["CommitConflictError"],
+    "progress": ["FragmentWriteProgress", "NoopFragmentWriteProgress", "FileSystemFragmentWriteProgress"],
+}
+DUNDERS = ("__init__", "__len__", "__iter__")
+
+
+def describe(function: Callable[..., Any]) -> list[list[str]] | None:
+    """One `[name, kind, default]` per parameter, or None where Python cannot tell (compiled code)."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [[p.name, p.kind.name, "" if p.default is p.empty else repr(p.default)] for p in parameters]
+
+
+def describe_class(cls: type) -> dict[str, Any]:
+    """Each public member of a class, bases of its own package included: a signature, "property" or a nested class."""
+    members: dict[str, Any] = {}
+    for name in sorted(dir(cls)):
+        if name.startswith("_") and name not in DUNDERS:
+            continue
+        owner = next(base for base in cls.__mro__ if name in base.__dict__)
+        if owner is object or owner in (OSError, Exception, BaseException):
+            continue
+        static = inspect.getattr_static(cls, name)
+        if isinstance(static, type):
+            members[name] = describe_class(static)
+        elif isinstance(static, (property, int, str, type(None))) or inspect.isgetsetdescriptor(static):
+            members[name] = "property"
+        elif inspect.isdatadescriptor(static):
+            members[name] = "property"
+        else:
+            members[name] = describe(getattr(cls, name))
+    return members
+
+
+def describe_package(package: str) -> dict[str, Any]:
+    """The functions and classes above, as `package` has them; a name it lacks is left out."""
+    result: dict[str, Any] = {}
+    for table, tell in ((FUNCTIONS, describe), (CLASSES, describe_class)):
+        for module, names in table.items():
+            try:
+                found = importlib.import_module(f"{package}.{module}" if module else package)
+            except ModuleNotFoundError:
+                continue
+            for name in names:
+                if hasattr(found, name):
+                    result[f"{module}.{name}".lstrip(".")] = tell(getattr(found, name))
+    return result
+
+
+if __name__ == "__main__":
+    json.dump(describe_package("lance"), sys.stdout, indent=1, sort_keys=True)
