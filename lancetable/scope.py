@@ -12,7 +12,18 @@ from typing import Any, TypeVar
 
 from lancetable.errors import UnsupportedFeatureError
 
-__all__ = ["DATASET", "FRAGMENT", "MODULE", "SCANNER_BUILDER", "fill_gaps", "missing_names", "reject", "unsupported"]
+__all__ = [
+    "DATASET",
+    "DATA_FILE",
+    "FRAGMENT",
+    "MODULE",
+    "SCANNER_BUILDER",
+    "STATS",
+    "fill_gaps",
+    "missing_names",
+    "reject",
+    "unsupported",
+]
 
 Groups = list[tuple[str, bool, str]]
 PLANNED, OUTSIDE = True, False
@@ -51,6 +62,8 @@ FRAGMENT: Groups = [
     ("joining new columns into a fragment", PLANNED, "merge merge_columns update_columns"),
     ("fragments made from existing data files", PLANNED, "create_from_file"),
 ]
+DATA_FILE: Groups = [("data files made elsewhere", PLANNED, "create")]
+STATS: Groups = [("secondary indexes", OUTSIDE, "index_stats")]
 SCANNER_BUILDER: Groups = [
     ("vector search", OUTSIDE, "nearest minhash_search"),
     ("full text search", OUTSIDE, "full_text_search"),

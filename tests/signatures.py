@@ -14,7 +14,15 @@ from collections.abc import Callable
 from typing import Any
 
 FUNCTIONS = {
-    "": ["dataset", "write_dataset", "schema_to_json", "json_to_schema", "set_logger", "bytes_read_counter", "iops_counter"],
+    "": [
+        "dataset",
+        "write_dataset",
+        "schema_to_json",
+        "json_to_schema",
+        "set_logger",
+        "bytes_read_counter",
+        "iops_counter",
+    ],
     "fragment": ["write_fragments"],
     "debug": ["format_schema", "format_manifest", "format_fragment", "list_transactions"],
     "sampler": ["maybe_sample", "reservoir_sampling"],

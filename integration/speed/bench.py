@@ -229,7 +229,9 @@ def main() -> int:
 
     root = Path(options.dir or tempfile.mkdtemp(prefix="lancetable-bench-"))
     root.mkdir(parents=True, exist_ok=True)
-    print(f"{options.rows:,} rows, best of {options.repeats}; lancetable, pylance {lance.__version__}, ratio", flush=True)
+    print(
+        f"{options.rows:,} rows, best of {options.repeats}; lancetable, pylance {lance.__version__}, ratio", flush=True
+    )
     try:
         report = Report()
         if {"scan", "take"} & set(groups):

@@ -17,6 +17,7 @@ import pyroaring
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DeletionFile, DeletionKind
 from lancetable.format.paths import deletion_path
+from lancetable.store.base import Durability
 from lancetable.table._offset_files import Offsets, build_arrow, parse_arrow, parse_roaring
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def read(version: TableVersion, fragment: Fragment) -> DeletionVector | None:
     file = fragment.deletion_file
     if file is None:
         return None
-    path = deletion_path(version.base_path(file.base_id), fragment.id, file)
+    path = version.deletion_file_path(fragment.id, file)
     key = ("deletions", path)
     vector: DeletionVector | None = version.cache.get(key)
     if vector is None:
@@ -177,7 +178,7 @@ def write(
     *,
     force_bitmap: bool = False,
 ) -> DeletionFile:
-    """Write `vector` under a fresh name and return the record for the fragment.
+    """Write `vector` under a fresh name and return the record for the fragment; durable after the store's next `sync`.
 
     `read_version` is the version the vector was computed from. `force_bitmap` takes the roaring form at any size.
     """
@@ -189,5 +190,6 @@ def write(
         data = pyroaring.BitMap(vector.offsets()).serialize()
     else:
         data = build_arrow(vector.offsets())
-    store.put(deletion_path(base, fragment_id, file), data)
+    path = deletion_path(base, fragment_id, read_version, file.id, kind.suffix)
+    store.put(path, data, durability=Durability.AT_SYNC)
     return file

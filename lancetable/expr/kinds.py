@@ -1,0 +1,171 @@
+"""Families of Arrow types, and the type in which two of them meet."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+Kind = str
+"""One of: null bool int float decimal string binary date timestamp time duration list struct other."""
+
+UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+DAY_NANOS = 86_400 * 1_000_000_000
+_UNITS = ("s", "ms", "us", "ns")
+
+_FIXED: dict[pa.DataType, Kind] = {
+    pa.null(): "null",
+    pa.bool_(): "bool",
+    **{t: "int" for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{t: "int" for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
+    **{t: "float" for t in (pa.float16(), pa.float32(), pa.float64())},
+    **{t: "string" for t in (pa.string(), pa.large_string(), pa.string_view())},
+    **{t: "binary" for t in (pa.binary(), pa.large_binary(), pa.binary_view())},
+    pa.date32(): "date",
+    pa.date64(): "date",
+}
+
+
+def kind_of(data_type: pa.DataType) -> Kind:
+    """The family of a type, of its values where it is a dictionary, of its storage where it is an extension."""
+    kind = _FIXED.get(data_type)
+    if kind is not None:
+        return kind
+    if isinstance(data_type, pa.BaseExtensionType):
+        return kind_of(data_type.storage_type)
+    types = pa.types
+    if types.is_dictionary(data_type):
+        return kind_of(data_type.value_type)
+    if types.is_decimal(data_type):
+        return "decimal"
+    if types.is_timestamp(data_type):
+        return "timestamp"
+    if types.is_time(data_type):
+        return "time"
+    if types.is_duration(data_type):
+        return "duration"
+    if types.is_fixed_size_binary(data_type):
+        return "binary"
+    if is_list(data_type):
+        return "list"
+    return "struct" if types.is_struct(data_type) else "other"
+
+
+def is_list(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type)
+
+
+def plain_type(data_type: pa.DataType) -> pa.DataType:
+    """The type in which kernels work: dictionaries decoded, extensions opened, views as offsets."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return plain_type(data_type.storage_type)
+    if pa.types.is_dictionary(data_type):
+        return plain_type(data_type.value_type)
+    if data_type == pa.string_view():
+        return pa.string()
+    return pa.binary() if data_type == pa.binary_view() else data_type
+
+
+def int_limits(data_type: pa.DataType) -> tuple[int, int]:
+    """Smallest and largest value of an integer type."""
+    bits = data_type.bit_width
+    if pa.types.is_unsigned_integer(data_type):
+        return 0, (1 << bits) - 1
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def int_digits(data_type: pa.DataType) -> int:
+    """Decimal digits that hold every value of an integer type."""
+    return len(str(int_limits(data_type)[1]))
+
+
+def int_type(bits: int, *, signed: bool) -> pa.DataType:
+    return pa.type_for_alias(f"{'int' if signed else 'uint'}{bits}")
+
+
+def common_int(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """The narrowest type that holds both integer types; decimal128(20, 0) for uint64 with a signed one."""
+    left_signed, right_signed = pa.types.is_signed_integer(left), pa.types.is_signed_integer(right)
+    bits = max(left.bit_width, right.bit_width)
+    if left_signed == right_signed:
+        return int_type(bits, signed=left_signed)
+    unsigned_bits = right.bit_width if left_signed else left.bit_width
+    bits = max(bits, unsigned_bits * 2)
+    return pa.decimal128(20, 0) if bits > 64 else int_type(bits, signed=True)
+
+
+def finer_unit(left: str, right: str) -> str:
+    return _UNITS[max(_UNITS.index(left), _UNITS.index(right))]
+
+
+def time_type(unit: str) -> pa.DataType:
+    return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+
+
+def decimal_type(precision: int, scale: int) -> pa.DataType:
+    """The decimal of this shape, cut to what Arrow can hold."""
+    if precision <= 38:
+        return pa.decimal128(max(precision, 1), scale)
+    return pa.decimal256(min(precision, 76), scale)
+
+
+def common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    scale = max(left.scale, right.scale)
+    return decimal_type(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)
+
+
+def step_of(data_type: pa.DataType) -> Fraction | None:
+    """How much one unit of the stored integer stands for: 1 for integers, 10^-scale for decimals, nanoseconds for
+    dates, times, timestamps and durations. None for types that are not stored as counts."""
+    kind = kind_of(data_type)
+    if kind == "int":
+        return Fraction(1)
+    if kind == "decimal":
+        return Fraction(10) ** -data_type.scale
+    if kind == "date":
+        return Fraction(DAY_NANOS if data_type == pa.date32() else UNIT_NANOS["ms"])
+    if kind in ("timestamp", "time", "duration"):
+        return Fraction(UNIT_NANOS[data_type.unit])
+    return None
+
+
+def count_limits(data_type: pa.DataType) -> tuple[int, int]:
+    """Smallest and largest stored count of a type that has a step."""
+    if kind_of(data_type) == "int":
+        return int_limits(data_type)
+    if kind_of(data_type) == "decimal":
+        largest = 10**data_type.precision - 1
+        return -largest, largest
+    bits = 32 if data_type == pa.date32() or pa.types.is_time32(data_type) else 64
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def count_of(value: pa.Scalar[Any]) -> int:
+    """The stored count of a valid scalar of a type that has a step."""
+    data_type = value.type
+    kind = kind_of(data_type)
+    if kind == "int":
+        return int(value.as_py())
+    if kind == "decimal":
+        sign, digits, exponent = value.as_py().as_tuple()
+        number = int("".join(map(str, digits)) or "0") * 10 ** (int(exponent) + data_type.scale)
+        return -number if sign else number
+    width = pa.int32() if data_type == pa.date32() or pa.types.is_time32(data_type) else pa.int64()
+    return int(value.cast(width).as_py())
+
+
+def scalar_of_count(count: int, data_type: pa.DataType) -> pa.Scalar[Any]:
+    """The scalar of a type that has a step, from its stored count."""
+    kind = kind_of(data_type)
+    if kind == "int":
+        return pa.scalar(count, data_type)
+    if kind == "decimal":
+        import decimal
+
+        sign = 1 if count < 0 else 0
+        digits = tuple(int(digit) for digit in str(abs(count)))
+        return pa.scalar(decimal.Decimal((sign, digits, -data_type.scale)), data_type)
+    width = pa.int32() if data_type == pa.date32() or pa.types.is_time32(data_type) else pa.int64()
+    return pa.scalar(count, width).cast(data_type)

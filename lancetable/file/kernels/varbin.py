@@ -1,0 +1,137 @@
+"""Variable-width values: offsets, validity, gathering rows, and the check of UTF-8.
+
+A page stores the end of every value, and marks a null by adding an adjustment A that is larger than any end:
+
+    ['x', 'yy', null]   A = 4   ends 1, 3, 3 + 4   ->   offsets 0 1 3 3, validity 1 1 0
+
+Arrow wants n + 1 offsets from zero on and a bitmap. Source: format sheet of file version 2.0, sections 4.4 and 4.6.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+
+__all__ = ["check_utf8", "concat_offsets", "gather", "is_ascii", "offsets_from_ends", "offsets_to_ends", "pack_validity"]
+
+_MAX_INT32: Final = (1 << 31) - 1
+_HIGH_BITS: Final = 0x8080808080808080
+
+Offsets = npt.NDArray[Any]  # int32 or int64
+
+
+def offsets_from_ends(
+    ends: npt.NDArray[np.uint64],
+    null_adjustment: int,
+    limit: int,
+    dtype: np.dtype[Any],
+    base: int = 0,
+) -> tuple[Offsets, npt.NDArray[np.bool_] | None]:
+    """(n,) stored ends -> (n + 1,) offsets that start at zero, and (n,) validity or None if nothing is null.
+
+    `base` is where the first value starts (the stored end before it, without its adjustment), `limit` the largest end
+    there may be, `dtype` int32 or int64. Raises CorruptFileError if ends decrease, pass the limit or do not fit.
+    """
+    offsets = np.empty(len(ends) + 1, dtype)
+    offsets[0] = 0
+    if len(ends) == 0:
+        return offsets, None
+    valid: npt.NDArray[np.bool_] | None = None
+    adjustment = np.uint64(null_adjustment)
+    if int(ends.max()) >= null_adjustment:
+        valid = ends < adjustment
+        ends = np.where(valid, ends, ends - adjustment)
+        largest = int(ends.max())
+    else:
+        largest = int(ends[-1])
+    # The last end is the largest if none decreases, which is looked at next.
+    if largest > limit or int(ends[-1]) < base:
+        raise CorruptFileError("a value ends outside of its page", expected=f"{base} to {limit}", found=largest)
+    if largest - base > np.iinfo(dtype).max:
+        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=largest - base)
+    if base:
+        np.subtract(ends, np.uint64(base), out=offsets[1:], casting="unsafe")
+    else:
+        offsets[1:] = ends
+    if (offsets[1:] < offsets[:-1]).any():
+        raise CorruptFileError("a value ends before it starts")
+    return offsets, valid
+
+
+def offsets_to_ends(
+    offsets: Offsets, valid: npt.NDArray[np.bool_] | None
+) -> tuple[npt.NDArray[np.uint64], int]:
+    """(n + 1,) offsets and (n,) validity -> (n,) stored ends and the null adjustment, one more than the last end."""
+    total = int(offsets[-1]) - int(offsets[0])
+    adjustment = total + 1
+    ends = np.subtract(offsets[1:], offsets[0], dtype=np.int64).view(np.uint64)
+    if valid is not None:
+        ends = np.where(valid, ends, ends + np.uint64(adjustment))
+    return ends, adjustment
+
+
+def pack_validity(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
+    """(n,) booleans -> Arrow's validity bitmap."""
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def concat_offsets(pieces: list[Offsets], dtype: np.dtype[Any]) -> Offsets:
+    """Offsets of several pieces, each from zero on, as the offsets of the pieces one after the other."""
+    total = sum(int(piece[-1]) for piece in pieces)
+    if total > np.iinfo(dtype).max:
+        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=total)
+    out = np.empty(sum(len(piece) - 1 for piece in pieces) + 1, dtype)
+    out[0] = 0
+    row, base = 1, 0
+    for piece in pieces:
+        np.add(piece[1:], base, out=out[row : row + len(piece) - 1], casting="unsafe")
+        row += len(piece) - 1
+        base += int(piece[-1])
+    return out
+
+
+def gather(
+    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Values `data[starts[i]:ends[i]]`, in any order and overlapping or not -> (n + 1,) offsets and their bytes.
+
+    Raises CorruptFileError if a value ends before it starts or outside of the data.
+    """
+    lengths = ends - starts
+    if len(starts) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(data)):
+        raise CorruptFileError("a value lies outside of its page", expected=f"0 to {len(data)}")
+    offsets = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    source = np.repeat(starts - offsets[:-1], lengths)
+    source += np.arange(len(source))
+    return offsets, data[source]
+
+
+def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
+    """Whether no byte has its high bit set, found at the speed of memory."""
+    # Words are read where they are aligned, the bytes before and after them one by one.
+    head = min(-data.ctypes.data % 8, len(data))
+    body = (len(data) - head) // 8 * 8
+    words = data[head : head + body].view(np.uint64)
+    if len(words) and int(np.bitwise_or.reduce(words)) & _HIGH_BITS:
+        return False
+    rest = int(np.bitwise_or.reduce(data[:head], initial=0)) | int(np.bitwise_or.reduce(data[head + body :], initial=0))
+    return rest < 0x80
+
+
+def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
+    """Raise CorruptFileError unless each value of (n + 1,) checked offsets is UTF-8 of its own."""
+    used = data[int(offsets[0]) : int(offsets[-1])]
+    if is_ascii(used):
+        return
+    kind = pa.string() if offsets.dtype.itemsize == 4 else pa.large_string()
+    array = pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise CorruptFileError("a string is not UTF-8") from error

@@ -1,0 +1,398 @@
+"""What a manifest says about a fragment, in the mutable, JSON-ready shape that users hold.
+
+The frozen classes of `lancetable.format.fragment` are what the library works with; these are what pylance users build
+by hand, pickle, send to another process and put into a `LanceOperation`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lancetable import scope
+from lancetable.errors import CorruptFileError, InvalidInputError
+from lancetable.format import fragment as nouns
+from lancetable.rowids.sequence import RowIdSequence as Sequence
+
+if TYPE_CHECKING:
+    from lancetable.operation import LanceOperation
+
+__all__ = ["DataFile", "DeletionFile", "FragmentMetadata", "RowDatasetVersionMeta", "RowIdMeta", "RowIdSequence"]
+
+U64 = 2**64
+
+
+@scope.fill_gaps(scope.DATA_FILE)
+@dataclass(init=False, repr=False)
+class DataFile:
+    """One data file of a fragment.
+
+    Attributes
+    ----------
+    path : str
+        Relative to the data directory of its base.
+    fields : list of int
+        Field ids stored in the file; `column_indices[i]` is the file's column of `fields[i]`.
+    file_major_version, file_minor_version : int
+        The pair as the manifest writes it: (2, 0) for 2.0, (0, 2) for 0.1.
+    file_size_bytes : int or None
+        None if unknown.
+    base_id : int or None
+        Which of the table's base paths holds the file; None is the table's own root.
+    """
+
+    _path: str
+    fields: list[int]
+    column_indices: list[int]
+    file_major_version: int = 0
+    file_minor_version: int = 0
+    file_size_bytes: int | None = None
+    base_id: int | None = None
+
+    def __init__(
+        self,
+        path: str,
+        fields: list[int],
+        column_indices: list[int] | None = None,
+        file_major_version: int = 0,
+        file_minor_version: int = 0,
+        file_size_bytes: int | None = None,
+        base_id: int | None = None,
+    ) -> None:
+        self._path = path
+        self.fields = list(fields)
+        self.column_indices = list(column_indices or ())
+        self.file_major_version = file_major_version
+        self.file_minor_version = file_minor_version
+        self.file_size_bytes = file_size_bytes
+        self.base_id = base_id
+
+    def __repr__(self) -> str:
+        base = "" if self.base_id is None else f", base_id={self.base_id}"
+        return (
+            f"DataFile(path={self._path!r}, fields={self.fields}, column_indices={self.column_indices}, "
+            f"file_major_version={self.file_major_version}, file_minor_version={self.file_minor_version}, "
+            f"file_size_bytes={self.file_size_bytes}{base})"
+        )
+
+    @property
+    def path(self) -> str:
+        """Path relative to the data directory."""
+        return self._path
+
+    def field_ids(self) -> list[int]:
+        """The ids of the fields stored in this file."""
+        return self.fields
+
+    def to_format(self) -> nouns.DataFile:
+        """The frozen form. Raises InvalidInputError for a path or lists that no manifest may contain."""
+        return checked(nouns.DataFile.from_json, self.asdict())
+
+    @classmethod
+    def from_format(cls, file: nouns.DataFile) -> DataFile:
+        """The inverse of `to_format`."""
+        return cls(
+            file.path, list(file.fields), list(file.column_indices), file.major, file.minor, file.size_bytes, file.base_id
+        )
+
+    def asdict(self) -> dict[str, Any]:
+        """JSON-ready form with the keys in pylance's order."""
+        return {
+            "fields": self.fields,
+            "column_indices": self.column_indices,
+            "file_major_version": self.file_major_version,
+            "file_minor_version": self.file_minor_version,
+            "file_size_bytes": self.file_size_bytes,
+            "base_id": self.base_id,
+            "path": self._path,
+        }
+
+
+@dataclass(repr=False)
+class DeletionFile:
+    """Where the deleted row offsets of a fragment are stored.
+
+    `file_type` is "array" (an Arrow file of offsets) or "bitmap" (a roaring bitmap); `id` is a random 64-bit number
+    that keeps names apart; `read_version` is the version the deletion was computed on.
+    """
+
+    read_version: int
+    id: int
+    file_type: str
+    num_deleted_rows: int | None = None
+    base_id: int | None = None
+
+    def __repr__(self) -> str:
+        return f"DeletionFile(type={self.file_type!r}, num_deleted_rows={self.num_deleted_rows})"
+
+    def path(self, fragment_id: int, base_uri: str | None = None) -> str:
+        """Path of the file of fragment `fragment_id`, relative to the table root or below `base_uri`."""
+        relative = f"_deletions/{self.to_format().name(fragment_id)}"
+        return relative if base_uri is None else f"{base_uri.rstrip('/')}/{relative}"
+
+    def asdict(self) -> dict[str, Any]:
+        """JSON-ready form with the keys in pylance's order."""
+        return {
+            "read_version": self.read_version,
+            "id": self.id,
+            "file_type": self.file_type,
+            "num_deleted_rows": self.num_deleted_rows,
+            "base_id": self.base_id,
+        }
+
+    def json(self) -> str:
+        """`asdict` as JSON text."""
+        return json.dumps(self.asdict(), separators=(",", ":"))
+
+    @staticmethod
+    def from_json(json: str) -> DeletionFile:  # the argument's name is pylance's
+        """The inverse of `json`. Raises InvalidInputError for text that is no deletion file."""
+        return DeletionFile.from_format(checked(nouns.DeletionFile.from_json, parse_object(json)))
+
+    def to_format(self) -> nouns.DeletionFile:
+        """The frozen form. Raises InvalidInputError for a type or number that no manifest may contain."""
+        return checked(nouns.DeletionFile.from_json, self.asdict())
+
+    @classmethod
+    def from_format(cls, file: nouns.DeletionFile) -> DeletionFile:
+        """The inverse of `to_format`."""
+        return cls(file.read_version, file.id, file.kind.label, file.num_deleted_rows, file.base_id)
+
+
+@dataclass(frozen=True, repr=False)
+class InlineBytes:
+    """A serialized sequence that travels unopened with its fragment; `KEY` is its name in JSON."""
+
+    KEY = ""
+    data: bytes | nouns.LineagePlace
+
+    def __repr__(self) -> str:
+        size = f"{len(self.data)} bytes" if isinstance(self.data, bytes) else self.data.value
+        return f"{type(self).__name__}({size})"
+
+    def asdict(self) -> dict[str, Any]:
+        """JSON-ready form: the bytes as a list of numbers."""
+        if not isinstance(self.data, bytes):
+            return {self.data.value: None}
+        return {self.KEY: list(self.data)}
+
+    def json(self) -> str:
+        """`asdict` as JSON text."""
+        return json.dumps(self.asdict(), separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> InlineBytes:
+        """Raises InvalidInputError for anything but the inline form."""
+        numbers = value.get(cls.KEY)
+        if numbers is None or len(value) != 1:
+            raise InvalidInputError(f"{cls.__name__}: expected an object with the key {cls.KEY!r}, found {sorted(value)}")
+        try:
+            return cls(bytes(numbers))
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"{cls.__name__}: {cls.KEY!r} is no list of bytes") from error
+
+
+class RowIdMeta(InlineBytes):
+    """The stable row ids of a fragment, serialized; `RowIdSequence.from_inline_metadata` opens them."""
+
+    KEY = "Inline"
+
+    @staticmethod
+    def from_json(json: str) -> RowIdMeta:
+        """The inverse of `json`. Raises InvalidInputError."""
+        return RowIdMeta(RowIdMeta.parse(parse_object(json)).data)
+
+    @staticmethod
+    def from_dict(dict: Mapping[str, Any]) -> RowIdMeta:  # the argument's name is pylance's
+        """The inverse of `asdict`. Raises InvalidInputError."""
+        return RowIdMeta(RowIdMeta.parse(dict).data)
+
+
+class RowDatasetVersionMeta(InlineBytes):
+    """In which versions the rows of a fragment were created, or last updated; serialized."""
+
+    KEY = "inline"
+
+    @staticmethod
+    def from_json(json: str) -> RowDatasetVersionMeta:
+        """The inverse of `json`. Raises InvalidInputError."""
+        return RowDatasetVersionMeta(RowDatasetVersionMeta.parse(parse_object(json)).data)
+
+
+class RowIdSequence:
+    """The stable row ids of one fragment, in row order."""
+
+    def __init__(self, sequence: Sequence) -> None:
+        self._sequence = sequence
+
+    @staticmethod
+    def from_inline_metadata(metadata: RowIdMeta) -> RowIdSequence:
+        """Open the row ids of `FragmentMetadata.row_id_meta`.
+
+        Raises TypeError for another argument, CorruptFileError for bytes that are no row id sequence.
+        """
+        if not isinstance(metadata, RowIdMeta) or not isinstance(metadata.data, bytes):
+            raise TypeError(f"metadata must be an inline RowIdMeta, got {type(metadata).__name__}")
+        return RowIdSequence(Sequence.from_bytes(metadata.data))
+
+    def to_inline_metadata(self) -> RowIdMeta:
+        """Serialize again."""
+        return RowIdMeta(self._sequence.to_bytes())
+
+    def to_pyarrow(self) -> pa.UInt64Array:
+        """The ids as an Arrow array, shape (rows,)."""
+        return pa.array(self._sequence.values(), pa.uint64())
+
+    def __len__(self) -> int:
+        return len(self._sequence)
+
+    def __iter__(self) -> Iterator[int]:
+        values: list[int] = self._sequence.values().tolist()
+        return iter(values)
+
+    def __repr__(self) -> str:
+        return f"RowIdSequence({len(self)} row ids)"
+
+
+@dataclass
+class FragmentMetadata:
+    """A fragment as a manifest lists it: its files, its rows, and what was deleted.
+
+    Attributes
+    ----------
+    id : int
+        Fragment id; 0 in fragments not committed yet, which get their id from the commit.
+    files : list of DataFile
+    physical_rows : int
+        Rows in the files, deleted ones included.
+    deletion_file : DeletionFile or None
+    row_id_meta, created_at_version_meta, last_updated_at_version_meta
+        Only in tables with stable row ids.
+    overlays : list
+        Data overlays, carried along.
+    """
+
+    id: int
+    files: list[DataFile]
+    physical_rows: int
+    deletion_file: DeletionFile | None = None
+    row_id_meta: RowIdMeta | None = None
+    created_at_version_meta: RowDatasetVersionMeta | None = None
+    last_updated_at_version_meta: RowDatasetVersionMeta | None = None
+    overlays: list[LanceOperation.DataOverlayFile] = field(default_factory=list)
+
+    @property
+    def num_deletions(self) -> int:
+        """Number of deleted rows; 0 if the manifest does not say."""
+        return 0 if self.deletion_file is None else self.deletion_file.num_deleted_rows or 0
+
+    @property
+    def num_rows(self) -> int:
+        """Number of live rows."""
+        return self.physical_rows - self.num_deletions
+
+    def data_files(self) -> list[DataFile]:
+        """The data files, each with some of the columns."""
+        return self.files
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dict; `from_json(json.dumps(f.to_json())) == f`."""
+        return {
+            "id": self.id,
+            "files": [file.asdict() for file in self.files],
+            "overlays": [overlay.asdict() for overlay in self.overlays],
+            "physical_rows": self.physical_rows,
+            "deletion_file": None if self.deletion_file is None else self.deletion_file.asdict(),
+            "row_id_meta": None if self.row_id_meta is None else self.row_id_meta.asdict(),
+            "created_at_version_meta": asdict_or_none(self.created_at_version_meta),
+            "last_updated_at_version_meta": asdict_or_none(self.last_updated_at_version_meta),
+        }
+
+    @staticmethod
+    def from_json(json_data: str) -> FragmentMetadata:
+        """Read the JSON text of `to_json`; `id`, `files` and `physical_rows` must be there.
+
+        Raises InvalidInputError for text that is no fragment.
+        """
+        value = parse_object(json_data)
+        missing = [key for key in ("id", "files", "physical_rows") if key not in value]
+        if missing:
+            raise InvalidInputError(f"fragment JSON without {', '.join(missing)}")
+        if value.get("overlays"):
+            raise scope.unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
+        files = [checked(nouns.DataFile.from_json, file) for file in value["files"]]
+        deletion_file = value.get("deletion_file")
+        row_ids, created, updated = (
+            value.get(key) for key in ("row_id_meta", "created_at_version_meta", "last_updated_at_version_meta")
+        )
+        return FragmentMetadata(
+            value["id"],
+            [DataFile.from_format(file) for file in files],
+            value["physical_rows"],
+            None if deletion_file is None else DeletionFile(**deletion_file),
+            None if row_ids is None else RowIdMeta.from_dict(row_ids),
+            None if created is None else RowDatasetVersionMeta(RowDatasetVersionMeta.parse(created).data),
+            None if updated is None else RowDatasetVersionMeta(RowDatasetVersionMeta.parse(updated).data),
+        )
+
+    def to_format(self) -> nouns.Fragment:
+        """The frozen form. Raises InvalidInputError for paths or numbers that no manifest may contain."""
+        if not 0 <= self.id < U64 or self.physical_rows is None or self.physical_rows < 0:
+            raise InvalidInputError(f"no fragment has id {self.id} and {self.physical_rows} rows")
+        if self.overlays:
+            raise scope.unsupported("data overlays", planned=True)
+        return nouns.Fragment(
+            self.id,
+            tuple(file.to_format() for file in self.files),
+            self.physical_rows,
+            None if self.deletion_file is None else self.deletion_file.to_format(),
+            None if self.row_id_meta is None else self.row_id_meta.data,
+            None if self.created_at_version_meta is None else self.created_at_version_meta.data,
+            None if self.last_updated_at_version_meta is None else self.last_updated_at_version_meta.data,
+        )
+
+    @classmethod
+    def from_format(cls, fragment: nouns.Fragment) -> FragmentMetadata:
+        """The inverse of `to_format`. Raises UnsupportedFeatureError for a fragment with data overlays."""
+        if fragment.overlays:
+            raise scope.unsupported("data overlays", planned=True)
+        created, updated = fragment.created_at, fragment.last_updated_at
+        return cls(
+            fragment.id,
+            [DataFile.from_format(file) for file in fragment.files],
+            fragment.physical_rows or 0,
+            None if fragment.deletion_file is None else DeletionFile.from_format(fragment.deletion_file),
+            None if fragment.row_ids is None else RowIdMeta(fragment.row_ids),
+            None if created is None else RowDatasetVersionMeta(created),
+            None if updated is None else RowDatasetVersionMeta(updated),
+        )
+
+
+def asdict_or_none(meta: RowDatasetVersionMeta | None) -> dict[str, Any] | None:
+    """The JSON form of row versions, null where there are none."""
+    return None if meta is None else meta.asdict()
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """A JSON object from text. Raises InvalidInputError for anything else, TypeError for no text."""
+    if not isinstance(text, (str, bytes)):
+        raise TypeError(f"expected JSON text, got {type(text).__name__}")
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def checked(parse: Any, value: Any) -> Any:
+    """Call a parser of `format` on what the caller made; its complaint about a file becomes one about the argument."""
+    try:
+        return parse(value)
+    except CorruptFileError as error:
+        raise InvalidInputError(str(error)) from error

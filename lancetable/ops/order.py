@@ -1,0 +1,141 @@
+"""The order of `order_by`: nulls last both ways unless asked otherwise, NaN greatest, ties stay as they were.
+
+Arrow sorts most types as they are. Floats become integers whose order is the total order of IEEE 754
+(-NaN < -inf < ... < -0.0 < 0.0 < ... < inf < NaN), since Arrow puts NaN beside the nulls whichever way it sorts.
+Structs compare field by field and lists element by element: both become ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["ColumnOrdering", "sort_indices"]
+
+Codes = npt.NDArray[np.int64]
+
+_FLOAT_BITS = {16: np.int16, 32: np.int32, 64: np.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOrdering:
+    """One sort key: a column by name or dotted path; ascending with nulls last unless said otherwise."""
+
+    column_name: str
+    ascending: bool = True
+    nulls_first: bool = False
+
+
+def sort_indices(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering]) -> pa.Array:
+    """The stable order of rows by `keys`, the first key foremost. Returns uint64 row numbers."""
+    simple = [_sortable(key) for key in keys]
+    if len(simple) == 1:
+        order = "ascending" if orderings[0].ascending else "descending"
+        placement = "at_start" if orderings[0].nulls_first else "at_end"
+        return pc.sort_indices(pa.table({"0": simple[0]}), sort_keys=[("0", order)], null_placement=placement)
+    columns: dict[str, pa.ChunkedArray | pa.Array] = {}
+    sort_keys: list[tuple[str, str]] = []
+    for key, ordering in zip(simple, orderings):
+        if key.null_count:
+            # Arrow places nulls alike for all keys, so whether a value is null becomes a key of its own.
+            flag = f"{len(columns)}"
+            columns[flag] = pc.cast(pc.is_null(key), pa.uint8())
+            sort_keys.append((flag, "descending" if ordering.nulls_first else "ascending"))
+        name = f"{len(columns)}"
+        columns[name] = key
+        sort_keys.append((name, "ascending" if ordering.ascending else "descending"))
+    return pc.sort_indices(pa.table(columns), sort_keys=sort_keys)
+
+
+def _sortable(key: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """The key in a form that Arrow sorts by the order above, nulls kept."""
+    kind = key.type
+    if pa.types.is_dictionary(kind):
+        return _sortable(key.cast(kind.value_type))
+    if pa.types.is_floating(kind):
+        return _from_codes(_float_codes(_combined(key)), key)
+    if pa.types.is_boolean(kind):
+        return pc.cast(key, pa.uint8())
+    if pa.types.is_nested(kind):
+        return _from_codes(_ranks(_combined(key)), key)
+    if pa.types.is_null(kind):
+        return key.cast(pa.int8())
+    return key
+
+
+def _combined(key: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(key, pa.Array):
+        return key
+    return key.chunk(0) if key.num_chunks == 1 else pa.concat_arrays(key.chunks or [pa.array([], key.type)])
+
+
+def _from_codes(codes: Codes, key: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if not key.null_count:
+        return pa.array(codes)
+    return pa.array(codes, mask=np.asarray(_combined(key).is_null()))
+
+
+def _float_codes(array: pa.Array) -> Codes:
+    signed = _FLOAT_BITS[array.type.bit_width]
+    values = array.fill_null(pa.scalar(0, array.type)) if array.null_count else array
+    bits = values.to_numpy(zero_copy_only=False).view(signed)
+    # Negative numbers sort by falling magnitude: flip all bits but the sign.
+    mask = np.where(bits < 0, np.iinfo(signed).max, 0).astype(signed)
+    return (bits ^ mask).astype(np.int64)
+
+
+def _ranks(array: pa.Array) -> Codes:
+    """Dense ranks of any array, nulls behind everything: equal values share a rank."""
+    if pa.types.is_struct(array.type):
+        ranks = np.asarray(array.is_null()).astype(np.int64)
+        for child in array.flatten():
+            ranks = _refine(ranks, _ranks(child))
+        return ranks
+    if _is_list(array.type):
+        return _list_ranks(array)
+    indices = np.asarray(sort_indices([array], [ColumnOrdering("")])).astype(np.int64)
+    sorted_values = array.take(pa.array(indices))
+    if len(array) == 0:
+        return np.zeros(0, dtype=np.int64)
+    step = pc.not_equal(_sortable(sorted_values[1:]), _sortable(sorted_values[:-1]))
+    null_step = np.diff(np.asarray(sorted_values.is_null()).astype(np.int8)) != 0
+    steps = np.asarray(step.fill_null(False)) | null_step
+    ranks = np.empty(len(array), dtype=np.int64)
+    ranks[indices] = np.concatenate((np.zeros(1, np.int64), np.cumsum(steps)))
+    return ranks
+
+
+def _list_ranks(array: pa.Array) -> Codes:
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0)).astype(np.int64)
+    starts = np.cumsum(lengths) - lengths
+    items = _ranks(array.flatten())
+    ranks = np.asarray(array.is_null()).astype(np.int64)
+    for place in range(int(lengths.max(initial=0))):
+        # A list that has ended sorts before one that goes on.
+        reached = lengths > place
+        current = np.zeros(len(array), dtype=np.int64)
+        current[reached] = items[starts[reached] + place] + 1
+        ranks = _refine(ranks, current)
+    return ranks
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_map(kind)
+    )
+
+
+def _refine(ranks: Codes, finer: Codes) -> Codes:
+    """Ranks by `ranks` first, by `finer` among equals."""
+    if not len(ranks):
+        return ranks
+    pairs = ranks * (int(finer.max()) + 1) + finer
+    return np.unique(pairs, return_inverse=True)[1].astype(np.int64).reshape(-1)

@@ -1,0 +1,251 @@
+"""Schemas with the format's field ids, and schemas as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from lancetable.errors import InvalidInputError
+from lancetable.format import logical_types
+from lancetable.format.schema import Field, Schema
+
+__all__ = ["LanceField", "LanceSchema", "json_to_schema", "schema_to_json"]
+
+PRIMARY_KEY = "lance-schema:unenforced-primary-key"
+CLUSTERING_KEY = "lance-schema:unenforced-clustering-key"
+TRUE_TEXTS = ("true", "1", "yes")
+NESTED = ("struct", "list", "large_list", "fixed_size_list")
+
+
+class LanceField:
+    """One field of a `LanceSchema`: an Arrow field with its id in the table."""
+
+    __slots__ = ("_field",)
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+
+    def name(self) -> str:
+        """Name, without the names of its parents."""
+        return self._field.name
+
+    def id(self) -> int:
+        """Field id: unique in the table, kept when the field is renamed."""
+        return self._field.id
+
+    def children(self) -> list[LanceField]:
+        """Fields nested directly in this one."""
+        return [LanceField(child) for child in self._field.children]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Key/value metadata as text."""
+        return as_text(self._field.metadata)
+
+    def to_arrow(self) -> pa.Field:
+        """The field as Arrow knows it."""
+        return self._field.to_arrow()
+
+    def is_unenforced_primary_key(self) -> bool:
+        """Whether the field belongs to the key that the table declares without enforcing it."""
+        return self._is_key(PRIMARY_KEY)
+
+    def unenforced_primary_key_position(self) -> int | None:
+        """Place in the key, from 1; None if the key has no stated order or the field is not part of it."""
+        return self._key_position(PRIMARY_KEY)
+
+    def is_unenforced_clustering_key(self) -> bool:
+        """Whether the field belongs to the declared clustering key."""
+        return self._is_key(CLUSTERING_KEY)
+
+    def unenforced_clustering_key_position(self) -> int | None:
+        """Place in the clustering key, from 1, or None."""
+        return self._key_position(CLUSTERING_KEY)
+
+    def _is_key(self, key: str) -> bool:
+        metadata = self.metadata
+        return metadata.get(key, "").lower() in TRUE_TEXTS or f"{key}:position" in metadata
+
+    def _key_position(self, key: str) -> int | None:
+        text = self.metadata.get(f"{key}:position", "")
+        return int(text) if text.isdigit() and int(text) > 0 else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LanceField) and self._field == other._field
+
+    def __hash__(self) -> int:
+        return hash((self._field.id, self._field.name))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LanceField, (self._field,)
+
+    def __repr__(self) -> str:
+        required = "" if self._field.nullable else " not null"
+        children = f", children={self.children()}" if self._field.children else ""
+        return f"LanceField({self._field.name}: {self._field.logical_type}{required}, id={self._field.id}{children})"
+
+
+class LanceSchema:
+    """The schema of a table with its field ids."""
+
+    __slots__ = ("_schema",)
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def fields(self) -> list[LanceField]:
+        """The top-level fields."""
+        return [LanceField(field) for field in self._schema.fields]
+
+    def field(self, name: str) -> LanceField | None:
+        """The field of this name or dotted path, or None."""
+        found = self._schema.field(name)
+        return None if found is None else LanceField(found)
+
+    def field_case_insensitive(self, name: str) -> LanceField | None:
+        """As `field`; without an exact match, the first one that matches when case is ignored."""
+        exact = self.field(name)
+        if exact is not None:
+            return exact
+        wanted = name.lower()
+        return next((LanceField(field) for path, field in paths(self._schema.fields) if path.lower() == wanted), None)
+
+    def to_pyarrow(self) -> pa.Schema:
+        """The schema as Arrow knows it, metadata included."""
+        return self._schema.to_arrow()
+
+    @staticmethod
+    def from_pyarrow(schema: pa.Schema) -> LanceSchema:
+        """Number the fields of an Arrow schema from 0, parents before children.
+
+        Raises UnsupportedFeatureError for a type that no Lance file stores, InvalidSchemaError for reserved, dotted or
+        duplicate names, TypeError for another argument.
+        """
+        if not isinstance(schema, pa.Schema):
+            raise TypeError(f"schema must be pyarrow.Schema, got {type(schema).__name__}")
+        return LanceSchema(Schema.from_arrow(schema))
+
+    def unenforced_primary_key(self) -> list[LanceField]:
+        """The fields of the declared primary key, in the order of their positions."""
+        return self._key(LanceField.is_unenforced_primary_key, LanceField.unenforced_primary_key_position)
+
+    def unenforced_clustering_key(self) -> list[LanceField]:
+        """The fields of the declared clustering key, in the order of their positions."""
+        return self._key(LanceField.is_unenforced_clustering_key, LanceField.unenforced_clustering_key_position)
+
+    def _key(self, is_part: Any, position: Any) -> list[LanceField]:
+        parts = [field for field in map(LanceField, self._schema.walk()) if is_part(field)]
+        return sorted(parts, key=lambda field: (position(field) or 0, field.id()))
+
+    def to_format(self) -> Schema:
+        """The frozen form that the rest of the library works with."""
+        return self._schema
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LanceSchema) and self._schema == other._schema
+
+    def __hash__(self) -> int:
+        return hash(tuple(field.id for field in self._schema.walk()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LanceSchema, (self._schema,)
+
+    def __repr__(self) -> str:
+        return f"LanceSchema({self.fields()})"
+
+
+def paths(fields: Any, prefix: str = "") -> list[tuple[str, Field]]:
+    """(dotted path, field) of each field and its descendants."""
+    found = []
+    for field in fields:
+        path = prefix + field.name
+        found.append((path, field))
+        found.extend(paths(field.children, path + "."))
+    return found
+
+
+def as_text(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
+    """Metadata of the format or of Arrow as text; bytes that are not UTF-8 are replaced."""
+    return {text_of(key): text_of(value) for key, value in (metadata or {}).items()}
+
+
+def text_of(value: str | bytes) -> str:
+    """Text as it is, bytes as UTF-8."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
+    """Describe an Arrow schema as a JSON-ready dict, in the form pylance gives it.
+
+    Raises UnsupportedFeatureError for types without such a form.
+    """
+    result: dict[str, Any] = {"fields": [field_to_json(field) for field in schema]}
+    if schema.metadata:
+        result["metadata"] = as_text(schema.metadata)
+    return result
+
+
+def field_to_json(field: pa.Field) -> dict[str, Any]:
+    """One field; an extension type appears as its storage type and two metadata entries."""
+    metadata = as_text(field.metadata)
+    data_type = field.type
+    if isinstance(data_type, pa.BaseExtensionType):
+        metadata[logical_types.EXTENSION_NAME_KEY] = data_type.extension_name
+        metadata[logical_types.EXTENSION_METADATA_KEY] = text_of(data_type.__arrow_ext_serialize__())
+        data_type = data_type.storage_type
+    result: dict[str, Any] = {"name": field.name, "type": type_to_json(data_type), "nullable": field.nullable}
+    if metadata:
+        result["metadata"] = metadata
+    return result
+
+
+def type_to_json(data_type: pa.DataType) -> dict[str, Any]:
+    """A type as `{"type": name}` with "fields" for nested and "length" for fixed-size types."""
+    types = pa.types
+    if types.is_map(data_type):
+        raise InvalidInputError(f"the type {data_type} has no JSON form")
+    if types.is_struct(data_type):
+        return {"type": "struct", "fields": [field_to_json(child) for child in data_type]}
+    if types.is_list(data_type) or types.is_large_list(data_type):
+        name = "list" if types.is_list(data_type) else "large_list"
+        return {"type": name, "fields": [field_to_json(data_type.value_field)]}
+    if types.is_fixed_size_list(data_type):
+        item = field_to_json(data_type.value_field)
+        return {"type": "fixed_size_list", "fields": [item], "length": data_type.list_size}
+    if types.is_fixed_size_binary(data_type):
+        return {"type": "fixed_size_binary", "length": data_type.byte_width}
+    return {"type": logical_types.from_arrow(data_type)}
+
+
+def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
+    """The inverse of `schema_to_json`. Raises InvalidInputError for a dict that describes no schema."""
+    try:
+        fields = [json_to_field(field) for field in schema_json["fields"]]
+        schema = pa.schema(fields, metadata=schema_json.get("metadata"))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidInputError(f"not a schema: {error!r}") from error
+    # Reading its own IPC form turns extension metadata into the registered extension types.
+    return pa.ipc.read_schema(schema.serialize())
+
+
+def json_to_field(field: Mapping[str, Any]) -> pa.Field:
+    """One field of `json_to_schema`."""
+    return pa.field(field["name"], json_to_type(field["type"]), field["nullable"], field.get("metadata"))
+
+
+def json_to_type(data_type: Mapping[str, Any]) -> pa.DataType:
+    """One type of `json_to_schema`."""
+    name = data_type["type"]
+    if name not in NESTED:
+        if name == "fixed_size_binary":
+            return pa.binary(data_type["length"])
+        return logical_types.to_arrow(name)
+    children = [json_to_field(child) for child in data_type.get("fields", ())]
+    if name == "struct":
+        return pa.struct(children)
+    (item,) = children
+    if name == "fixed_size_list":
+        return pa.list_(item, data_type["length"])
+    return pa.list_(item) if name == "list" else pa.large_list(item)

@@ -1,0 +1,575 @@
+"""Rows of one fragment: the one door that scans, takes and late columns go through.
+
+    fragment 7    data file A: fields 0 1 2    data file B: field 5    deletion file    row id sequence
+                           └────────────┬──────────────┘                     │                 │
+    read_rows            columns side by side, in the order asked  ->  live rows only  ->  _rowid, _rowaddr
+
+Three numbers are never mixed here: a row's *offset* counts every physical row of its fragment, its *address* is
+`fragment id << 32 | offset`, its *row id* is the address or, with stable row ids, comes from the fragment's sequence.
+
+What a field needs of each data file is worked out once per fragment and set of columns (`Layout`) and kept in the
+version's cache: a take of one row must not pay for it again.
+Source: protos/table.proto, DataFragment and DataFile; rows that several files share are joined by their offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError, OutOfRangeError, UnsupportedFeatureError
+from lancetable.file.reader import FileMetadata, open_data_file, read_columns
+from lancetable.format import paths
+from lancetable.format.fragment import DataFile, Fragment
+from lancetable.format.manifest import Manifest
+from lancetable.format.schema import Field
+from lancetable.table import deletions
+from lancetable.table.version import TableVersion
+
+__all__ = [
+    "CREATED_AT",
+    "LAST_UPDATED_AT",
+    "ROW_ADDRESS",
+    "ROW_ID",
+    "Offsets",
+    "Rows",
+    "VersionRows",
+    "data_file_path",
+    "deleted_offsets",
+    "file_metadata",
+    "files_of",
+    "live_offsets",
+    "physical_offsets",
+    "physical_rows",
+    "read_columns_of",
+    "read_rows",
+    "row_ids_of",
+    "rows_of",
+]
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+Rows: TypeAlias = "range | Offsets | None"
+Column: TypeAlias = "pa.ChunkedArray | pa.Array"
+
+ROW_ID = "_rowid"
+ROW_ADDRESS = "_rowaddr"
+CREATED_AT = "_row_created_at_version"
+LAST_UPDATED_AT = "_row_last_updated_at_version"
+
+# A version sequence that is absent means that the rows are as old as the table.
+_FIRST_VERSION = 1
+# Below this share of live rows single rows are fetched instead of a range that is then filtered.
+_SPARSE_SHARE = 1 / 8
+_MAX_KEPT_LAYOUTS = 64
+
+
+# --- the door ---------------------------------------------------------------------------------------------------------
+
+
+def read_rows(
+    version: TableVersion,
+    fragment: Fragment,
+    columns: Sequence[Field],
+    rows: Rows = None,
+    *,
+    keep_deleted: bool = False,
+    row_id: bool = False,
+    row_addr: bool = False,
+    created_at: bool = False,
+    last_updated_at: bool = False,
+) -> pa.Table:
+    """Read `columns` of the physical rows `rows`: all (None), a contiguous range, or ascending distinct offsets.
+
+    `columns` are top-level fields of the table's schema, possibly pruned below; each becomes a column of its storage
+    type (`Field.data_type`) in the order given. The virtual columns asked for follow: `_rowid`, `_rowaddr`,
+    `_row_created_at_version`, `_row_last_updated_at_version`, all uint64. A field that no data file holds is null.
+
+    Deleted rows are left out; with `keep_deleted` they stay, and their `_rowid` and `_rowaddr` are null.
+    A whole fragment without deletions comes as the chunks of its pages, uncopied.
+    Raises CorruptFileError where the files contradict the manifest, OutOfRangeError for rows past the end.
+    """
+    selection = select(version, fragment, rows, keep_deleted=keep_deleted)
+    arrays: list[Column] = read_columns_of(version, fragment, columns, selection)
+    fields = [pa.field(field.name, field.data_type, field.nullable) for field in columns]
+    virtual = (
+        (ROW_ID, row_id),
+        (ROW_ADDRESS, row_addr),
+        (CREATED_AT, created_at),
+        (LAST_UPDATED_AT, last_updated_at),
+    )
+    for name, wanted in virtual:
+        if wanted:
+            arrays.append(virtual_column(version, fragment, name, selection))
+            fields.append(pa.field(name, pa.uint64()))
+    if not arrays:
+        # The only table without columns that knows its number of rows is one that lost them.
+        return pa.table({"": pa.nulls(selection.num_rows)}).select([])
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which physical rows to read, and which of those to keep.
+
+    `fetch` goes to the files. `keep` (bool per fetched row) drops what is deleted, None keeps all; `dead` (bool per
+    kept row) marks deleted rows that were asked for, None where there are none. `num_rows` is what comes out.
+    """
+
+    fetch: range | Offsets
+    whole: bool  # `fetch` is every row of the fragment
+    num_rows: int
+    keep: npt.NDArray[np.bool_] | None = None
+    dead: npt.NDArray[np.bool_] | None = None
+
+    def offsets(self) -> Offsets:
+        """The physical offsets of the rows that come out, ascending int64."""
+        fetch = self.fetch
+        found = np.arange(fetch.start, fetch.stop, dtype=np.int64) if isinstance(fetch, range) else fetch
+        return found if self.keep is None else found[self.keep]
+
+
+def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_deleted: bool = False) -> Selection:
+    """Apply the fragment's deletions to `rows`. Raises OutOfRangeError for rows past the end."""
+    total = physical_rows(version, fragment)
+    if rows is None:
+        rows = range(total)
+    elif isinstance(rows, range):
+        if rows.step != 1 or not (0 <= rows.start <= rows.stop <= total or len(rows) == 0):
+            raise OutOfRangeError(f"rows {rows.start}..{rows.stop} of fragment {fragment.id}, which has {total}")
+    elif len(rows) and not (rows[0] >= 0 and rows[-1] < total):
+        raise OutOfRangeError(f"rows {rows[0]}..{rows[-1]} of fragment {fragment.id}, which has {total}")
+    whole = isinstance(rows, range) and len(rows) == total
+    deleted = deleted_offsets(version, fragment)
+    if deleted is None:
+        return Selection(rows, whole, len(rows))
+    if isinstance(rows, range):
+        return _select_range(rows, deleted, whole, keep_deleted)
+    slots = np.searchsorted(deleted, rows)
+    dead = deleted[np.minimum(slots, len(deleted) - 1)] == rows
+    if not dead.any():
+        return Selection(rows, whole, len(rows))
+    if keep_deleted:
+        return Selection(rows, whole, len(rows), dead=dead)
+    live = rows[~dead]
+    return Selection(live, False, len(live))
+
+
+def _select_range(rows: range, deleted: Offsets, whole: bool, keep_deleted: bool) -> Selection:
+    first, last = np.searchsorted(deleted, (rows.start, rows.stop))
+    if first == last:
+        return Selection(rows, whole, len(rows))
+    dead = np.zeros(len(rows), dtype=np.bool_)
+    dead[deleted[first:last] - rows.start] = True
+    if keep_deleted:
+        return Selection(rows, whole, len(rows), dead=dead)
+    num_live = len(rows) - int(last - first)
+    if num_live < len(rows) * _SPARSE_SHARE:
+        live = np.flatnonzero(~dead) + rows.start
+        return Selection(live, False, num_live)
+    return Selection(rows, whole, num_live, keep=~dead)
+
+
+def read_columns_of(
+    version: TableVersion, fragment: Fragment, columns: Sequence[Field], selection: Selection
+) -> list[Column]:
+    """The columns of a selection, one array each, in the order of `columns`; the part of `read_rows` that does I/O."""
+    if not columns:
+        return []
+    layout = layout_of(version, fragment, columns)
+    fetch = None if selection.whole else selection.fetch
+    pieces = [
+        read_columns(version.store, part.path, part.metadata, part.fields, part.columns, fetch)
+        for part in layout.parts
+    ]
+    if layout.direct:
+        arrays = pieces[0]
+    else:
+        num_rows = len(selection.fetch)
+        arrays = [_assemble(source, pieces, num_rows) for source in layout.sources]
+    if selection.keep is not None:
+        mask = pa.array(selection.keep)
+        arrays = [array.filter(mask) for array in arrays]
+    return arrays
+
+
+def virtual_column(version: TableVersion, fragment: Fragment, name: str, selection: Selection) -> pa.Array:
+    """One of the four columns that no file stores, uint64."""
+    offsets = selection.offsets()
+    dead = None
+    if name == ROW_ADDRESS:
+        values, dead = _addresses(fragment, offsets), selection.dead
+    elif name == ROW_ID:
+        values, dead = row_ids_of(version, fragment, offsets), selection.dead
+    elif name == CREATED_AT:
+        values = _row_versions(version, fragment, fragment.created_at, offsets)
+    else:
+        values = _row_versions(version, fragment, fragment.last_updated_at, offsets)
+    return pa.array(values, mask=dead)
+
+
+# --- what one version knows about its rows ---------------------------------------------------------------------------
+
+
+class VersionRows:
+    """Where the live rows of a version lie, and the layouts worked out so far. Made by `rows_of`.
+
+    `starts[i]` is the position in scan order of the first live row of `fragments[i]`; one more entry ends the last.
+    """
+
+    __slots__ = ("files", "fragments", "layouts", "manifest", "positions", "scratch", "starts")
+
+    def __init__(self, version: TableVersion) -> None:
+        self.manifest: Manifest = version.manifest
+        self.fragments: list[Fragment] = list(version.manifest.fragments)
+        self.positions: dict[int, int] = {fragment.id: at for at, fragment in enumerate(self.fragments)}
+        counts = [num_live_rows(version, fragment) for fragment in self.fragments]
+        self.starts: Offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+        np.cumsum(counts, out=self.starts[1:])
+        self.files: dict[int, FragmentFiles] = {}
+        self.layouts: dict[tuple[int, ...], Layout] = {}
+        # Resolved projections of takes, by what the caller asked for; owned by ops/take.py.
+        self.scratch: dict[Any, Any] = {}
+
+    @property
+    def num_rows(self) -> int:
+        """Live rows of the version."""
+        return int(self.starts[-1])
+
+
+def rows_of(version: TableVersion) -> VersionRows:
+    """The `VersionRows` of a version, from its cache or new."""
+    # A manifest is immutable and the entry keeps it alive, so its identity is a sound key, and a cheap one.
+    manifest = version.manifest
+    key = ("rows", id(manifest))
+    found = version.cache.get(key)
+    if isinstance(found, VersionRows) and found.manifest is manifest:
+        return found
+    made = VersionRows(version)
+    version.cache.put(key, made, 4096 + 512 * len(made.fragments))
+    return made
+
+
+def physical_rows(version: TableVersion, fragment: Fragment) -> int:
+    """Rows of a fragment, deleted ones included; from a file's footer where the manifest does not say."""
+    if fragment.physical_rows:
+        return fragment.physical_rows
+    if not fragment.files:
+        return 0
+    return file_metadata(version, fragment.files[0]).num_rows
+
+
+def num_live_rows(version: TableVersion, fragment: Fragment) -> int:
+    """Rows of a fragment without the deleted ones; metadata only where the manifest gives both counts."""
+    total = physical_rows(version, fragment)
+    deletion_file = fragment.deletion_file
+    if deletion_file is None:
+        return total
+    deleted = deletion_file.num_deleted_rows
+    if not deleted:
+        found = deleted_offsets(version, fragment)
+        deleted = 0 if found is None else len(found)
+    if deleted > total:
+        raise CorruptFileError(
+            f"fragment {fragment.id}: {deleted} of {total} rows are deleted", expected=total, found=deleted
+        )
+    return total - deleted
+
+
+def deleted_offsets(version: TableVersion, fragment: Fragment) -> Offsets | None:
+    """The deleted physical offsets of a fragment, ascending; None where there are none."""
+    if fragment.deletion_file is None:
+        return None
+    vector = deletions.read(version, fragment)
+    if vector is None or len(vector) == 0:
+        return None
+    return vector.offsets()  # type: ignore[return-value]  # uint32 compares and indexes like int64
+
+
+def live_offsets(version: TableVersion, fragment: Fragment) -> Offsets | None:
+    """The physical offsets of the live rows, ascending int64; None when every row is live."""
+    deleted = deleted_offsets(version, fragment)
+    if deleted is None:
+        return None
+    live = np.ones(physical_rows(version, fragment), dtype=np.bool_)
+    live[deleted] = False
+    return np.flatnonzero(live)
+
+
+def physical_offsets(version: TableVersion, fragment: Fragment, ordinals: Offsets) -> Offsets:
+    """Physical offsets of the n-th live rows, for `ordinals` within the fragment's number of live rows."""
+    deleted = deleted_offsets(version, fragment)
+    if deleted is None:
+        return ordinals
+    # The i-th deleted row has deleted[i] - i live rows before it, so that many ordinals stay below it.
+    live_before = deleted.astype(np.int64) - np.arange(len(deleted))
+    return ordinals + np.searchsorted(live_before, ordinals, side="right")
+
+
+def row_ids_of(version: TableVersion, fragment: Fragment, offsets: Offsets) -> npt.NDArray[np.uint64]:
+    """The row ids at physical offsets: from the sequence with stable row ids, else the addresses."""
+    if not version.manifest.has_stable_row_ids:
+        return _addresses(fragment, offsets)
+    from lancetable.table.row_id_lookup import row_id_values
+
+    return row_id_values(version, fragment)[offsets]
+
+
+def _addresses(fragment: Fragment, offsets: Offsets) -> npt.NDArray[np.uint64]:
+    return offsets.astype(np.uint64) | np.uint64(fragment.id << 32)
+
+
+def _row_versions(
+    version: TableVersion, fragment: Fragment, data: bytes | None, offsets: Offsets
+) -> npt.NDArray[np.uint64]:
+    if data is None:
+        return np.full(len(offsets), _FIRST_VERSION, dtype=np.uint64)
+    from lancetable.table.row_id_lookup import row_version_values
+
+    return row_version_values(version, fragment, data)[offsets]
+
+
+# --- which file holds what -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A data file of a fragment, its footer read."""
+
+    path: str
+    metadata: FileMetadata
+    columns: Mapping[int, int]  # field id -> column of the file
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentFiles:
+    """The data files of a fragment, and which of them holds a field (`owner`: field id -> place in `files`)."""
+
+    fragment: Fragment
+    files: tuple[DataFile, ...]
+    columns: tuple[Mapping[int, int], ...]
+    owner: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a layout reads from one file: `fields` are top-level, cut down to what the file holds."""
+
+    path: str
+    metadata: FileMetadata
+    fields: tuple[Field, ...]
+    columns: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one requested column comes from: `pieces` are (part, place in the part, the field as read there)."""
+
+    field: Field
+    pieces: tuple[tuple[int, int, Field], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the requested columns come out of a fragment's files. `direct`: one file gives all of them in order."""
+
+    fragment: Fragment
+    columns: tuple[Field, ...]
+    parts: tuple[Part, ...]
+    sources: tuple[Source, ...]
+    direct: bool
+
+
+def layout_of(version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> Layout:
+    """The layout of `columns`, kept for the next call with the same `Field` objects."""
+    kept = rows_of(version).layouts
+    # Fields are compared by identity: the layout keeps them alive, and hashing whole trees would cost more than it saves.
+    key = (id(fragment), *map(id, columns))
+    found = kept.get(key)
+    if found is not None:
+        return found
+    made = _make_layout(version, fragment, tuple(columns))
+    if len(kept) >= max(_MAX_KEPT_LAYOUTS, 4 * len(version.manifest.fragments)):
+        kept.clear()
+    kept[key] = made
+    return made
+
+
+def _make_layout(version: TableVersion, fragment: Fragment, columns: tuple[Field, ...]) -> Layout:
+    files = files_of(version, fragment)
+    expected = physical_rows(version, fragment)
+    fields_of_file: dict[int, list[Field]] = {}
+    order: list[int] = []
+    sources: list[Source] = []
+    for column in columns:
+        pieces: list[tuple[int, int, Field]] = []
+        for file_number in sorted({files.owner[unit] for unit in _units(column) if unit in files.owner}):
+            if file_number not in fields_of_file:
+                fields_of_file[file_number] = []
+                order.append(file_number)
+            read = _cut(column, files.owner, file_number)
+            assert read is not None
+            pieces.append((order.index(file_number), len(fields_of_file[file_number]), read))
+            fields_of_file[file_number].append(read)
+        sources.append(Source(column, tuple(pieces)))
+    parts = []
+    for file_number in order:
+        opened = _open(version, files, file_number, expected)
+        parts.append(Part(opened.path, opened.metadata, tuple(fields_of_file[file_number]), opened.columns))
+    direct = len(parts) == 1 and all(
+        len(source.pieces) == 1 and source.pieces[0][2] is source.field for source in sources
+    )
+    return Layout(fragment, columns, tuple(parts), tuple(sources), direct)
+
+
+def _units(field: Field) -> list[int]:
+    """Ids of the parts of a field that are stored or absent as one: leaves and packed structs."""
+    if not field.children or field.is_packed or field.is_blob:
+        return [field.id]
+    return [unit for child in field.children for unit in _units(child)]
+
+
+def _cut(field: Field, owner: Mapping[int, int], file_number: int) -> Field | None:
+    """The part of a field that one file holds; the field itself when that is all of it, None when it is nothing."""
+    if not field.children or field.is_packed or field.is_blob:
+        return field if owner.get(field.id) == file_number else None
+    children = tuple(cut for child in field.children if (cut := _cut(child, owner, file_number)) is not None)
+    if not children:
+        return None
+    if len(children) == len(field.children) and all(map(_same, children, field.children)):
+        return field
+    return replace(field, children=children)
+
+
+def _same(one: Field, other: Field) -> bool:
+    return one is other
+
+
+def files_of(version: TableVersion, fragment: Fragment) -> FragmentFiles:
+    """Which data file holds which field. Ids that are tombstoned (negative) are left out.
+
+    Raises CorruptFileError when a file lists fields and columns of different number.
+    """
+    kept = rows_of(version).files
+    found = kept.get(fragment.id)
+    if found is not None and found.fragment is fragment:
+        return found
+    if fragment.overlays_raw:
+        raise UnsupportedFeatureError(f"fragment {fragment.id} has overlay files", feature="data overlay files")
+    owner: dict[int, int] = {}
+    columns: list[Mapping[int, int]] = []
+    for file_number, data_file in enumerate(fragment.files):
+        indices = data_file.column_indices
+        if len(indices) != len(data_file.fields):
+            # 0.1 files have no columns to point at; they are refused by name when they are opened.
+            indices = (-1,) * len(data_file.fields) if not indices else indices
+            if len(indices) != len(data_file.fields):
+                raise CorruptFileError(
+                    f"data file {data_file.path!r} lists {len(data_file.fields)} fields and {len(indices)} columns",
+                    path=data_file.path,
+                    expected=len(data_file.fields),
+                    found=len(indices),
+                )
+        mapping = {field: index for field, index in zip(data_file.fields, indices) if field >= 0}
+        columns.append(mapping)
+        for field in mapping:
+            # Two files never hold the same field; should a writer have left one behind, the newest file counts.
+            owner[field] = file_number
+    made = FragmentFiles(fragment, tuple(fragment.files), tuple(columns), owner)
+    kept[fragment.id] = made
+    return made
+
+
+def _open(version: TableVersion, files: FragmentFiles, file_number: int, expected_rows: int) -> OpenFile:
+    data_file = files.files[file_number]
+    metadata = file_metadata(version, data_file)
+    path = data_file_path(version, data_file)
+    if metadata.num_rows != expected_rows:
+        raise CorruptFileError(
+            f"{version.store.uri(path)}: {metadata.num_rows} rows in the file, "
+            f"{expected_rows} in the manifest for fragment {files.fragment.id}",
+            path=path,
+            expected=expected_rows,
+            found=metadata.num_rows,
+        )
+    return OpenFile(path, metadata, files.columns[file_number])
+
+
+def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
+    """Footer, schema and column metadata of a data file, from the cache or from the file."""
+    path = data_file_path(version, data_file)
+    key = ("file", version.store.uri(path))
+    found = version.cache.get(key)
+    if isinstance(found, FileMetadata):
+        return found
+    made = open_data_file(version.store, path, size=data_file.size_bytes or None)
+    version.cache.put(key, made, 4096 + 1024 * len(data_file.fields))
+    return made
+
+
+def data_file_path(version: TableVersion, data_file: DataFile) -> str:
+    """The full path of a data file inside the version's store; refuses paths that leave the data directory."""
+    if data_file.base_id is None:
+        return paths.data_path(version.base, data_file.path)
+    return paths.join(version.base_path(data_file.base_id, "data"), data_file.path)
+
+
+# --- joining nested fields over files --------------------------------------------------------------------------------
+
+
+def _assemble(source: Source, pieces: Sequence[Sequence[Column]], num_rows: int) -> Column:
+    if not source.pieces:
+        return pa.nulls(num_rows, source.field.data_type)
+    if len(source.pieces) == 1:
+        part, place, read = source.pieces[0]
+        if read is source.field:
+            return pieces[part][place]
+    read_arrays = [(read, _one_array(pieces[part][place])) for part, place, read in source.pieces]
+    return _merge(source.field, read_arrays, num_rows)
+
+
+def _one_array(column: Column) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+
+
+def _merge(field: Field, found: Sequence[tuple[Field, pa.Array]], length: int) -> pa.Array:
+    """One field out of the parts of it that different files hold; what no file holds is null."""
+    if not found:
+        return pa.nulls(length, field.data_type)
+    if found[0][0] is field or not field.children or field.is_packed:
+        return found[0][1]
+    first = found[0][1]
+    if pa.types.is_struct(first.type):
+        children = [
+            _merge(child, [_child(read, array, child.id) for read, array in found if _has(read, child.id)], length)
+            for child in field.children
+        ]
+        fields = [pa.field(child.name, child.data_type, child.nullable) for child in field.children]
+        mask = first.is_null() if first.null_count else None
+        return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+    lengths = first.value_lengths().fill_null(0)
+    if any(not array.value_lengths().fill_null(0).equals(lengths) for _, array in found[1:]):
+        raise CorruptFileError(f"the files of list field {field.name!r} disagree about its lengths")
+    values = [(read.children[0], array.flatten()) for read, array in found]
+    merged = _merge(field.children[0], values, len(values[0][1]))
+    large = pa.types.is_large_list(first.type)
+    ends = np.zeros(length + 1, dtype=np.int64 if large else np.int32)
+    np.cumsum(lengths.to_numpy(zero_copy_only=False), out=ends[1:])
+    mask = first.is_null() if first.null_count else None
+    maker = pa.LargeListArray if large else pa.ListArray
+    return maker.from_arrays(pa.array(ends), merged, type=field.data_type, mask=mask)
+
+
+def _has(field: Field, child_id: int) -> bool:
+    return any(child.id == child_id for child in field.children)
+
+
+def _child(field: Field, array: pa.Array, child_id: int) -> tuple[Field, pa.Array]:
+    place = next(place for place, child in enumerate(field.children) if child.id == child_id)
+    return field.children[place], array.field(place)

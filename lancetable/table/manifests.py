@@ -1,0 +1,217 @@
+"""Manifest files: sections and a length-prefixed message, ended by a footer that says where the message starts.
+
+    [legacy dictionary values]  only in 0.1 tables
+    u32 length, IndexSection    only if there are indices; carried from version to version byte for byte
+    u32 length, Transaction     the same bytes as the .txn file
+    u32 length, Manifest        must end exactly where the footer begins
+    i64 position of the manifest's length, u16 major = 0, u16 minor = 2, "LANC"
+
+Source: protos/table.proto, Manifest; footer as in "Manifest file" of the format's documents.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.format.manifest import Manifest
+from lancetable.proto import table_pb2
+
+if TYPE_CHECKING:
+    from lancetable.handlers.base import ManifestLocation
+    from lancetable.store.base import ObjectStore
+    from lancetable.table.version import TableVersion
+
+__all__ = ["FOOTER_BYTES", "MAX_MANIFEST_BYTES", "ManifestFile", "VersionSummary", "history", "pack", "read_manifest", "unpack"]
+
+MAX_MANIFEST_BYTES = 512 * 1024 * 1024
+FOOTER_BYTES = 16
+_TAIL_BYTES = 64 * 1024
+_FOOTER = struct.Struct("<qHH4s")
+_U32 = struct.Struct("<I")
+_MAJOR, _MINOR, _MAGIC = 0, 2, b"LANC"
+_MAX_SUMMARY_BYTES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A manifest together with where it was read and the end of its file, which often holds the other sections."""
+
+    manifest: Manifest
+    location: ManifestLocation  # with its size
+    tail: bytes | memoryview  # the last bytes of the file
+
+    def index_section(self, store: ObjectStore) -> bytes | None:
+        """The serialized IndexSection, None without indices. Reads the file only if the section is not in the tail."""
+        return self._section(store, self.manifest.index_section)
+
+    def transaction_section(self, store: ObjectStore) -> bytes | None:
+        """The serialized inline Transaction, None if the writer left it out."""
+        return self._section(store, self.manifest.transaction_section)
+
+    def _section(self, store: ObjectStore, offset: int | None) -> bytes | None:
+        if offset is None:
+            return None
+        path, size = self.location.path, self.location.size_bytes
+        assert size is not None, "a manifest that was read has a size"
+        end = size - FOOTER_BYTES
+        if offset > end - 4:
+            raise _damaged(path, f"a section at byte {offset} of {size}", offset)
+        tail_start = size - len(self.tail)
+        source = self.tail if offset >= tail_start else store.read(path, offset, size)
+        start = offset - tail_start if source is self.tail else 0
+        length = _U32.unpack_from(source, start)[0]
+        if offset + 4 + length > end:
+            raise _damaged(path, f"a section of {length} bytes at byte {offset} of {size}", offset)
+        return bytes(source[start + 4 : start + 4 + length])
+
+
+def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFile:
+    """Read and parse one manifest: one ranged read of the file's end, a second one if the manifest is larger.
+
+    Raises CorruptFileError for lengths and offsets that do not fit, messages that do not parse and a version that
+    differs from the file's name; UnsupportedFeatureError for a newer container. Feature flags are not checked here.
+    """
+    path = location.path
+    tail, size = store.read_tail(path, location.size_bytes, _TAIL_BYTES)
+    if size < FOOTER_BYTES + 4:
+        raise _damaged(path, f"{size} bytes are too few for a manifest", 0)
+    position, major, _, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
+    if magic != _MAGIC:
+        raise CorruptFileError(
+            f"{path}: not a Lance manifest", path=path, offset=size - 4, expected=_MAGIC, found=bytes(magic)
+        )
+    if major != _MAJOR:
+        raise UnsupportedFeatureError(
+            f"{path}: manifest files of version {major} are not supported", feature=f"manifest version {major}", path=path
+        )
+    length = size - FOOTER_BYTES - 4 - position
+    if position < 0 or length < 0:
+        raise _damaged(path, f"the footer points to byte {position} of {size}", size - FOOTER_BYTES)
+    if length > MAX_MANIFEST_BYTES:
+        raise _damaged(path, f"a manifest of {length} bytes; at most {MAX_MANIFEST_BYTES} are read", position)
+    tail_start = size - len(tail)
+    if position < tail_start:
+        head = store.read(path, position, tail_start)
+        tail = memoryview(b"".join((head, tail)))
+        tail_start = position
+    stated = _U32.unpack_from(tail, position - tail_start)[0]
+    if stated != length:
+        raise CorruptFileError(
+            f"{path}: the manifest's length does not reach the footer",
+            path=path,
+            offset=position,
+            expected=length,
+            found=stated,
+        )
+    try:
+        message = table_pb2.Manifest.FromString(bytes(tail[position - tail_start + 4 : len(tail) - FOOTER_BYTES]))
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise _damaged(path, f"the manifest does not parse: {error}", position) from error
+    if message.version != location.version:
+        raise CorruptFileError(
+            f"{path}: the manifest is of version {message.version}, its name says {location.version}",
+            path=path,
+            expected=location.version,
+            found=message.version,
+        )
+    if location.size_bytes != size:
+        location = replace(location, size_bytes=size)
+    return ManifestFile(Manifest.from_proto(message), location, tail)
+
+
+def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes | None) -> bytes:
+    """A manifest file as bytes; the section offsets in `message` are set on the way.
+
+    `transaction` and `index_section` are serialized messages. The deprecated transaction offset is cleared.
+    """
+    parts: list[bytes] = []
+    position = 0
+    message.ClearField("transaction_section_deprecated")
+    if index_section is None:
+        message.ClearField("index_section")
+    else:
+        message.index_section = position
+        parts += (_U32.pack(len(index_section)), index_section)
+        position += 4 + len(index_section)
+    message.transaction_section = position
+    parts += (_U32.pack(len(transaction)), transaction)
+    position += 4 + len(transaction)
+    body = message.SerializeToString()
+    parts += (_U32.pack(len(body)), body, _FOOTER.pack(position, _MAJOR, _MINOR, _MAGIC))
+    return b"".join(parts)
+
+
+def unpack(location: ManifestLocation, data: bytes) -> ManifestFile:
+    """The manifest inside bytes that `pack` made, without reading it back."""
+    message = table_pb2.Manifest.FromString(data[_FOOTER.unpack_from(data, len(data) - FOOTER_BYTES)[0] + 4 : -FOOTER_BYTES])
+    return ManifestFile(Manifest.from_proto(message), replace(location, size_bytes=len(data)), data)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSummary:
+    """What the history shows of one version. Counts of rows are sums over what the manifest states."""
+
+    version: int
+    timestamp: datetime  # UTC
+    total_rows: int
+    total_fragments: int
+    total_data_files: int
+    total_data_file_rows: int
+    total_deletion_files: int
+    total_deletion_file_rows: int
+    total_files_size: int
+
+
+def summarize(manifest: Manifest) -> VersionSummary:
+    """Sums over the fragments of one manifest, from the parsed message without making fragments."""
+    fragments = manifest.message.fragments
+    physical_rows = deleted_rows = deletion_files = data_files = size_bytes = 0
+    for fragment in fragments:
+        physical_rows += fragment.physical_rows
+        data_files += len(fragment.files)
+        for file in fragment.files:
+            size_bytes += file.file_size_bytes
+        if fragment.HasField("deletion_file"):
+            deletion_files += 1
+            deleted_rows += fragment.deletion_file.num_deleted_rows
+    return VersionSummary(
+        manifest.version,
+        manifest.timestamp,
+        physical_rows - deleted_rows,
+        len(fragments),
+        data_files,
+        physical_rows,
+        deletion_files,
+        deleted_rows,
+        size_bytes,
+    )
+
+
+def history(version: TableVersion) -> list[VersionSummary]:
+    """One summary per version of this branch, ascending. Each manifest is read once and its summary kept in the cache."""
+    summaries = []
+    for location in version.handler.history(version.store, version.base):
+        if location.version == version.version:
+            summaries.append(summarize(version.manifest))
+            continue
+        # A table that was dropped and written again has the same names; sizes tell most of those apart.
+        size = location.size_bytes
+        if size is None and version.store.capabilities.local:
+            size = version.store.size(location.path)
+        key = ("version_summary", location.path, size)
+        summary: VersionSummary | None = version.cache.get(key)
+        if summary is None:
+            summary = summarize(read_manifest(version.store, location).manifest)
+            version.cache.put(key, summary, _MAX_SUMMARY_BYTES)
+        summaries.append(summary)
+    return summaries
+
+
+def _damaged(path: str, what: str, offset: int) -> CorruptFileError:
+    return CorruptFileError(f"{path}: damaged manifest: {what}", path=path, offset=offset)

@@ -1,0 +1,65 @@
+"""Transaction files and inline transactions: what each version changed, for those who commit after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from lancetable.errors import CorruptFileError, NotFoundError
+from lancetable.format.paths import transaction_name, transaction_path
+from lancetable.format.transaction import Transaction
+from lancetable.proto import transaction_pb2
+from lancetable.store.base import Durability
+from lancetable.table.manifests import ManifestFile, read_manifest
+
+if TYPE_CHECKING:
+    from lancetable.handlers.base import ManifestLocation
+    from lancetable.store.base import ObjectStore
+
+__all__ = ["read", "read_since", "write"]
+
+
+def write(store: ObjectStore, base: str, transaction: Transaction, data: bytes) -> str:
+    """Write `data`, the serialized form of `transaction`; returns the name a manifest gives to the file.
+
+    Durable after the store's next `sync`. The name is unique to the transaction and its read version.
+    """
+    name = transaction_name(transaction.read_version, transaction.uuid)
+    store.put(transaction_path(base, name), data, durability=Durability.AT_SYNC)
+    return name
+
+
+def read(store: ObjectStore, base: str, file: ManifestFile) -> Transaction | None:
+    """The transaction that made a version: inline or from its file; None if the version has neither.
+
+    Raises CorruptFileError if the bytes do not parse. An operation of a newer writer comes back as unknown.
+    """
+    path = file.location.path
+    data: bytes | memoryview | None = file.transaction_section(store)
+    if data is None:
+        name = file.manifest.transaction_file
+        if not name:
+            return None
+        path = transaction_path(base, name)
+        try:
+            data = store.read_all(path)
+        except NotFoundError:
+            return None
+    try:
+        message = transaction_pb2.Transaction.FromString(bytes(data))
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise CorruptFileError(f"{path}: the transaction does not parse: {error}", path=path) from error
+    return Transaction.from_proto(message)
+
+
+def read_since(
+    store: ObjectStore, base: str, locations: Sequence[ManifestLocation]
+) -> list[tuple[ManifestFile, Transaction | None]]:
+    """Manifest and transaction of each of `locations`, in their order."""
+    found = []
+    for location in locations:
+        file = read_manifest(store, location)
+        found.append((file, read(store, base, file)))
+    return found

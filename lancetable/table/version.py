@@ -1,0 +1,302 @@
+"""`TableVersion`: a table opened at one version. Opening, finding versions, resolving paths.
+
+A version is a value. Opening one reads the version hint and one manifest and parses it; the schema and the fragments
+are made when they are touched. Going to another version shares store, handler and cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from lancetable.errors import (
+    CorruptFileError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    NotFoundError,
+    OutOfRangeError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lancetable.format.flags import check_readable
+from lancetable.format.paths import (
+    BRANCHES_DIR,
+    DATA_DIR,
+    DETACHED_BIT,
+    TREE_DIR,
+    branch_root,
+    check_relative,
+    data_path,
+    deletion_path,
+    join,
+)
+from lancetable.handlers.choose import choose_handler
+from lancetable.store.open import open_store
+from lancetable.table import refs
+from lancetable.table.cache import TableCache
+from lancetable.table.manifests import ManifestFile, read_manifest
+
+if TYPE_CHECKING:
+    from lancetable.format.fragment import DataFile, DeletionFile
+    from lancetable.format.manifest import Manifest
+    from lancetable.format.schema import Schema
+    from lancetable.handlers.base import CommitHandler, ManifestLocation
+    from lancetable.store.base import ObjectStore
+
+__all__ = ["Reference", "TableVersion", "checkout", "latest", "open_location", "open_version"]
+
+# A version number, a tag, or (branch or None for main, version or None for the newest).
+Reference = int | str | tuple[str | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A table at one version. Immutable; safe to share between threads; pickles with its manifest.
+
+    `base` is the root directory of the table (or of a branch) inside `store`; `uri` is what the caller gave.
+    """
+
+    store: ObjectStore
+    base: str
+    uri: str
+    file: ManifestFile = field(repr=False)
+    handler: CommitHandler = field(repr=False)
+    cache: TableCache = field(repr=False)
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.file.manifest
+
+    @property
+    def location(self) -> ManifestLocation:
+        """Where the manifest lies, with its size."""
+        return self.file.location
+
+    @property
+    def version(self) -> int:
+        return self.file.location.version
+
+    @property
+    def schema(self) -> Schema:
+        return self.file.manifest.schema
+
+    @property
+    def branch(self) -> str | None:
+        """Name of the branch, None on main."""
+        return self.file.manifest.branch
+
+    @property
+    def main_base(self) -> str:
+        """Root directory of the main branch, where tags and branches are kept."""
+        branch = self.branch
+        suffix = f"/{TREE_DIR}/{branch}"
+        return self.base[: -len(suffix)] if branch is not None and self.base.endswith(suffix) else self.base
+
+    def data_file_path(self, file: DataFile) -> str:
+        """Where a data file lies, its base path resolved.
+
+        Raises CorruptFileError for an unknown base, UnsupportedFeatureError for a base in another store.
+        """
+        if file.base_id is None:
+            return data_path(self.base, file.path)
+        root, is_dataset_root = self._foreign_base(file.base_id)
+        return join(root, f"{DATA_DIR}/{check_relative(file.path)}" if is_dataset_root else check_relative(file.path))
+
+    def deletion_file_path(self, fragment_id: int, file: DeletionFile) -> str:
+        """Where a deletion file lies; errors as `data_file_path`."""
+        if file.base_id is None:
+            return deletion_path(self.base, fragment_id, file.read_version, file.id, file.kind.suffix)
+        root, is_dataset_root = self._foreign_base(file.base_id)
+        if is_dataset_root:
+            return deletion_path(root, fragment_id, file.read_version, file.id, file.kind.suffix)
+        return join(root, file.name(fragment_id))
+
+    def _foreign_base(self, base_id: int) -> tuple[str, bool]:
+        base_path = self.manifest.base_paths.get(base_id)
+        if base_path is None:
+            raise CorruptFileError(
+                f"{self.location.path}: a file lies below base path {base_id}, which is not listed",
+                path=self.location.path,
+                expected=sorted(self.manifest.base_paths),
+                found=base_id,
+            )
+        return _path_in_store(self.store, base_path.path), base_path.is_dataset_root
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The manifest travels as its own bytes: messages of the protobuf library need not pickle.
+        return _rebuild, (
+            self.store,
+            self.base,
+            self.uri,
+            self.manifest.message.SerializeToString(),
+            self.location,
+            self.handler,
+            self.cache,
+            self.storage_options,
+        )
+
+
+def open_version(
+    uri: str | os.PathLike[str],
+    ref: Reference | None = None,
+    *,
+    asof: datetime | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    commit_lock: Any = None,
+    cache: TableCache | None = None,
+) -> TableVersion:
+    """Open the newest version, or the one that `ref` or `asof` names.
+
+    `asof` takes the newest version committed at or before that time; without a zone it is local time.
+    Raises DatasetNotFoundError, VersionNotFoundError, RefNotFoundError; CorruptFileError for a damaged manifest and
+    UnsupportedFeatureError for a table that needs a newer reader.
+    """
+    store, base = open_store(uri, storage_options)
+    text = os.fspath(uri)
+    handler = choose_handler(store, text, commit_lock)
+    shared = _Shared(store, base, text, handler, TableCache() if cache is None else cache, storage_options)
+    if type(ref) is int:
+        return shared.at(base, ref)
+    version = shared.newest(base)
+    if ref is not None:
+        return checkout(version, ref)
+    return version if asof is None else _asof(version, asof)
+
+
+def open_location(version: TableVersion, location: ManifestLocation) -> TableVersion:
+    """Another version of the same table, at a location that the handler has given."""
+    return _Shared.of(version).open(version.base, location)
+
+
+def checkout(version: TableVersion, ref: Reference) -> TableVersion:
+    """Another version of the same table, by number on the same branch, by tag, or by (branch, version).
+
+    Raises VersionNotFoundError, RefNotFoundError, InvalidInputError.
+    """
+    shared = _Shared.of(version)
+    if isinstance(ref, str):
+        tag = refs.read_tag(version.store, version.main_base, ref)
+        return shared.at(_branch_base(version, tag.branch), tag.version)
+    if isinstance(ref, tuple):
+        branch, number = ref
+        base = _branch_base(version, branch)
+        if base != version.base and branch not in (None, "main"):
+            refs.check_branch_exists(version.store, version.main_base, branch or "")
+        return shared.newest(base) if number is None else shared.at(base, number)
+    if isinstance(ref, bool) or not isinstance(ref, int):
+        raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(ref).__name__}")
+    return version if ref == version.version else shared.at(version.base, ref)
+
+
+def latest(version: TableVersion) -> TableVersion:
+    """The newest version of the branch; the same object when nothing was committed since."""
+    if version.version & DETACHED_BIT:
+        return _Shared.of(version).newest(version.base)
+    newer = version.handler.newer(version.store, version.base, version.location)
+    return open_location(version, newer[-1]) if newer else version
+
+
+def _branch_base(version: TableVersion, branch: str | None) -> str:
+    return version.main_base if branch in (None, "main") else branch_root(version.main_base, branch or "")
+
+
+def _asof(newest: TableVersion, asof: datetime) -> TableVersion:
+    moment = asof.astimezone(timezone.utc)
+    if newest.manifest.timestamp <= moment:
+        return newest
+    # Clocks of different writers may disagree, so the answer is the newest version that qualifies, not a bisection.
+    for location in reversed(newest.handler.history(newest.store, newest.base)):
+        if location.version < newest.version:
+            older = open_location(newest, location)
+            if older.manifest.timestamp <= moment:
+                return older
+    raise VersionNotFoundError(f"{newest.uri}: no version was committed at or before {asof.isoformat()}", path=newest.uri)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all versions of a table opened together have in common."""
+
+    store: ObjectStore
+    base: str
+    uri: str
+    handler: CommitHandler
+    cache: TableCache
+    storage_options: Mapping[str, str] | None
+
+    @classmethod
+    def of(cls, version: TableVersion) -> _Shared:
+        return cls(
+            version.store, version.base, version.uri, version.handler, version.cache, version.storage_options
+        )
+
+    def open(self, base: str, location: ManifestLocation) -> TableVersion:
+        file = read_manifest(self.store, location)
+        check_readable(file.manifest.reader_flags, location.path)
+        return TableVersion(self.store, base, self.uri, file, self.handler, self.cache, self.storage_options)
+
+    def newest(self, base: str) -> TableVersion:
+        location = self.handler.latest(self.store, base)
+        if location is None:
+            raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
+        return self.open(base, location)
+
+    def at(self, base: str, version: int) -> TableVersion:
+        if not 0 < version < 1 << 64:
+            raise OutOfRangeError(f"versions are numbers from 1 to 2^64 - 1, not {version}")
+        location = self.handler.locate(self.store, base, version)
+        if location is not None:
+            try:
+                return self.open(base, location)
+            except NotFoundError:
+                # Handlers may name a manifest without looking whether it is there.
+                pass
+        if self.handler.latest(self.store, base) is None:
+            raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
+        raise VersionNotFoundError(f"{self.uri} has no version {version}", path=self.uri, version=version)
+
+
+def _path_in_store(store: ObjectStore, address: str) -> str:
+    """The path of a base inside `store`. Refuses another store: its credentials and promises are not ours to assume."""
+    root = store.uri("").rstrip("/")
+    scheme, separator, _ = address.partition("://")
+    if not separator:
+        path = address
+        if not store.capabilities.local:
+            raise _foreign(address)
+    elif store.scheme == "file" and scheme in ("file", "file-object-store", "file+uring"):
+        path = address.partition("://")[2]
+    elif address.startswith(root + "/"):
+        path = address[len(root) + 1 :]
+    else:
+        raise _foreign(address)
+    if ".." in path.split("/") or "\0" in path:
+        raise CorruptFileError(f"unsafe base path {ascii(address[:100])}", expected="a plain path", found=address[:100])
+    return path.rstrip("/")
+
+
+def _foreign(address: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"base path {ascii(address[:100])} lies in another store than the table", feature="base paths in other stores"
+    )
+
+
+def _rebuild(
+    store: ObjectStore,
+    base: str,
+    uri: str,
+    manifest: bytes,
+    location: ManifestLocation,
+    handler: CommitHandler,
+    cache: TableCache,
+    storage_options: Mapping[str, str] | None,
+) -> TableVersion:
+    from lancetable.format.manifest import Manifest
+    from lancetable.proto import table_pb2
+
+    file = ManifestFile(Manifest.from_proto(table_pb2.Manifest.FromString(manifest)), location, b"")
+    return TableVersion(store, base, uri, file, handler, cache, storage_options)

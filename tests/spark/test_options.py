@@ -1,0 +1,54 @@
+"""Options of the data source: parsed once, refused with the remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
+
+from lancetable.errors import InvalidInputError
+from lancetable.spark.options import SourceOptions
+from lancetable.spark.reader import pack_fragments
+
+
+def test_all_options() -> None:
+    options = SourceOptions.parse(
+        {
+            "Path": "file:/tmp/t.lance",
+            "Columns": "id, price",
+            "filter": "id > 3",
+            "version": "7",
+            "storage.key": "k",
+            "vector.emb": "16",
+            "batch_size": "10",
+        }
+    )
+    assert options.uri == "/tmp/t.lance"
+    assert options.columns == ("id", "price")
+    assert options.version == 7
+    assert options.storage_options == {"key": "k"}
+    assert options.vector_dimensions == {"emb": 16}
+    assert "storage_options" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, "TEMPORARY VIEW"),
+        ({"paths": '["a", "b"]'}, "one path"),
+        ({"path": "x", "version": "zero"}, "version"),
+        ({"path": "x", "version": "0"}, "version"),
+        ({"path": "x", "version": "1", "tag": "t"}, "version and tag"),
+        ({"path": "x", "colums": "a"}, "colums"),
+        ({"path": "x", "batch_size": "-1"}, "batch_size"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], names: str) -> None:
+    with pytest.raises(InvalidInputError, match=names):
+        SourceOptions.parse(given)
+
+
+def test_fragments_are_packed_in_order_up_to_the_limit() -> None:
+    rows = [(0, 10), (1, 10), (2, 100), (3, 5), (4, 5), (5, 30)]
+    assert pack_fragments(rows, 20) == [(0, 1), (2,), (3, 4), (5,)]
+    assert pack_fragments([], 20) == []
