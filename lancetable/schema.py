@@ -13,9 +13,6 @@ from lancetable.format.schema import Field, Schema
 
 __all__ = ["LanceField", "LanceSchema", "json_to_schema", "schema_to_json"]
 
-PRIMARY_KEY = "lance-schema:unenforced-primary-key"
-CLUSTERING_KEY = "lance-schema:unenforced-clustering-key"
-TRUE_TEXTS = ("true", "1", "yes")
 NESTED = ("struct", "list", "large_list", "fixed_size_list")
 
 
@@ -50,27 +47,19 @@ class LanceField:
 
     def is_unenforced_primary_key(self) -> bool:
         """Whether the field belongs to the key that the table declares without enforcing it."""
-        return self._is_key(PRIMARY_KEY)
+        return self._field.is_primary_key
 
     def unenforced_primary_key_position(self) -> int | None:
         """Place in the key, from 1; None if the key has no stated order or the field is not part of it."""
-        return self._key_position(PRIMARY_KEY)
+        return self._field.primary_key_position or None
 
     def is_unenforced_clustering_key(self) -> bool:
         """Whether the field belongs to the declared clustering key."""
-        return self._is_key(CLUSTERING_KEY)
+        return self._field.is_clustering_key or self._field.clustering_key_position > 0
 
     def unenforced_clustering_key_position(self) -> int | None:
         """Place in the clustering key, from 1, or None."""
-        return self._key_position(CLUSTERING_KEY)
-
-    def _is_key(self, key: str) -> bool:
-        metadata = self.metadata
-        return metadata.get(key, "").lower() in TRUE_TEXTS or f"{key}:position" in metadata
-
-    def _key_position(self, key: str) -> int | None:
-        text = self.metadata.get(f"{key}:position", "")
-        return int(text) if text.isdigit() and int(text) > 0 else None
+        return self._field.clustering_key_position or None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LanceField) and self._field == other._field
@@ -106,11 +95,8 @@ class LanceSchema:
 
     def field_case_insensitive(self, name: str) -> LanceField | None:
         """As `field`; without an exact match, the first one that matches when case is ignored."""
-        exact = self.field(name)
-        if exact is not None:
-            return exact
-        wanted = name.lower()
-        return next((LanceField(field) for path, field in paths(self._schema.fields) if path.lower() == wanted), None)
+        found = self._schema.field_case_insensitive(name)
+        return None if found is None else LanceField(found)
 
     def to_pyarrow(self) -> pa.Schema:
         """The schema as Arrow knows it, metadata included."""
@@ -129,15 +115,11 @@ class LanceSchema:
 
     def unenforced_primary_key(self) -> list[LanceField]:
         """The fields of the declared primary key, in the order of their positions."""
-        return self._key(LanceField.is_unenforced_primary_key, LanceField.unenforced_primary_key_position)
+        return [LanceField(field) for field in self._schema.primary_key()]
 
     def unenforced_clustering_key(self) -> list[LanceField]:
         """The fields of the declared clustering key, in the order of their positions."""
-        return self._key(LanceField.is_unenforced_clustering_key, LanceField.unenforced_clustering_key_position)
-
-    def _key(self, is_part: Any, position: Any) -> list[LanceField]:
-        parts = [field for field in map(LanceField, self._schema.walk()) if is_part(field)]
-        return sorted(parts, key=lambda field: (position(field) or 0, field.id()))
+        return [LanceField(field) for field in self._schema.clustering_key()]
 
     def to_format(self) -> Schema:
         """The frozen form that the rest of the library works with."""
@@ -154,16 +136,6 @@ class LanceSchema:
 
     def __repr__(self) -> str:
         return f"LanceSchema({self.fields()})"
-
-
-def paths(fields: Any, prefix: str = "") -> list[tuple[str, Field]]:
-    """(dotted path, field) of each field and its descendants."""
-    found = []
-    for field in fields:
-        path = prefix + field.name
-        found.append((path, field))
-        found.extend(paths(field.children, path + "."))
-    return found
 
 
 def as_text(metadata: Mapping[Any, Any] | None) -> dict[str, str]:

@@ -20,9 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Operation
+from lancetable.proto import transaction_pb2
+from lancetable.table._offset_files import parse_roaring
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
+    from lancetable.format.index import IndexMetadata
 
 __all__ = ["RULES", "Context", "Kind", "Severity", "Verdict", "check", "describe", "kinds"]
 
@@ -35,6 +38,8 @@ class Severity(IntEnum):
     RETRYABLE = 2
     INCOMPATIBLE = 3
 
+
+_MAX_COVERED = 1 << 24  # fragments; a manifest with as many would not fit its own limit
 
 OK, REBASE, R, X = Severity.COMPATIBLE, Severity.REBASABLE, Severity.RETRYABLE, Severity.INCOMPATIBLE
 
@@ -79,26 +84,26 @@ class Kind(Enum):
     DATA_OVERLAY = "DataOverlay"
 
 
-_TABLE = """
-ours \\ theirs Append Overwrite  Delete      UpdateRows    UpdateCols   Merge      Project ProjectPres Restore Config        SchemaConfig DataRepl       Rewrite       CreateIndex   Reserve UpdateBases Clone MemWal    DataOverlay
-Append         ok     X          ok          ok            ok           append     R       ok          X       ok            ok           ok             ok            ok            ok      ok          ok    X         ok
-Overwrite      ok     overwrites ok          ok            ok           ok         ok      ok          ok      overwrite_cfg ok           ok             ok            ok            ok      ok          ok    X         ok
-Delete         ok     X          rows        rows          rows         R          ok      ok          X       ok            ok           fragments      fragments     ok            ok      ok          ok    X         ok
-UpdateRows     keyed  X          rows        updates       rows         R          R       ok          X       ok            ok           fragments      fragments     ok            ok      ok          ok    shards    fragments
-UpdateCols     keyed  X          fragments   fragments     fragments    R          R       rewritten   X       ok            ok           fragments      fragments     ok            ok      ok          ok    shards    fragments
-Merge          R      X          R           R             R            R          X       X           X       ok            R            R              R             mem_wal_index ok      ok          ok    X         R
-Project        R      X          ok          R             R            R          R       R           X       ok            ok           R              ok            ok            ok      ok          ok    X         R
-ProjectPres    ok     X          ok          ok            ok           R          R       R           X       ok            ok           ok             ok            ok            ok      ok          ok    X         ok
-Restore        ok     ok         ok          ok            ok           ok         ok      ok          ok      ok            X            ok             ok            ok            ok      ok          ok    X         ok
-Config         ok     config_ow  ok          ok            ok           ok         ok      ok          ok      config_keys   ok           ok             ok            ok            ok      ok          ok    ok        ok
-SchemaConfig   ok     X          ok          ok            ok           R          ok      ok          X       ok            schema_keys  ok             ok            ok            ok      ok          ok    ok        ok
-DataRepl       ok     X          replaced_d  replaced_u    replaced_u   R          R       replaced_p  X       ok            ok           same_columns   fragments     index_fields  ok      ok          ok    X         ok
-Rewrite        ok     X          fragments   fragments     fragments    R          ok      ok          X       ok            ok           fragments      fragments     rewrite_index ok      ok          ok    ok        fragments
-CreateIndex    ok     X          ok          ok            index_update mem_wal_new ok     ok          X       ok            ok           index_fields   index_rewrite index_names   ok      ok          ok    mem_wal_x ok
-Reserve        ok     X          ok          ok            ok           ok         ok      ok          X       ok            ok           ok             ok            ok            ok      ok          ok    ok        ok
-UpdateBases    ok     ok         ok          ok            ok           ok         ok      ok          ok      ok            ok           ok             ok            ok            ok      bases       ok    ok        ok
-MemWal         X      X          X           shards        shards       X          X       X           X       ok            ok           X              ok            ok            ok      ok          X     same_shards X
-DataOverlay    ok     X          overlaid    fragments     fragments    R          R       ok          X       ok            ok           ok             fragments     ok            ok      ok          ok    X         ok
+_TABLE = r"""
+ours \ theirs Append Overwrite  Delete     UpdateRows UpdateCols   Merge         Project ProjectPres Restore Config        SchemaConfig DataRepl     Rewrite       CreateIndex   Reserve UpdateBases Clone MemWal      DataOverlay
+Append        ok     X          ok         ok         ok           append        R       ok          X       ok            ok           ok           ok            ok            ok      ok          ok    X           ok
+Overwrite     ok     overwrites ok         ok         ok           ok            ok      ok          ok      overwrite_cfg ok           ok           ok            ok            ok      ok          ok    X           ok
+Delete        ok     X          rows       rows       rows         R             ok      ok          X       ok            ok           fragments    fragments     ok            ok      ok          ok    X           ok
+UpdateRows    keyed  X          rows       updates    rows         R             R       ok          X       ok            ok           fragments    fragments     ok            ok      ok          ok    shards      fragments
+UpdateCols    keyed  X          fragments  fragments  fragments    R             R       rewritten   X       ok            ok           fragments    fragments     ok            ok      ok          ok    shards      fragments
+Merge         R      X          R          R          R            R             X       X           X       ok            R            R            R             mem_wal_index ok      ok          ok    X           R
+Project       R      X          ok         R          R            R             R       R           X       ok            ok           R            ok            ok            ok      ok          ok    X           R
+ProjectPres   ok     X          ok         ok         ok           R             R       R           X       ok            ok           ok           ok            ok            ok      ok          ok    X           ok
+Restore       ok     ok         ok         ok         ok           ok            ok      ok          ok      ok            X            ok           ok            ok            ok      ok          ok    X           ok
+Config        ok     config_ow  ok         ok         ok           ok            ok      ok          ok      config_keys   ok           ok           ok            ok            ok      ok          ok    ok          ok
+SchemaConfig  ok     X          ok         ok         ok           R             ok      ok          X       ok            schema_keys  ok           ok            ok            ok      ok          ok    ok          ok
+DataRepl      ok     X          replaced_d replaced_u replaced_u   R             R       replaced_p  X       ok            ok           same_columns fragments     index_fields  ok      ok          ok    X           ok
+Rewrite       ok     X          fragments  fragments  fragments    R             ok      ok          X       ok            ok           fragments    fragments     index_rewrite ok      ok          ok    ok          fragments
+CreateIndex   ok     X          ok         ok         index_update mem_wal_index ok      ok          X       ok            ok           index_fields index_rewrite index_names   ok      ok          ok    X           ok
+Reserve       ok     X          ok         ok         ok           ok            ok      ok          X       ok            ok           ok           ok            ok            ok      ok          ok    ok          ok
+UpdateBases   ok     ok         ok         ok         ok           ok            ok      ok          ok      ok            ok           ok           ok            ok            ok      bases       ok    ok          ok
+MemWal        X      X          X          shards     shards       X             X       X           X       ok            ok           X            ok            ok            ok      ok          X     same_shards X
+DataOverlay   ok     X          overlaid   fragments  fragments    R             R       ok          X       ok            ok           ok           fragments     ok            ok      ok          ok    X           ok
 """
 
 
@@ -155,3 +160,333 @@ _KINDS: Mapping[type, Kind] = {
     tx.UpdateMemWalState: Kind.MEM_WAL,
     tx.DataOverlay: Kind.DATA_OVERLAY,
 }
+
+
+def _rewrites_columns(update: tx.Update) -> bool:
+    return update.mode is tx.UpdateMode.REWRITE_COLUMNS
+
+
+def _config_kinds(operation: tx.UpdateConfig) -> tuple[Kind, ...]:
+    found = []
+    if operation.config is not None or operation.table_metadata is not None:
+        found.append(Kind.CONFIG)
+    if operation.schema_metadata is not None or operation.field_metadata:
+        found.append(Kind.SCHEMA_CONFIG)
+    return tuple(found) or (Kind.CONFIG,)
+
+
+# --- what an operation touches ---------------------------------------------------------------------------------------
+
+
+def updated_fragments(operation: Operation) -> dict[int, Fragment]:
+    """Fragments whose record the operation replaces, by id, as they are after it where it says so."""
+    if isinstance(operation, tx.Delete | tx.Update):
+        return {fragment.id: fragment for fragment in operation.updated_fragments}
+    return {}
+
+
+def removed_fragments(operation: Operation) -> frozenset[int]:
+    """Ids of fragments that are gone after the operation."""
+    if isinstance(operation, tx.Delete):
+        return frozenset(operation.deleted_fragment_ids)
+    if isinstance(operation, tx.Update):
+        return frozenset(operation.removed_fragment_ids)
+    if isinstance(operation, tx.Rewrite):
+        return frozenset(fragment.id for group in operation.groups for fragment in group.old_fragments)
+    return frozenset()
+
+
+def touched_fragments(operation: Operation) -> frozenset[int]:
+    """Ids of all fragments of the read version that the operation changes or removes."""
+    if isinstance(operation, tx.DataReplacement):
+        return frozenset(replacement.fragment_id for replacement in operation.replacements)
+    if isinstance(operation, tx.DataOverlay):
+        return frozenset(group.fragment_id for group in operation.groups)
+    return removed_fragments(operation) | updated_fragments(operation).keys()
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+
+Condition = Callable[[Any, Any, Context], Verdict]
+_COMPATIBLE = Verdict(OK)
+
+
+def _fragments(ours: Operation, theirs: Operation, context: Context) -> Verdict:
+    common = touched_fragments(ours) & touched_fragments(theirs)
+    return Verdict(R, "both change the same fragments", tuple(sorted(common))) if common else _COMPATIBLE
+
+
+def _rows(ours: tx.Delete | tx.Update, theirs: tx.Delete | tx.Update, context: Context) -> Verdict:
+    common = touched_fragments(ours) & touched_fragments(theirs)
+    if not common:
+        return _COMPATIBLE
+    fragments = tuple(sorted(common))
+    if common & removed_fragments(theirs):
+        return Verdict(R, "a fragment that ours changes was removed", fragments)
+    if common & removed_fragments(ours):
+        return Verdict(R, "a fragment that ours removes was changed", fragments)
+    if not common <= context.known_rows:
+        return Verdict(R, "both change the same fragments and it is not known which rows ours changes", fragments)
+    mine, other = updated_fragments(ours), updated_fragments(theirs)
+    if any(mine[fragment_id].files != other[fragment_id].files for fragment_id in common):
+        return Verdict(R, "the data files of a fragment that ours changes were replaced", fragments)
+    return Verdict(REBASE, "both delete rows of the same fragments", fragments)
+
+
+def _updates(ours: tx.Update, theirs: tx.Update, context: Context) -> Verdict:
+    if not _keys_disjoint(ours.inserted_rows, theirs.inserted_rows):
+        return Verdict(R, "both may insert rows with the same keys")
+    return _rows(ours, theirs, context)
+
+
+def _keys_disjoint(ours: bytes | None, theirs: bytes | None) -> bool:
+    """Whether two sets of inserted keys surely have nothing in common; None stands for none inserted by key."""
+    if ours is None or theirs is None:
+        return ours is theirs
+    mine = transaction_pb2.Transaction.KeyExistenceFilter.FromString(ours)
+    other = transaction_pb2.Transaction.KeyExistenceFilter.FromString(theirs)
+    if mine.field_ids != other.field_ids or not mine.HasField("exact") or not other.HasField("exact"):
+        return False
+    return not set(mine.exact.key_hashes) & set(other.exact.key_hashes)
+
+
+def _keyed(ours: tx.Update, theirs: Operation, context: Context) -> Verdict:
+    if ours.inserted_rows is None:
+        return _COMPATIBLE
+    return Verdict(R, "rows were appended that may have the keys that ours inserts")
+
+
+def _append(ours: tx.Append, theirs: tx.Merge, context: Context) -> Verdict:
+    if theirs.preserves_nullability:
+        return _COMPATIBLE
+    return Verdict(R, "columns were added that the appended rows may have to provide")
+
+
+def _overwrites(ours: tx.Overwrite, theirs: tx.Overwrite, context: Context) -> Verdict:
+    clash = ours.config_upsert.keys() & theirs.config_upsert.keys()
+    if clash:
+        return Verdict(X, f"both set the config keys {sorted(clash)}")
+    return Verdict(R, "the table was overwritten in the meantime")
+
+
+def _overwrite_config(ours: tx.Overwrite, theirs: tx.UpdateConfig, context: Context) -> Verdict:
+    return _config_clash(frozenset(ours.config_upsert), _keys_of(theirs.config))
+
+
+def _config_overwrite(ours: tx.UpdateConfig, theirs: tx.Overwrite, context: Context) -> Verdict:
+    return _config_clash(_keys_of(ours.config), frozenset(theirs.config_upsert))
+
+
+def _config_clash(ours: frozenset[str], theirs: frozenset[str]) -> Verdict:
+    clash = ours & theirs
+    return Verdict(X, f"both change the config keys {sorted(clash)}") if clash else _COMPATIBLE
+
+
+def _config_keys(ours: tx.UpdateConfig, theirs: tx.UpdateConfig, context: Context) -> Verdict:
+    for mine, other in (
+        (ours.config, theirs.config),
+        (ours.table_metadata, theirs.table_metadata),
+    ):
+        if mine is None or other is None:
+            continue
+        clash = _set_keys(mine) & _keys_of(other) | _keys_of(mine) & _set_keys(other)
+        if clash:
+            return Verdict(X, f"both change the keys {sorted(clash)}")
+        if mine.replace or other.replace:
+            return Verdict(X, "one of them replaces the whole map")
+    return _COMPATIBLE
+
+
+def _keys_of(update: tx.UpdateMap | None) -> frozenset[str]:
+    return frozenset() if update is None else frozenset(update.entries)
+
+
+def _set_keys(update: tx.UpdateMap) -> frozenset[str]:
+    return frozenset(key for key, value in update.entries.items() if value is not None)
+
+
+def _schema_keys(ours: tx.UpdateConfig, theirs: tx.UpdateConfig, context: Context) -> Verdict:
+    if ours.schema_metadata is not None and theirs.schema_metadata is not None:
+        return Verdict(X, "both change the schema metadata")
+    clash = ours.field_metadata.keys() & theirs.field_metadata.keys()
+    return Verdict(X, f"both change the metadata of fields {sorted(clash)}") if clash else _COMPATIBLE
+
+
+def _rewritten(ours: tx.Update, theirs: tx.Project, context: Context) -> Verdict:
+    dropped = set(ours.fields_modified) - _field_ids(theirs)
+    return Verdict(R, f"fields {sorted(dropped)}, which ours rewrites, were dropped") if dropped else _COMPATIBLE
+
+
+def _field_ids(project: tx.Project) -> set[int]:
+    return set(project.schema.by_id)
+
+
+def _replaced_delete(ours: tx.DataReplacement, theirs: tx.Delete, context: Context) -> Verdict:
+    gone = touched_fragments(ours) & removed_fragments(theirs)
+    return Verdict(X, "fragments that ours replaces were deleted", tuple(sorted(gone))) if gone else _COMPATIBLE
+
+
+def _replaced_update(ours: tx.DataReplacement, theirs: tx.Update, context: Context) -> Verdict:
+    gone = touched_fragments(ours) & removed_fragments(theirs)
+    if gone:
+        return Verdict(X, "fragments that ours replaces were removed", tuple(sorted(gone)))
+    return _fragments(ours, theirs, context)
+
+
+def _replaced_project(ours: tx.DataReplacement, theirs: tx.Project, context: Context) -> Verdict:
+    dropped = _replaced_fields(ours) - _field_ids(theirs)
+    return Verdict(X, f"fields {sorted(dropped)}, which ours replaces, were dropped") if dropped else _COMPATIBLE
+
+
+def _replaced_fields(operation: tx.DataReplacement) -> set[int]:
+    return {field_id for replacement in operation.replacements for field_id in replacement.new_file.fields}
+
+
+def _same_columns(ours: tx.DataReplacement, theirs: tx.DataReplacement, context: Context) -> Verdict:
+    other = {replacement.fragment_id: set(replacement.new_file.fields) for replacement in theirs.replacements}
+    clash = tuple(
+        sorted(
+            replacement.fragment_id
+            for replacement in ours.replacements
+            if other.get(replacement.fragment_id, set()) & set(replacement.new_file.fields)
+        )
+    )
+    return Verdict(R, "both replace the same columns of the same fragments", clash) if clash else _COMPATIBLE
+
+
+def _index_fields(ours: Operation, theirs: Operation, context: Context) -> Verdict:
+    replacement, created = (ours, theirs) if isinstance(ours, tx.DataReplacement) else (theirs, ours)
+    assert isinstance(replacement, tx.DataReplacement) and isinstance(created, tx.CreateIndex)
+    indexed = {field_id for index in created.new_indices for field_id in index.fields}
+    clash = indexed & _replaced_fields(replacement)
+    return Verdict(R, f"fields {sorted(clash)} are replaced by one and indexed by the other") if clash else _COMPATIBLE
+
+
+def _index_rewrite(ours: Operation, theirs: Operation, context: Context) -> Verdict:
+    rewrite, created = (ours, theirs) if isinstance(ours, tx.Rewrite) else (theirs, ours)
+    assert isinstance(created, tx.CreateIndex)
+    rewritten = removed_fragments(rewrite)
+    for index in created.new_indices:
+        covered = _covered(index)
+        common = rewritten if covered is None else rewritten & covered
+        if common:
+            return Verdict(R, f"index {index.name!r} covers fragments that were rewritten", tuple(sorted(common)))
+    return _COMPATIBLE
+
+
+def _index_update(ours: tx.CreateIndex, theirs: tx.Update, context: Context) -> Verdict:
+    modified, updated = set(theirs.fields_modified), frozenset(updated_fragments(theirs))
+    for index in ours.new_indices:
+        covered = _covered(index)
+        if modified & set(index.fields) and (covered is None or updated & covered):
+            return Verdict(REBASE, f"values that index {index.name!r} covers were changed", tuple(sorted(updated)))
+    return _COMPATIBLE
+
+
+def _covered(index: IndexMetadata) -> frozenset[int] | None:
+    """Ids of the fragments an index covers; None if it does not say."""
+    if index.fragment_bitmap is None:
+        return None
+    offsets = parse_roaring(memoryview(index.fragment_bitmap), f"index {index.name}", max_count=_MAX_COVERED)
+    return frozenset(offsets.tolist())
+
+
+def _index_names(ours: tx.CreateIndex, theirs: tx.CreateIndex, context: Context) -> Verdict:
+    clash = _index_names_of(ours) & _index_names_of(theirs)
+    return Verdict(R, f"both change the index {sorted(clash)[0]!r}") if clash else _COMPATIBLE
+
+
+def _index_names_of(operation: tx.CreateIndex) -> set[str]:
+    return {index.name for index in (*operation.new_indices, *operation.removed_indices)}
+
+
+_MEM_WAL_INDEX = "__lance_mem_wal"
+
+
+def _mem_wal_index(ours: Operation, theirs: Operation, context: Context) -> Verdict:
+    created = ours if isinstance(ours, tx.CreateIndex) else theirs
+    assert isinstance(created, tx.CreateIndex)
+    return Verdict(R, "the MemWAL index was changed") if _MEM_WAL_INDEX in _index_names_of(created) else _COMPATIBLE
+
+
+def _shards(ours: tx.Update | tx.UpdateMemWalState, theirs: tx.Update | tx.UpdateMemWalState, _: Context) -> Verdict:
+    common = _shard_ids(ours) & _shard_ids(theirs)
+    return Verdict(R, "both compact the same MemWAL shard") if common else _COMPATIBLE
+
+
+def _same_shards(ours: tx.UpdateMemWalState, theirs: tx.UpdateMemWalState, context: Context) -> Verdict:
+    common = _shard_ids(ours) & _shard_ids(theirs)
+    return Verdict(X, "both compact the same MemWAL shard") if common else _COMPATIBLE
+
+
+def _shard_ids(operation: tx.Update | tx.UpdateMemWalState) -> set[bytes]:
+    kind = transaction_pb2.Transaction
+    if isinstance(operation, tx.UpdateMemWalState):
+        tables = list(kind.UpdateMemWalState.FromString(operation.raw).compacted_sstables)
+    else:
+        tables = [kind.CompactedSsTable.FromString(raw) for raw in operation.compacted_sstables]
+    return {table.shard_id.uuid for table in tables}
+
+
+def _bases(ours: tx.UpdateBases, theirs: tx.UpdateBases, context: Context) -> Verdict:
+    for mine in ours.new_bases:
+        for other in theirs.new_bases:
+            if (mine.id and mine.id == other.id) or (mine.name and mine.name == other.name) or mine.path == other.path:
+                return Verdict(X, f"both add the base path {mine.path!r}")
+    return _COMPATIBLE
+
+
+def _overlaid(ours: tx.DataOverlay, theirs: tx.Delete, context: Context) -> Verdict:
+    gone = touched_fragments(ours) & removed_fragments(theirs)
+    return Verdict(R, "fragments that ours overlays were deleted", tuple(sorted(gone))) if gone else _COMPATIBLE
+
+
+_CONDITIONS: Mapping[str, Condition] = {
+    "append": _append,
+    "bases": _bases,
+    "config_keys": _config_keys,
+    "config_ow": _config_overwrite,
+    "fragments": _fragments,
+    "index_fields": _index_fields,
+    "index_names": _index_names,
+    "index_rewrite": _index_rewrite,
+    "index_update": _index_update,
+    "keyed": _keyed,
+    "mem_wal_index": _mem_wal_index,
+    "overlaid": _overlaid,
+    "overwrite_cfg": _overwrite_config,
+    "overwrites": _overwrites,
+    "replaced_d": _replaced_delete,
+    "replaced_p": _replaced_project,
+    "replaced_u": _replaced_update,
+    "rewritten": _rewritten,
+    "rows": _rows,
+    "same_columns": _same_columns,
+    "same_shards": _same_shards,
+    "schema_keys": _schema_keys,
+    "shards": _shards,
+    "updates": _updates,
+}
+_SEVERITIES: Mapping[str, Severity] = {"ok": OK, "R": R, "X": X}
+
+
+def _worded(severity: Severity, mine: Kind, other: Kind) -> Verdict:
+    if severity is OK:
+        return _COMPATIBLE
+    return Verdict(severity, f"{mine.value} cannot follow {other.value}")
+
+
+def _parse_table(text: str) -> dict[tuple[Kind, Kind], Severity | Condition]:
+    header, *lines = text.strip().splitlines()
+    columns = [Kind(name) for name in header.split()[3:]]
+    rules: dict[tuple[Kind, Kind], Severity | Condition] = {}
+    for line in lines:
+        name, *cells = line.split()
+        assert len(cells) == len(columns), f"row {name} of the conflict table has {len(cells)} cells"
+        for column, cell in zip(columns, cells, strict=True):
+            severity = _SEVERITIES.get(cell)
+            rules[Kind(name), column] = _CONDITIONS[cell] if severity is None else severity
+    return rules
+
+
+RULES: Mapping[tuple[Kind, Kind], Severity | Condition] = _parse_table(_TABLE)

@@ -22,7 +22,7 @@ from lancetable.expr import Bound
 from lancetable.file.statistics import FileStatistics, ZoneStats, parse_statistics
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
-from lancetable.table.fragments import data_file_path, file_metadata, files_of, physical_rows
+from lancetable.table.fragments import file_metadata, files_of, physical_rows
 from lancetable.table.version import TableVersion
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistic
     index = metadata.statistics_index
     if index is None:
         return None
-    path = data_file_path(version, data_file)
+    path = version.data_file_path(data_file)
     key = ("statistics", version.store.uri(path))
     found = version.cache.get(key)
     if not isinstance(found, FileStatistics):

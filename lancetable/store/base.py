@@ -131,8 +131,8 @@ class ObjectStore(Protocol):
     def open_writer(self, path: str) -> ObjectWriter:
         """Stream one object with bounded memory."""
 
-    def sync(self) -> None:
-        """Return once every object that this process has closed or put, in any store of this kind, is durable."""
+    def sync(self, prefix: str = "") -> None:
+        """Return once every object below a prefix that this process closed or put before is durable."""
 
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
@@ -163,7 +163,11 @@ def check_range(path: str, start: int, end: int) -> None:
     """Refuse a range that no object can have: it came from a damaged file, so the file is named."""
     if not 0 <= start <= end:
         raise CorruptFileError(
-            f"{path}: no such byte range: {start}..{end}", path=path, offset=start, expected="0 <= start <= end", found=end
+            f"{path}: no such byte range: {start}..{end}",
+            path=path,
+            offset=start,
+            expected="0 <= start <= end",
+            found=end,
         )
 
 

@@ -1,7 +1,9 @@
-"""Byte ranges: which requests to send for the ranges a caller wants, and how to cut the replies. Pure.
+"""Byte ranges: which requests to send for the ranges a caller wants, and how to cut the replies.
 
     wanted    [a)   [b)            [c ........................ )
     sent      [a ... b)            [c .......)[..........)[....)     near ones merged, large ones split
+
+Pure functions; the stores send the requests and check the length of each reply.
 """
 
 from __future__ import annotations
@@ -40,9 +42,7 @@ def merge_ranges(ranges: Sequence[ByteRange], gap: int = REMOTE_GAP_BYTES, split
             runs.append((start, end))
             start, end = next_start, next_end
     runs.append((start, end))
-    return [
-        ByteRange(at, min(at + split, run_end)) for run_start, run_end in runs for at in range(run_start, run_end, split)
-    ]
+    return [ByteRange(at, min(at + split, stop)) for begin, stop in runs for at in range(begin, stop, split)]
 
 
 def split_reply(

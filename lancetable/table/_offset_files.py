@@ -48,7 +48,9 @@ Fail = Callable[[str, int], NoReturn]
 
 def _failing(path: str, kind: str) -> Fail:
     def fail(what: str, offset: int) -> NoReturn:
-        raise CorruptFileError(f"{path}: damaged {kind} deletion file: {what} (at byte {offset})", path=path, offset=offset)
+        raise CorruptFileError(
+            f"{path}: damaged {kind} deletion file: {what} (at byte {offset})", path=path, offset=offset
+        )
 
     return fail
 
@@ -91,7 +93,12 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
     message_start = _I64.unpack_from(view, block)[0]
     metadata_length = _I32.unpack_from(view, block + 8)[0]
     body_length = _I64.unpack_from(view, block + 16)[0]
-    if message_start < 8 or metadata_length < 16 or body_length < 0 or message_start + metadata_length + body_length > footer_start:
+    if (
+        message_start < 8
+        or metadata_length < 16
+        or body_length < 0
+        or message_start + metadata_length + body_length > footer_start
+    ):
         fail("the record batch lies outside the file", blocks)
     body_start = message_start + metadata_length
     # Newer writers put ffffffff before the length, older ones do not; both are legal IPC.
@@ -242,9 +249,7 @@ class _Table:
         if count > 16:
             self.buffer.fail(f"{count} entries", start)
         first = start - self.buffer.base
-        return [
-            _Table(self.buffer, at + self.buffer.unpack("<I", at)) for at in range(first, first + 4 * count, 4)
-        ]
+        return [_Table(self.buffer, at + self.buffer.unpack("<I", at)) for at in range(first, first + 4 * count, 4)]
 
     def text(self, slot: int) -> bytes:
         start, count = self.vector(slot, 1)
@@ -301,7 +306,9 @@ def parse_roaring(data: memoryview, path: str, *, max_count: int) -> Offsets:
     return offsets
 
 
-def _container(data: memoryview, at: int, cardinality: int, run: bool, fail: Fail) -> tuple[npt.NDArray[np.uint32], int]:
+def _container(
+    data: memoryview, at: int, cardinality: int, run: bool, fail: Fail
+) -> tuple[npt.NDArray[np.uint32], int]:
     """The low 16 bits of one container's values, ascending, and the position behind it."""
     size = len(data)
     if run:

@@ -24,11 +24,10 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.file.reader import FileMetadata, open_data_file, read_columns
-from lancetable.format import paths
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.format.manifest import Manifest
-from lancetable.format.schema import Field
-from lancetable.table import deletions
+from lancetable.format.manifest import FragmentList, Manifest
+from lancetable.format.schema import BLOB_KEY, Field
+from lancetable.table import deletions, row_id_lookup
 from lancetable.table.version import TableVersion
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "Offsets",
     "Rows",
     "VersionRows",
-    "data_file_path",
     "deleted_offsets",
     "file_metadata",
     "files_of",
@@ -48,7 +46,6 @@ __all__ = [
     "physical_rows",
     "read_columns_of",
     "read_rows",
-    "row_ids_of",
     "rows_of",
 ]
 
@@ -61,8 +58,6 @@ ROW_ADDRESS = "_rowaddr"
 CREATED_AT = "_row_created_at_version"
 LAST_UPDATED_AT = "_row_last_updated_at_version"
 
-# A version sequence that is absent means that the rows are as old as the table.
-_FIRST_VERSION = 1
 # Below this share of live rows single rows are fetched instead of a range that is then filtered.
 _SPARSE_SHARE = 1 / 8
 _MAX_KEPT_LAYOUTS = 64
@@ -204,11 +199,12 @@ def virtual_column(version: TableVersion, fragment: Fragment, name: str, selecti
     if name == ROW_ADDRESS:
         values, dead = _addresses(fragment, offsets), selection.dead
     elif name == ROW_ID:
-        values, dead = row_ids_of(version, fragment, offsets), selection.dead
-    elif name == CREATED_AT:
-        values = _row_versions(version, fragment, fragment.created_at, offsets)
+        stable = version.manifest.has_stable_row_ids
+        values = row_id_lookup.row_ids(version, fragment)[offsets] if stable else _addresses(fragment, offsets)
+        dead = selection.dead
     else:
-        values = _row_versions(version, fragment, fragment.last_updated_at, offsets)
+        which = fragment.created_at if name == CREATED_AT else fragment.last_updated_at
+        values = row_id_lookup.row_versions(version, fragment, which)[offsets]
     return pa.array(values, mask=dead)
 
 
@@ -218,16 +214,26 @@ def virtual_column(version: TableVersion, fragment: Fragment, name: str, selecti
 class VersionRows:
     """Where the live rows of a version lie, and the layouts worked out so far. Made by `rows_of`.
 
-    `starts[i]` is the position in scan order of the first live row of `fragments[i]`; one more entry ends the last.
+    `starts[i]` is the position in scan order of the first live row of the i-th fragment; one more entry ends the last.
     """
 
-    __slots__ = ("files", "fragments", "layouts", "manifest", "positions", "scratch", "starts")
+    __slots__ = ("files", "fragments", "layouts", "manifest", "scratch", "starts")
 
     def __init__(self, version: TableVersion) -> None:
         self.manifest: Manifest = version.manifest
-        self.fragments: list[Fragment] = list(version.manifest.fragments)
-        self.positions: dict[int, int] = {fragment.id: at for at, fragment in enumerate(self.fragments)}
-        counts = [num_live_rows(version, fragment) for fragment in self.fragments]
+        self.fragments: FragmentList = version.manifest.fragments
+        physical, deleted = self.fragments.physical_rows(), self.fragments.num_deleted_rows()
+        counts = physical - deleted
+        for at in np.flatnonzero((physical == 0) | (deleted < 0)).tolist():
+            counts[at] = num_live_rows(version, self.fragments[at])
+        if (counts < 0).any():
+            at = int(np.flatnonzero(counts < 0)[0])
+            raise CorruptFileError(
+                f"{physical[at]} rows and {deleted[at]} deleted ones in fragment {self.fragments[at].id}",
+                path=version.location.path,
+                expected=int(physical[at]),
+                found=int(deleted[at]),
+            )
         self.starts: Offsets = np.zeros(len(counts) + 1, dtype=np.int64)
         np.cumsum(counts, out=self.starts[1:])
         self.files: dict[int, FragmentFiles] = {}
@@ -273,10 +279,6 @@ def num_live_rows(version: TableVersion, fragment: Fragment) -> int:
     if not deleted:
         found = deleted_offsets(version, fragment)
         deleted = 0 if found is None else len(found)
-    if deleted > total:
-        raise CorruptFileError(
-            f"fragment {fragment.id}: {deleted} of {total} rows are deleted", expected=total, found=deleted
-        )
     return total - deleted
 
 
@@ -310,27 +312,8 @@ def physical_offsets(version: TableVersion, fragment: Fragment, ordinals: Offset
     return ordinals + np.searchsorted(live_before, ordinals, side="right")
 
 
-def row_ids_of(version: TableVersion, fragment: Fragment, offsets: Offsets) -> npt.NDArray[np.uint64]:
-    """The row ids at physical offsets: from the sequence with stable row ids, else the addresses."""
-    if not version.manifest.has_stable_row_ids:
-        return _addresses(fragment, offsets)
-    from lancetable.table.row_id_lookup import row_id_values
-
-    return row_id_values(version, fragment)[offsets]
-
-
 def _addresses(fragment: Fragment, offsets: Offsets) -> npt.NDArray[np.uint64]:
     return offsets.astype(np.uint64) | np.uint64(fragment.id << 32)
-
-
-def _row_versions(
-    version: TableVersion, fragment: Fragment, data: bytes | None, offsets: Offsets
-) -> npt.NDArray[np.uint64]:
-    if data is None:
-        return np.full(len(offsets), _FIRST_VERSION, dtype=np.uint64)
-    from lancetable.table.row_id_lookup import row_version_values
-
-    return row_version_values(version, fragment, data)[offsets]
 
 
 # --- which file holds what -------------------------------------------------------------------------------------------
@@ -387,10 +370,11 @@ class Layout:
 def layout_of(version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> Layout:
     """The layout of `columns`, kept for the next call with the same `Field` objects."""
     kept = rows_of(version).layouts
-    # Fields are compared by identity: the layout keeps them alive, and hashing whole trees would cost more than it saves.
-    key = (id(fragment), *map(id, columns))
+    # Fields are told apart by identity: the layout keeps them alive, and hashing whole trees would cost more than it
+    # saves. Fragments are not: a caller may bring one that is not committed yet, under the id of one that is.
+    key = (fragment.id, *map(id, columns))
     found = kept.get(key)
-    if found is not None:
+    if found is not None and (found.fragment is fragment or found.fragment == fragment):
         return found
     made = _make_layout(version, fragment, tuple(columns))
     if len(kept) >= max(_MAX_KEPT_LAYOUTS, 4 * len(version.manifest.fragments)):
@@ -427,15 +411,20 @@ def _make_layout(version: TableVersion, fragment: Fragment, columns: tuple[Field
 
 
 def _units(field: Field) -> list[int]:
-    """Ids of the parts of a field that are stored or absent as one: leaves and packed structs."""
-    if not field.children or field.is_packed or field.is_blob:
+    """Ids of the parts of a field that are stored or absent as one: leaves, packed structs, blobs."""
+    if _is_unit(field):
         return [field.id]
     return [unit for child in field.children for unit in _units(child)]
 
 
+def _is_unit(field: Field) -> bool:
+    # A blob that is read as position and size looks like a struct of two; its one column is that of the blob.
+    return not field.children or field.is_packed or BLOB_KEY in field.metadata
+
+
 def _cut(field: Field, owner: Mapping[int, int], file_number: int) -> Field | None:
     """The part of a field that one file holds; the field itself when that is all of it, None when it is nothing."""
-    if not field.children or field.is_packed or field.is_blob:
+    if _is_unit(field):
         return field if owner.get(field.id) == file_number else None
     children = tuple(cut for child in field.children if (cut := _cut(child, owner, file_number)) is not None)
     if not children:
@@ -450,31 +439,19 @@ def _same(one: Field, other: Field) -> bool:
 
 
 def files_of(version: TableVersion, fragment: Fragment) -> FragmentFiles:
-    """Which data file holds which field. Ids that are tombstoned (negative) are left out.
-
-    Raises CorruptFileError when a file lists fields and columns of different number.
-    """
+    """Which data file holds which field. Negative ids (tombstones, hidden columns) are left out."""
     kept = rows_of(version).files
     found = kept.get(fragment.id)
-    if found is not None and found.fragment is fragment:
+    if found is not None and (found.fragment is fragment or found.fragment == fragment):
         return found
-    if fragment.overlays_raw:
+    if fragment.overlays:
         raise UnsupportedFeatureError(f"fragment {fragment.id} has overlay files", feature="data overlay files")
     owner: dict[int, int] = {}
     columns: list[Mapping[int, int]] = []
     for file_number, data_file in enumerate(fragment.files):
-        indices = data_file.column_indices
-        if len(indices) != len(data_file.fields):
-            # 0.1 files have no columns to point at; they are refused by name when they are opened.
-            indices = (-1,) * len(data_file.fields) if not indices else indices
-            if len(indices) != len(data_file.fields):
-                raise CorruptFileError(
-                    f"data file {data_file.path!r} lists {len(data_file.fields)} fields and {len(indices)} columns",
-                    path=data_file.path,
-                    expected=len(data_file.fields),
-                    found=len(indices),
-                )
-        mapping = {field: index for field, index in zip(data_file.fields, indices) if field >= 0}
+        # 0.1 files have no columns to point at; they are refused by name when they are opened.
+        indices = data_file.column_indices or (-1,) * len(data_file.fields)
+        mapping = {field: index for field, index in zip(data_file.fields, indices, strict=True) if field >= 0}
         columns.append(mapping)
         for field in mapping:
             # Two files never hold the same field; should a writer have left one behind, the newest file counts.
@@ -487,7 +464,7 @@ def files_of(version: TableVersion, fragment: Fragment) -> FragmentFiles:
 def _open(version: TableVersion, files: FragmentFiles, file_number: int, expected_rows: int) -> OpenFile:
     data_file = files.files[file_number]
     metadata = file_metadata(version, data_file)
-    path = data_file_path(version, data_file)
+    path = version.data_file_path(data_file)
     if metadata.num_rows != expected_rows:
         raise CorruptFileError(
             f"{version.store.uri(path)}: {metadata.num_rows} rows in the file, "
@@ -501,7 +478,7 @@ def _open(version: TableVersion, files: FragmentFiles, file_number: int, expecte
 
 def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
     """Footer, schema and column metadata of a data file, from the cache or from the file."""
-    path = data_file_path(version, data_file)
+    path = version.data_file_path(data_file)
     key = ("file", version.store.uri(path))
     found = version.cache.get(key)
     if isinstance(found, FileMetadata):
@@ -509,13 +486,6 @@ def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
     made = open_data_file(version.store, path, size=data_file.size_bytes or None)
     version.cache.put(key, made, 4096 + 1024 * len(data_file.fields))
     return made
-
-
-def data_file_path(version: TableVersion, data_file: DataFile) -> str:
-    """The full path of a data file inside the version's store; refuses paths that leave the data directory."""
-    if data_file.base_id is None:
-        return paths.data_path(version.base, data_file.path)
-    return paths.join(version.base_path(data_file.base_id, "data"), data_file.path)
 
 
 # --- joining nested fields over files --------------------------------------------------------------------------------
@@ -542,7 +512,7 @@ def _merge(field: Field, found: Sequence[tuple[Field, pa.Array]], length: int) -
     """One field out of the parts of it that different files hold; what no file holds is null."""
     if not found:
         return pa.nulls(length, field.data_type)
-    if found[0][0] is field or not field.children or field.is_packed:
+    if found[0][0] is field or _is_unit(field):
         return found[0][1]
     first = found[0][1]
     if pa.types.is_struct(first.type):

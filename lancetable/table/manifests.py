@@ -16,18 +16,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from google.protobuf.message import DecodeError
-
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.format.manifest import Manifest
-from lancetable.proto import table_pb2
 
 if TYPE_CHECKING:
     from lancetable.handlers.base import ManifestLocation
+    from lancetable.proto import table_pb2
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 
-__all__ = ["FOOTER_BYTES", "MAX_MANIFEST_BYTES", "ManifestFile", "VersionSummary", "history", "pack", "read_manifest", "unpack"]
+__all__ = [
+    "FOOTER_BYTES",
+    "MAX_MANIFEST_BYTES",
+    "ManifestFile",
+    "VersionSummary",
+    "history",
+    "pack",
+    "read_manifest",
+    "unpack",
+]
 
 MAX_MANIFEST_BYTES = 512 * 1024 * 1024
 FOOTER_BYTES = 16
@@ -88,7 +95,9 @@ def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFil
         )
     if major != _MAJOR:
         raise UnsupportedFeatureError(
-            f"{path}: manifest files of version {major} are not supported", feature=f"manifest version {major}", path=path
+            f"{path}: manifest files of version {major} are not supported",
+            feature=f"manifest version {major}",
+            path=path,
         )
     length = size - FOOTER_BYTES - 4 - position
     if position < 0 or length < 0:
@@ -109,20 +118,17 @@ def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFil
             expected=length,
             found=stated,
         )
-    try:
-        message = table_pb2.Manifest.FromString(bytes(tail[position - tail_start + 4 : len(tail) - FOOTER_BYTES]))
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise _damaged(path, f"the manifest does not parse: {error}", position) from error
-    if message.version != location.version:
+    manifest = Manifest.from_bytes(bytes(tail[position - tail_start + 4 : len(tail) - FOOTER_BYTES]), path)
+    if manifest.version != location.version:
         raise CorruptFileError(
-            f"{path}: the manifest is of version {message.version}, its name says {location.version}",
+            f"{path}: the manifest is of version {manifest.version}, its name says {location.version}",
             path=path,
             expected=location.version,
-            found=message.version,
+            found=manifest.version,
         )
     if location.size_bytes != size:
         location = replace(location, size_bytes=size)
-    return ManifestFile(Manifest.from_proto(message), location, tail)
+    return ManifestFile(manifest, location, tail)
 
 
 def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes | None) -> bytes:
@@ -149,8 +155,9 @@ def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes |
 
 def unpack(location: ManifestLocation, data: bytes) -> ManifestFile:
     """The manifest inside bytes that `pack` made, without reading it back."""
-    message = table_pb2.Manifest.FromString(data[_FOOTER.unpack_from(data, len(data) - FOOTER_BYTES)[0] + 4 : -FOOTER_BYTES])
-    return ManifestFile(Manifest.from_proto(message), replace(location, size_bytes=len(data)), data)
+    position = _FOOTER.unpack_from(data, len(data) - FOOTER_BYTES)[0]
+    manifest = Manifest.from_bytes(data[position + 4 : -FOOTER_BYTES], location.path)
+    return ManifestFile(manifest, replace(location, size_bytes=len(data)), data)
 
 
 @dataclass(frozen=True, slots=True)

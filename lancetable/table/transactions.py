@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from google.protobuf.message import DecodeError
-
-from lancetable.errors import CorruptFileError, NotFoundError
+from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
 from lancetable.format.paths import transaction_name, transaction_path
 from lancetable.format.transaction import Transaction
-from lancetable.proto import transaction_pb2
 from lancetable.store.base import Durability
 from lancetable.table.manifests import ManifestFile, read_manifest
 
 if TYPE_CHECKING:
     from lancetable.handlers.base import ManifestLocation
     from lancetable.store.base import ObjectStore
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["read", "read_since", "write"]
 
@@ -34,7 +34,8 @@ def write(store: ObjectStore, base: str, transaction: Transaction, data: bytes) 
 def read(store: ObjectStore, base: str, file: ManifestFile) -> Transaction | None:
     """The transaction that made a version: inline or from its file; None if the version has neither.
 
-    Raises CorruptFileError if the bytes do not parse. An operation of a newer writer comes back as unknown.
+    Raises CorruptFileError if the bytes break the format, UnsupportedFeatureError for contents that are too new. An
+    operation of a newer writer comes back as unknown.
     """
     path = file.location.path
     data: bytes | memoryview | None = file.transaction_section(store)
@@ -47,19 +48,19 @@ def read(store: ObjectStore, base: str, file: ManifestFile) -> Transaction | Non
             data = store.read_all(path)
         except NotFoundError:
             return None
-    try:
-        message = transaction_pb2.Transaction.FromString(bytes(data))
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise CorruptFileError(f"{path}: the transaction does not parse: {error}", path=path) from error
-    return Transaction.from_proto(message)
+    return Transaction.from_bytes(data, path)
 
 
 def read_since(
     store: ObjectStore, base: str, locations: Sequence[ManifestLocation]
 ) -> list[tuple[ManifestFile, Transaction | None]]:
-    """Manifest and transaction of each of `locations`, in their order."""
-    found = []
+    """Manifest and transaction of each of `locations`, in their order; None for one that is missing or unreadable."""
+    found: list[tuple[ManifestFile, Transaction | None]] = []
     for location in locations:
         file = read_manifest(store, location)
-        found.append((file, read(store, base, file)))
+        try:
+            found.append((file, read(store, base, file)))
+        except (CorruptFileError, UnsupportedFeatureError) as error:
+            logger.warning("the transaction of version %d cannot be read: %s", location.version, error)
+            found.append((file, None))
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from lancetable.errors import (
 )
 from lancetable.format.flags import check_readable
 from lancetable.format.paths import (
-    BRANCHES_DIR,
     DATA_DIR,
     DETACHED_BIT,
     TREE_DIR,
@@ -127,12 +126,11 @@ class TableVersion:
         return _path_in_store(self.store, base_path.path), base_path.is_dataset_root
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The manifest travels as its own bytes: messages of the protobuf library need not pickle.
         return _rebuild, (
             self.store,
             self.base,
             self.uri,
-            self.manifest.message.SerializeToString(),
+            self.manifest,
             self.location,
             self.handler,
             self.cache,
@@ -214,7 +212,9 @@ def _asof(newest: TableVersion, asof: datetime) -> TableVersion:
             older = open_location(newest, location)
             if older.manifest.timestamp <= moment:
                 return older
-    raise VersionNotFoundError(f"{newest.uri}: no version was committed at or before {asof.isoformat()}", path=newest.uri)
+    raise VersionNotFoundError(
+        f"{newest.uri}: no version was committed at or before {asof.isoformat()}", path=newest.uri
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +230,12 @@ class _Shared:
 
     @classmethod
     def of(cls, version: TableVersion) -> _Shared:
-        return cls(
-            version.store, version.base, version.uri, version.handler, version.cache, version.storage_options
-        )
+        return cls(version.store, version.base, version.uri, version.handler, version.cache, version.storage_options)
 
     def open(self, base: str, location: ManifestLocation) -> TableVersion:
         file = read_manifest(self.store, location)
-        check_readable(file.manifest.reader_flags, location.path)
+        manifest = file.manifest
+        check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
         return TableVersion(self.store, base, self.uri, file, self.handler, self.cache, self.storage_options)
 
     def newest(self, base: str) -> TableVersion:
@@ -275,13 +274,13 @@ def _path_in_store(store: ObjectStore, address: str) -> str:
     else:
         raise _foreign(address)
     if ".." in path.split("/") or "\0" in path:
-        raise CorruptFileError(f"unsafe base path {ascii(address[:100])}", expected="a plain path", found=address[:100])
+        raise CorruptFileError(f"unsafe base path {address[:100]!a}", expected="a plain path", found=address[:100])
     return path.rstrip("/")
 
 
 def _foreign(address: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"base path {ascii(address[:100])} lies in another store than the table", feature="base paths in other stores"
+        f"base path {address[:100]!a} lies in another store than the table", feature="base paths in other stores"
     )
 
 
@@ -289,14 +288,10 @@ def _rebuild(
     store: ObjectStore,
     base: str,
     uri: str,
-    manifest: bytes,
+    manifest: Manifest,
     location: ManifestLocation,
     handler: CommitHandler,
     cache: TableCache,
     storage_options: Mapping[str, str] | None,
 ) -> TableVersion:
-    from lancetable.format.manifest import Manifest
-    from lancetable.proto import table_pb2
-
-    file = ManifestFile(Manifest.from_proto(table_pb2.Manifest.FromString(manifest)), location, b"")
-    return TableVersion(store, base, uri, file, handler, cache, storage_options)
+    return TableVersion(store, base, uri, ManifestFile(manifest, location, b""), handler, cache, storage_options)

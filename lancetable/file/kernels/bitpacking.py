@@ -4,8 +4,8 @@ Stream (`Bitpacked`): value i occupies bits [i·w, i·w + w) of one little-endia
 
     w = 3:   byte 0  c1 c0 b2 b1 b0 a2 a1 a0     byte 1  f0 e2 e1 e0 d2 d1 d0 c2   ...
 
-Blocks (`BitpackedForNonNeg`, and bit packing of file version 2.1): 1,024 values of T bits, as L = 1024 / T lanes. A lane
-is a bit stream of T values; word k of every lane is stored next to word k of its neighbours, so that one
+Blocks (`BitpackedForNonNeg`, and bit packing of file version 2.1): 1,024 values of T bits, as L = 1024 / T lanes. A
+lane is a bit stream of T values; word k of every lane is stored next to word k of its neighbours, so that one
 instruction unpacks many lanes. A block has 128·w bytes. Row r of lane l is value
 
     O[r div 8]·16 + (r mod 8)·128 + l          O = 0 4 2 6 1 5 3 7
@@ -93,17 +93,20 @@ def pack_stream(values: UInt, width: int) -> npt.NDArray[np.uint8]:
     """(n,) unsigned values -> the bytes of a stream; bits above `width` are dropped."""
     _check_width(width, values.dtype)
     contiguous = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-    bits = np.unpackbits(contiguous.view(np.uint8).reshape(len(values), values.dtype.itemsize), axis=1, bitorder="little")
+    bits = np.unpackbits(
+        contiguous.view(np.uint8).reshape(len(values), values.dtype.itemsize), axis=1, bitorder="little"
+    )
     return np.packbits(bits[:, :width].reshape(-1), bitorder="little")
 
 
 def sign_extend(values: UInt, width: int) -> npt.NDArray[Any]:
     """(n,) unsigned values of `width` bits, read as two's complement -> (n,) signed values of the same type width."""
-    signed = values.view(values.dtype.str.replace("u", "i"))
+    signed: npt.NDArray[Any] = values.view(values.dtype.str.replace("u", "i"))
     spare = values.dtype.itemsize * 8 - width
     if width == 0 or spare == 0:
         return signed
-    return (signed << signed.dtype.type(spare)) >> signed.dtype.type(spare)
+    extended: npt.NDArray[Any] = (signed << signed.dtype.type(spare)) >> signed.dtype.type(spare)
+    return extended
 
 
 def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any]) -> UInt:

@@ -14,7 +14,8 @@ __all__ = ["join", "split"]
 
 def split(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """(n,) values of w bytes -> (w, n) bytes."""
-    return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), values.dtype.itemsize).T.copy()
+    rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), values.dtype.itemsize)
+    return np.ascontiguousarray(rows.T)
 
 
 def join(streams: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

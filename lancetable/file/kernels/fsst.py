@@ -77,7 +77,7 @@ class SymbolTable:
         count = header & 0xFF
         words = np.frombuffer(view, "<u8", count, 8)
         lengths = np.frombuffer(view, np.uint8, count, 8 + 8 * count)
-        if count and not (1 <= int(lengths.min()) and int(lengths.max()) <= 8):
+        if count and (int(lengths.min()) == 0 or int(lengths.max()) > 8):
             raise CorruptFileError("FSST symbol of a wrong length", expected="1 to 8", found=lengths.tolist())
         return cls(words, lengths, True)
 
@@ -190,7 +190,7 @@ def compress(data: npt.NDArray[np.uint8], offsets: Offsets) -> tuple[Codes, npt.
 
 
 def train(data: npt.NDArray[np.uint8], offsets: Offsets) -> SymbolTable:
-    """A table for values: five rounds over a sample, each of which joins pairs of symbols that often follow each other."""
+    """A table for values: five rounds over a sample, each joining pairs of symbols that often follow each other."""
     starts, ends = _pieces(offsets.astype(np.int64))
     total = int(offsets[-1]) - int(offsets[0])
     if total > _SAMPLE_BYTES:
@@ -216,7 +216,7 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Matcher:
-    """A table turned into look-ups: symbols of 3 bytes or more by a hash of their first three, shorter ones directly."""
+    """A table as look-ups: symbols of 3 bytes or more by a hash of their first three, shorter ones directly."""
 
     long_words: npt.NDArray[np.uint64]  # (2**_HASH_BITS,)
     long_masks: npt.NDArray[np.uint64]
@@ -247,7 +247,8 @@ class _Matcher:
 
 def _hash(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     mixed = (words & np.uint64(0xFFFFFF)) * np.uint64(0x9E3779B97F4A7C15)
-    return (mixed >> np.uint64(64 - _HASH_BITS)).astype(np.int64)
+    slots: npt.NDArray[np.int64] = (mixed >> np.uint64(64 - _HASH_BITS)).astype(np.int64)
+    return slots
 
 
 def _pieces(offsets: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

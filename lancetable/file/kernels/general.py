@@ -55,11 +55,13 @@ def compress(scheme: str, data: Buffer, level: int | None = None) -> bytes:
     view = memoryview(data).cast("B")
     if scheme == "zstd":
         codec = _codec("zstd", level)
-        return _ZSTD_PREFIX.pack(len(view)) + codec.compress(view, asbytes=True)
+        frame: bytes = codec.compress(view, asbytes=True)
+        return _ZSTD_PREFIX.pack(len(view)) + frame
     if scheme == "lz4":
         if len(view) >= 1 << 31:
             raise UnsupportedFeatureError(f"an LZ4 block cannot hold {len(view)} bytes", feature="lz4 block size")
-        return _LZ4_PREFIX.pack(len(view)) + _codec("lz4_raw").compress(view, asbytes=True)
+        block: bytes = _codec("lz4_raw").compress(view, asbytes=True)
+        return _LZ4_PREFIX.pack(len(view)) + block
     raise UnsupportedFeatureError(f"unknown compression scheme {scheme!r}", feature=f"compression {scheme}")
 
 
@@ -78,7 +80,7 @@ def _check_declared(scheme: str, size: int, max_bytes: int) -> None:
 
 
 def _decompress_zstd(view: memoryview, max_bytes: int) -> pa.Buffer:
-    bare = len(view) < _ZSTD_PREFIX.size or (view[:4] == _ZSTD_MAGIC and not view[4] & 0x10)
+    bare = len(view) < _ZSTD_PREFIX.size or (bytes(view[:4]) == _ZSTD_MAGIC and not view[4] & 0x10)
     if bare:
         frame = view
         content_bytes = _zstd_content_size(frame)
@@ -96,7 +98,7 @@ def _decompress_zstd(view: memoryview, max_bytes: int) -> pa.Buffer:
 
 def _zstd_content_size(frame: memoryview) -> int | None:
     """Content size in a frame header (RFC 8878, 3.1.1.1), None where the frame does not tell."""
-    if len(frame) < 6 or frame[:4] != _ZSTD_MAGIC:
+    if len(frame) < 6 or bytes(frame[:4]) != _ZSTD_MAGIC:
         raise CorruptFileError("zstd buffer without a frame", expected=_ZSTD_MAGIC, found=bytes(frame[:4]))
     descriptor = frame[4]
     single_segment = bool(descriptor & 0x20)

@@ -17,7 +17,15 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 
-__all__ = ["check_utf8", "concat_offsets", "gather", "is_ascii", "offsets_from_ends", "offsets_to_ends", "pack_validity"]
+__all__ = [
+    "check_utf8",
+    "concat_offsets",
+    "gather",
+    "is_ascii",
+    "offsets_from_ends",
+    "offsets_to_ends",
+    "pack_validity",
+]
 
 _MAX_INT32: Final = (1 << 31) - 1
 _HIGH_BITS: Final = 0x8080808080808080
@@ -63,9 +71,7 @@ def offsets_from_ends(
     return offsets, valid
 
 
-def offsets_to_ends(
-    offsets: Offsets, valid: npt.NDArray[np.bool_] | None
-) -> tuple[npt.NDArray[np.uint64], int]:
+def offsets_to_ends(offsets: Offsets, valid: npt.NDArray[np.bool_] | None) -> tuple[npt.NDArray[np.uint64], int]:
     """(n + 1,) offsets and (n,) validity -> (n,) stored ends and the null adjustment, one more than the last end."""
     total = int(offsets[-1]) - int(offsets[0])
     adjustment = total + 1

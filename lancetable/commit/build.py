@@ -1,0 +1,516 @@
+"""The manifest of the next version: the newest one with an operation applied.
+
+One applier per operation works on a copy of the newest manifest's message. Fragments that the operation does not
+touch are carried as messages, never made into objects. What every commit does besides (version, time, feature words,
+order of fragments, writer) happens once, at the end.
+"""
+
+from __future__ import annotations
+
+import uuid as uuid_module
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import cache, singledispatch
+from importlib import metadata
+
+import numpy as np
+import pyroaring
+
+from lancetable.commit.assign import number_fragments, reserve_fragment_ids, used_fragment_ids
+from lancetable.errors import (
+    InvalidOperationError,
+    RetryableCommitConflictError,
+    UnsupportedFeatureError,
+)
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
+from lancetable.format.manifest import BasePath
+from lancetable.format.paths import transaction_name
+from lancetable.format.schema import Schema
+from lancetable.format.transaction import Operation, Transaction, UpdateMap
+from lancetable.format.version import FileVersion
+from lancetable.proto import table_pb2
+from lancetable.table._offset_files import parse_roaring
+
+__all__ = ["Built", "Restored", "build_first_manifest", "build_manifest", "covered_fragments"]
+
+_MAX_COVERED = 1 << 24  # fragments of one index
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The version that a Restore makes current again."""
+
+    manifest: table_pb2.Manifest
+    index_section: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What `table.manifests.pack` needs: a message that nobody else holds, and the serialized index section."""
+
+    message: table_pb2.Manifest
+    index_section: bytes | None
+
+
+def build_manifest(
+    newest: table_pb2.Manifest,
+    index_section: bytes | None,
+    transaction: Transaction,
+    *,
+    version: int,
+    timestamp_ns: int,
+    restored: Restored | None = None,
+    file_version: FileVersion | None = None,
+) -> Built:
+    """The manifest of `version`: `newest`, which is not changed, with `transaction` applied.
+
+    `restored` is needed for Restore only; `file_version` changes the data format in an Overwrite.
+    Raises UnsupportedFeatureError for operations and tables that cannot be written yet, InvalidOperationError for a
+    transaction that does not fit the table, RetryableCommitConflictError for fragments that are gone.
+    """
+    message = table_pb2.Manifest()
+    message.CopyFrom(newest)
+    draft = _Draft(message, index_section, version, restored, file_version)
+    apply(transaction.operation, draft)
+    _finish(draft, newest, transaction, timestamp_ns)
+    return Built(message, draft.index_section)
+
+
+def build_first_manifest(
+    transaction: Transaction,
+    file_version: FileVersion,
+    *,
+    timestamp_ns: int,
+    config: Mapping[str, str] | None = None,
+) -> Built:
+    """The manifest of version 1, from an Overwrite."""
+    if not isinstance(transaction.operation, tx.Overwrite):
+        raise InvalidOperationError("a table begins with an Overwrite")
+    empty = table_pb2.Manifest()
+    empty.data_format.file_format = "lance"
+    empty.data_format.version = file_version.number
+    for key, value in (config or {}).items():
+        empty.config[key] = value
+    return build_manifest(empty, None, transaction, version=1, timestamp_ns=timestamp_ns, file_version=file_version)
+
+
+# --- the draft -------------------------------------------------------------------------------------------------------
+
+
+class _Draft:
+    """The manifest under construction."""
+
+    def __init__(
+        self,
+        message: table_pb2.Manifest,
+        index_section: bytes | None,
+        version: int,
+        restored: Restored | None,
+        file_version: FileVersion | None,
+    ) -> None:
+        self.message, self.index_section, self.version = message, index_section, version
+        self.restored, self.file_version = restored, file_version
+
+    @property
+    def stable_row_ids(self) -> bool:
+        return bool(self.message.reader_feature_flags & flags.STABLE_ROW_IDS)
+
+    def refuse_stable_row_ids(self, operation: Operation) -> None:
+        if self.stable_row_ids:
+            raise UnsupportedFeatureError(
+                f"{type(operation).__name__} on a table with stable row ids is not supported yet: it gives out row ids"
+                " or row versions",
+                feature="assigning stable row ids",
+            )
+
+    def add(self, fragments: Iterable[Fragment]) -> None:
+        """Append fragments, numbering those with id 0."""
+        messages = [fragment.to_proto() for fragment in fragments]
+        number_fragments(self.message, messages)
+        self.message.fragments.extend(messages)
+
+    def replace(self, fragments: Iterable[Fragment]) -> None:
+        """Put new records in the places of those with the same ids."""
+        wanted = {fragment.id: fragment for fragment in fragments}
+        if not wanted:
+            return
+        live = self.field_ids()
+        for message in self.message.fragments:
+            fragment = wanted.pop(message.id, None)
+            if fragment is not None:
+                message.CopyFrom(fragment.to_proto())
+                _drop_dead_files(message, live)
+        self._want_none_left(wanted)
+
+    def remove(self, fragment_ids: Iterable[int]) -> None:
+        wanted = set(fragment_ids)
+        if not wanted:
+            return
+        kept = [message for message in self.message.fragments if message.id not in wanted]
+        if len(self.message.fragments) - len(kept) != len(wanted):
+            self._want_none_left(wanted - {message.id for message in self.message.fragments})
+        self._set_fragments(kept)
+
+    def _set_fragments(self, messages: list[table_pb2.DataFragment]) -> None:
+        # The kept messages are views into the list that is being replaced.
+        replacement = table_pb2.Manifest(fragments=messages)
+        del self.message.fragments[:]
+        self.message.fragments.MergeFrom(replacement.fragments)
+
+    def sort(self) -> None:
+        ids = np.fromiter((message.id for message in self.message.fragments), np.int64, len(self.message.fragments))
+        steps = np.diff(ids)
+        if (steps > 0).all():
+            return
+        if len(np.unique(ids)) != len(ids):
+            raise InvalidOperationError("the commit would give two fragments the same id")
+        self._set_fragments(sorted(self.message.fragments, key=lambda message: message.id))
+
+    def _want_none_left(self, missing: Iterable[int]) -> None:
+        gone = tuple(sorted(missing))
+        if gone:
+            raise RetryableCommitConflictError(
+                f"fragments {list(gone[:10])} are not part of the newest version; run the operation again on it",
+                fragments=gone,
+            )
+
+    def field_ids(self) -> set[int]:
+        return {field.id for field in self.message.fields}
+
+    def set_schema(self, schema: Schema) -> None:
+        """Replace the fields. Data files and indices of fields that are gone go with them."""
+        before = self.field_ids()
+        fields = schema.to_protos()
+        del self.message.fields[:]
+        self.message.fields.extend(fields)
+        live = self.field_ids()
+        if before - live:
+            for message in self.message.fragments:
+                _drop_dead_files(message, live)
+            self.edit_indices(lambda index: index if set(index.fields) <= live else None)
+
+    def set_schema_metadata(self, metadata: Mapping[str, bytes]) -> None:
+        self.message.schema_metadata.clear()
+        for key, value in metadata.items():
+            self.message.schema_metadata[key] = value
+
+    def indices(self) -> list[table_pb2.IndexMetadata]:
+        if self.index_section is None:
+            return []
+        return list(table_pb2.IndexSection.FromString(self.index_section).indices)
+
+    def set_indices(self, indices: list[table_pb2.IndexMetadata]) -> None:
+        self.index_section = table_pb2.IndexSection(indices=indices).SerializeToString() if indices else None
+
+    def edit_indices(self, edit: Callable[[table_pb2.IndexMetadata], table_pb2.IndexMetadata | None]) -> None:
+        """Change or drop (None) each index. The section keeps its bytes if nothing changes."""
+        before = self.indices()
+        if not before:
+            return
+        originals = [index.SerializeToString() for index in before]
+        after = [edited for index in before if (edited := edit(index)) is not None]
+        if originals != [index.SerializeToString() for index in after]:
+            self.set_indices(after)
+
+    def uncover(self, fragment_ids: Iterable[int], field_ids: Iterable[int] | None = None) -> None:
+        """Take fragments out of the coverage of indices on `field_ids`, of all indices if that is None."""
+        gone = pyroaring.BitMap(fragment_ids)
+        fields = None if field_ids is None else set(field_ids)
+
+        def edit(index: table_pb2.IndexMetadata) -> table_pb2.IndexMetadata:
+            if index.fields and (fields is None or fields & set(index.fields)):
+                covered = covered_fragments(index.fragment_bitmap, index.name)
+                if covered is not None and covered & gone:
+                    index.fragment_bitmap = (covered - gone).serialize()
+            return index
+
+        self.edit_indices(edit)
+
+
+def covered_fragments(bitmap: bytes | None, name: str) -> pyroaring.BitMap | None:
+    """The fragment ids an index covers; None if it does not say."""
+    if not bitmap:
+        return None
+    return pyroaring.BitMap(parse_roaring(memoryview(bitmap), f"index {name}", max_count=_MAX_COVERED))
+
+
+def _drop_dead_files(message: table_pb2.DataFragment, live: set[int]) -> None:
+    """Remove data files that hold no live field. Negative ids other than the tombstone are hidden columns."""
+    for position in range(len(message.files) - 1, -1, -1):
+        fields = message.files[position].fields
+        if not any(field in live or field < TOMBSTONE for field in fields):
+            del message.files[position]
+
+
+# --- one applier per operation ---------------------------------------------------------------------------------------
+
+
+@singledispatch
+def apply(operation: Operation, draft: _Draft) -> None:
+    """Change the draft as the operation says. An operation without an applier is refused."""
+    raise UnsupportedFeatureError(
+        f"committing {type(operation).__name__} is not supported", feature=type(operation).__name__
+    )
+
+
+@apply.register
+def _(operation: tx.Append, draft: _Draft) -> None:
+    draft.refuse_stable_row_ids(operation)
+    draft.add(operation.fragments)
+
+
+@apply.register
+def _(operation: tx.Delete, draft: _Draft) -> None:
+    draft.replace(operation.updated_fragments)
+    draft.remove(operation.deleted_fragment_ids)
+
+
+@apply.register
+def _(operation: tx.Overwrite, draft: _Draft) -> None:
+    draft.refuse_stable_row_ids(operation)
+    message = draft.message
+    if operation.initial_bases and draft.version != 1:
+        raise InvalidOperationError("base paths can be given when a table is created, not when it is overwritten")
+    # The counter must know the ids of the fragments that are about to go.
+    highest = used_fragment_ids(message)
+    if highest >= 0:
+        message.max_fragment_id = highest
+    del message.fragments[:]
+    draft.index_section = None
+    del message.fields[:]
+    message.fields.extend(operation.schema.to_protos())
+    draft.set_schema_metadata(operation.schema.metadata)
+    for key, value in operation.config_upsert.items():
+        message.config[key] = value
+    _add_bases(draft, operation.initial_bases)
+    draft.add(operation.fragments)
+    version = draft.file_version or _file_version_of(operation.fragments)
+    if version is not None:
+        message.data_format.file_format = "lance"
+        message.data_format.version = version.number
+
+
+def _file_version_of(fragments: Iterable[Fragment]) -> FileVersion | None:
+    for fragment in fragments:
+        for file in fragment.files:
+            return file.file_version
+    return None
+
+
+@apply.register
+def _(operation: tx.Restore, draft: _Draft) -> None:
+    if draft.restored is None:
+        raise InvalidOperationError(f"version {operation.version} is not there to be restored")
+    message, newest = draft.message, table_pb2.Manifest()
+    newest.CopyFrom(message)
+    message.CopyFrom(draft.restored.manifest)
+    draft.index_section = draft.restored.index_section
+    highest = max(used_fragment_ids(newest), used_fragment_ids(message))
+    if highest >= 0:
+        message.max_fragment_id = highest
+    message.next_row_id = max(message.next_row_id, newest.next_row_id)
+
+
+@apply.register
+def _(operation: tx.Update, draft: _Draft) -> None:
+    draft.refuse_stable_row_ids(operation)
+    if operation.inserted_rows is not None or operation.compacted_sstables:
+        raise UnsupportedFeatureError("an Update with key filters or MemWAL tables", feature="keyed Update")
+    draft.replace(operation.updated_fragments)
+    draft.remove(operation.removed_fragment_ids)
+    draft.add(operation.new_fragments)
+    if operation.mode is tx.UpdateMode.REWRITE_COLUMNS and operation.fields_modified:
+        draft.uncover((fragment.id for fragment in operation.updated_fragments), operation.fields_modified)
+
+
+@apply.register
+def _(operation: tx.Merge, draft: _Draft) -> None:
+    draft.refuse_stable_row_ids(operation)
+    draft.set_schema(operation.schema)
+    draft.set_schema_metadata(operation.schema.metadata)
+    highest = used_fragment_ids(draft.message)
+    del draft.message.fragments[:]
+    messages = [fragment.to_proto() for fragment in operation.fragments]
+    live = draft.field_ids()
+    for message in messages:
+        _drop_dead_files(message, live)
+    draft.message.fragments.extend(messages)
+    highest = max(highest, used_fragment_ids(draft.message))
+    if highest >= 0:
+        draft.message.max_fragment_id = highest
+
+
+@apply.register
+def _(operation: tx.Project, draft: _Draft) -> None:
+    draft.set_schema(operation.schema)
+
+
+@apply.register
+def _(operation: tx.UpdateConfig, draft: _Draft) -> None:
+    message = draft.message
+    _update_texts(message.config, operation.config)
+    _update_texts(message.table_metadata, operation.table_metadata)
+    _update_bytes(message.schema_metadata, operation.schema_metadata)
+    if operation.field_metadata:
+        positions = {field.id: position for position, field in enumerate(message.fields)}
+        for field_id, update in operation.field_metadata.items():
+            if field_id not in positions:
+                raise InvalidOperationError(f"there is no field {field_id} whose metadata could change")
+            _update_bytes(message.fields[positions[field_id]].metadata, update)
+        # Parsing derives what a field keeps beside its metadata, such as primary keys, from the metadata.
+        schema = Schema.from_protos(message.fields)
+        del message.fields[:]
+        message.fields.extend(schema.to_protos())
+
+
+def _update_texts(target: MutableMapping[str, str], update: UpdateMap | None) -> None:
+    if update is not None:
+        after = update.apply(target)
+        target.clear()
+        target.update(after)
+
+
+def _update_bytes(target: MutableMapping[str, bytes], update: UpdateMap | None) -> None:
+    if update is not None:
+        kept = {} if update.replace else {key: value for key, value in target.items() if key not in update.entries}
+        target.clear()
+        target.update(kept)
+        target.update({key: value.encode() for key, value in update.entries.items() if value is not None})
+
+
+@apply.register
+def _(operation: tx.ReserveFragments, draft: _Draft) -> None:
+    reserve_fragment_ids(draft.message, operation.num_fragments)
+
+
+@apply.register
+def _(operation: tx.Rewrite, draft: _Draft) -> None:
+    draft.refuse_stable_row_ids(operation)
+    old = [fragment.id for group in operation.groups for fragment in group.old_fragments]
+    new = [fragment for group in operation.groups for fragment in group.new_fragments]
+    draft.remove(old)
+    draft.add(new)
+    rewritten = {index.old_id: index for index in operation.rewritten_indices}
+    gone = pyroaring.BitMap(old)
+    groups = [
+        (
+            pyroaring.BitMap([fragment.id for fragment in group.old_fragments]),
+            pyroaring.BitMap([fragment.id for fragment in group.new_fragments]),
+        )
+        for group in operation.groups
+    ]
+
+    def edit(index: table_pb2.IndexMetadata) -> table_pb2.IndexMetadata:
+        covered = covered_fragments(index.fragment_bitmap, index.name)
+        replacement = rewritten.get(uuid_module.UUID(bytes=index.uuid.uuid))
+        if replacement is not None:
+            index.uuid.uuid = replacement.new_id.bytes
+            if replacement.details is not None:
+                index.index_details.ParseFromString(replacement.details)
+            index.index_version = replacement.index_version
+            del index.files[:]
+            index.files.extend(
+                table_pb2.IndexFile(path=file.path, size_bytes=file.size_bytes) for file in replacement.files
+            )
+        if covered is not None and index.fields and covered & gone:
+            remaining = covered - gone
+            if replacement is not None:
+                for group_old, group_new in groups:
+                    if group_old <= covered:
+                        remaining |= group_new
+            index.fragment_bitmap = remaining.serialize()
+        return index
+
+    draft.edit_indices(edit)
+
+
+@apply.register
+def _(operation: tx.DataReplacement, draft: _Draft) -> None:
+    draft.refuse_stable_row_ids(operation)
+    wanted = {replacement.fragment_id: replacement.new_file for replacement in operation.replacements}
+    if len({file.fields for file in wanted.values()}) > 1:
+        raise InvalidOperationError("all new files of a DataReplacement must hold the same fields")
+    left = set(wanted)
+    for message in draft.message.fragments:
+        file = wanted.get(message.id)
+        if file is not None:
+            _replace_file(message, file)
+            left.discard(message.id)
+    draft._want_none_left(left)
+    draft.uncover(wanted, {field for file in wanted.values() for field in file.fields})
+
+
+def _replace_file(message: table_pb2.DataFragment, new: DataFile) -> None:
+    held: set[int] = set()
+    for old in message.files:
+        if tuple(old.fields) == new.fields and (old.file_major_version, old.file_minor_version) == (
+            new.major,
+            new.minor,
+        ):
+            old.CopyFrom(new.to_proto())
+            return
+        held.update(old.fields)
+    if held & set(new.fields):
+        raise InvalidOperationError(
+            f"fragment {message.id} has no data file with exactly the fields {list(new.fields)} to replace"
+        )
+    message.files.append(new.to_proto())
+
+
+@apply.register
+def _(operation: tx.UpdateBases, draft: _Draft) -> None:
+    _add_bases(draft, operation.new_bases)
+
+
+def _add_bases(draft: _Draft, bases: Iterable[BasePath]) -> None:
+    present = draft.message.base_paths
+    for base in bases:
+        for other in present:
+            if (base.name and base.name == other.name) or base.path == other.path or (base.id and base.id == other.id):
+                raise InvalidOperationError(f"there is a base path like {base.name or base.path!r} already")
+        message = base.to_proto()
+        if not message.id:
+            message.id = max((other.id for other in present), default=0) + 1
+        present.append(message)
+
+
+@apply.register
+def _(operation: tx.CreateIndex, draft: _Draft) -> None:
+    removed = {index.uuid.bytes for index in operation.removed_indices}
+    kept = [index for index in draft.indices() if index.uuid.uuid not in removed]
+    draft.set_indices([*kept, *(index.to_proto() for index in operation.new_indices)])
+
+
+# --- what every commit does ------------------------------------------------------------------------------------------
+
+
+def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction, timestamp_ns: int) -> None:
+    message = draft.message
+    draft.sort()
+    message.version = draft.version
+    message.timestamp.seconds, message.timestamp.nanos = divmod(timestamp_ns, 1_000_000_000)
+    message.transaction_file = transaction_name(transaction.read_version, transaction.uuid)
+    message.tag = transaction.tag
+    message.writer_version.CopyFrom(_writer())
+    # Clustering and the like are dropped by every writer; only sections that are packed anew get offsets.
+    message.ClearField("index_section")
+    message.ClearField("transaction_section")
+    message.ClearField("transaction_section_deprecated")
+    covering = message.reader_feature_flags & flags.COVERING_INDICES and draft.index_section is not None
+    message.reader_feature_flags, message.writer_feature_flags = flags.compute_for(
+        message,
+        stable_row_ids=draft.stable_row_ids,
+        indices=draft.indices() if covering else (),
+        previous=(newest.reader_feature_flags, newest.writer_feature_flags),
+    )
+
+
+@cache
+def _writer() -> table_pb2.Manifest.WriterVersion:
+    try:
+        version = metadata.version("lancetable")
+    except metadata.PackageNotFoundError:
+        version = "0.0.0"
+    return table_pb2.Manifest.WriterVersion(library="lancetable", version=version)

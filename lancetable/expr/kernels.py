@@ -1,0 +1,313 @@
+"""The operators over Arrow values, with SQL's answers for null, NaN and zero.
+
+NaN equals NaN and is greater than every number; -0.0 equals 0.0; integers wrap; a comparison with null is null. Values are
+arrays, chunked arrays or scalars, as Arrow's own kernels take them; operands have the types that `build.py` gave them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.expr import kinds
+from lancetable.expr.casts import cast_values
+
+Values = Any
+"""A pa.Array, pa.ChunkedArray or pa.Scalar."""
+
+FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+NEGATED = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+_COMPARE: dict[str, Callable[..., Values]] = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_PYTHON_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class EvaluationError(ValueError):
+    """A value on which an operator fails: division by zero, overflow."""
+
+
+def whole(values: Values) -> pa.Array[Any]:
+    """One contiguous array; a scalar becomes an array of one value."""
+    if isinstance(values, pa.ChunkedArray):
+        combined = values.combine_chunks()
+        return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+    return pa.repeat(values, 1) if isinstance(values, pa.Scalar) else values
+
+
+def aligned(*values: Values) -> list[pa.Array[Any]]:
+    """Contiguous arrays of one length; scalars are repeated."""
+    lengths = [len(value) for value in values if not isinstance(value, pa.Scalar)]
+    length = lengths[0] if lengths else 1
+    return [pa.repeat(value, length) if isinstance(value, pa.Scalar) else whole(value) for value in values]
+
+
+def is_constant(values: Values) -> bool:
+    return isinstance(values, pa.Scalar)
+
+
+def compare(op: str, left: Values, right: Values) -> Values:
+    """One of = != < <= > >=."""
+    data_type = left.type
+    if pa.types.is_floating(data_type):
+        return _compare_floats(op, left, right)
+    if pa.types.is_nested(data_type):
+        return _compare_nested(op, left, right)
+    return _COMPARE[op](left, right)
+
+
+def _compare_floats(op: str, left: Values, right: Values) -> Values:
+    if left.type == pa.float16():
+        left = pc.cast(left, pa.float32())
+    if right.type == pa.float16():
+        right = pc.cast(right, pa.float32())
+    if is_constant(right):  # never NaN: build.py answers that case with isnan()
+        if op in (">", ">="):
+            return pc.invert(_COMPARE[NEGATED[op]](left, right))
+        return _COMPARE[op](left, right)
+    left_nan, right_nan = pc.is_nan(left), pc.is_nan(right)
+    if op in ("=", "!="):
+        equal = pc.or_(pc.equal(left, right), pc.and_(left_nan, right_nan))
+        return equal if op == "=" else pc.invert(equal)
+    if op in ("<", ">="):
+        less = pc.or_(pc.less(left, right), pc.and_(right_nan, pc.invert(left_nan)))
+        return less if op == "<" else pc.invert(less)
+    greater = pc.or_(pc.greater(left, right), pc.and_(left_nan, pc.invert(right_nan)))
+    return greater if op == ">" else pc.invert(greater)
+
+
+def _sort_key(value: Any) -> Any:
+    """A Python value that orders as SQL orders it, null last: lists and structs field by field, NaN above numbers."""
+    if value is None:
+        return (2,)
+    if isinstance(value, dict):
+        return (1, tuple(_sort_key(item) for item in value.values()))
+    if isinstance(value, (list, tuple)):
+        return (1, tuple(_sort_key(item) for item in value))
+    if isinstance(value, float):
+        return (1, value != value, 0.0 if value != value else value)
+    return (1, value)
+
+
+def _compare_nested(op: str, left: Values, right: Values) -> Values:
+    answer = _PYTHON_COMPARE[op]
+    rows = zip(*(array.to_pylist() for array in aligned(left, right)))
+    out = [None if a is None or b is None else answer(_sort_key(a), _sort_key(b)) for a, b in rows]
+    return pa.array(out, pa.bool_())
+
+
+def is_distinct(left: Values, right: Values) -> Values:
+    """Inequality in which nulls are equal; never null."""
+    differs = pc.fill_null(compare("!=", left, right), True)
+    return pc.and_(differs, pc.invert(pc.and_(pc.is_null(left), pc.is_null(right))))
+
+
+def in_set(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
+    """Membership; null where the value is null, and instead of false if the list had a null."""
+    if pa.types.is_floating(values.type):
+        if values.type == pa.float16():
+            values, members = pc.cast(values, pa.float32()), pc.cast(members, pa.float32())
+        # is_in tells -0.0 from 0.0 and one NaN from another; adding zero makes all zeros positive.
+        zero = pa.scalar(0.0, values.type)
+        found = pc.is_in(pc.add(values, zero), value_set=pc.add(members, zero))
+        if pc.any(pc.is_nan(members), min_count=0).as_py():
+            found = pc.or_(found, pc.fill_null(pc.is_nan(values), False))
+    else:
+        found = pc.is_in(values, value_set=members)
+    null = pa.scalar(None, pa.bool_())
+    if has_null:
+        return pc.if_else(found, found, null)
+    if values.type != pa.null() and _null_count(values) == 0:
+        return found
+    return pc.if_else(pc.is_valid(values), found, null)
+
+
+def _null_count(values: Values) -> int:
+    if isinstance(values, pa.Scalar):
+        return 0 if values.is_valid else 1
+    return int(values.null_count)
+
+
+def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
+    if is_constant(pattern):
+        if not pattern.is_valid:
+            return pa.nulls(len(values), pa.bool_()) if not is_constant(values) else pa.scalar(None, pa.bool_())
+        return pc.match_like(values, pattern.as_py(), ignore_case=ignore_case)
+    text, patterns = aligned(values, pattern)
+    encoded = patterns.dictionary_encode()
+    out = pa.nulls(len(text), pa.bool_())
+    for number, each in enumerate(encoded.dictionary.to_pylist()):
+        here = pc.fill_null(pc.equal(encoded.indices, number), False)
+        out = pc.if_else(here, pc.match_like(text, each, ignore_case=ignore_case), out)
+    return out
+
+
+def both(values: list[Values]) -> Values:
+    """Kleene AND of one or more values."""
+    result = values[0]
+    for value in values[1:]:
+        result = pc.and_kleene(result, value)
+    return result
+
+
+def either(values: list[Values]) -> Values:
+    """Kleene OR of one or more values."""
+    result = values[0]
+    for value in values[1:]:
+        result = pc.or_kleene(result, value)
+    return result
+
+
+def arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
+    """`+ - * / % << >>`; the operands have the types `build.arithmetic` chose, the result is of type `target`."""
+    kind = kinds.kind_of(target)
+    if op in ("<<", ">>"):
+        return _shift(op, left, right)
+    if kind == "float" and target == pa.float16():
+        wide = arithmetic(op, pc.cast(left, pa.float32()), pc.cast(right, pa.float32()), pa.float32())
+        return pc.cast(wide, target, safe=False)
+    if op == "%":
+        return _remainder(left, right, target)
+    if op == "/":
+        if kind == "int":
+            _refuse_overflow(left, right, target)
+        if kind == "decimal":
+            return _divide_decimals(left, right, target)
+        return pc.divide(left, right)
+    if kind in ("date", "timestamp", "duration") or kinds.kind_of(left.type) in ("date", "timestamp"):
+        return _move_in_time(op, left, right, target)
+    result = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}[op](left, right)
+    return result if result.type == target else cast_values(result, target)
+
+
+def _refuse_overflow(left: Values, right: Values, target: pa.DataType) -> None:
+    low = kinds.int_limits(target)[0]
+    if low == 0 or (is_constant(right) and right.is_valid and right.as_py() != -1):
+        return
+    overflow = pc.and_(pc.equal(left, pa.scalar(low, target)), pc.equal(right, pa.scalar(-1, target)))
+    found = overflow if is_constant(overflow) else pc.any(overflow)
+    if found.as_py():
+        raise EvaluationError(f"overflow: {low} / -1 does not fit {target}")
+
+
+def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
+    """Truncated remainder: the sign of the dividend."""
+    kind = kinds.kind_of(target)
+    if kind == "decimal":
+        rows = zip(*(array.to_pylist() for array in aligned(left, right)))
+        out = []
+        for a, b in rows:
+            if b is not None and b == 0 and a is not None:
+                raise EvaluationError("divide by zero")
+            out.append(None if a is None or b is None else a % b)
+        return pa.array(out, target)
+    if kind == "int":
+        one = pa.scalar(1, target)
+        if kinds.int_limits(target)[0] < 0:
+            # Every number leaves 0 with -1 as with 1; the smallest one would overflow in the quotient.
+            right = pc.if_else(pc.equal(right, pa.scalar(-1, target)), one, right)
+        return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
+    dividend, divisor = aligned(left, right)
+    with np.errstate(all="ignore"):
+        rest = np.fmod(dividend.to_numpy(zero_copy_only=False), divisor.to_numpy(zero_copy_only=False))
+    null = pc.or_(pc.is_null(dividend), pc.is_null(divisor))
+    return pc.if_else(null, pa.scalar(None, target), pa.array(rest, target))
+
+
+def _divide_decimals(left: Values, right: Values, target: pa.DataType) -> Values:
+    dividend, divisor = aligned(left, right)
+    shift = target.scale - dividend.type.scale + divisor.type.scale
+    out = []
+    for a, b in zip(_counts(dividend), _counts(divisor)):
+        if a is None or b is None:
+            out.append(None)
+            continue
+        if b == 0:
+            raise EvaluationError("divide by zero")
+        quotient = abs(a) * 10**shift // abs(b)
+        out.append(kinds.scalar_of_count(quotient if (a < 0) == (b < 0) else -quotient, target).as_py())
+    return pa.array(out, target)
+
+
+def _counts(values: pa.Array[Any]) -> list[int | None]:
+    return [kinds.count_of(value) if value.is_valid else None for value in values]
+
+
+def _shift(op: str, left: Values, right: Values) -> Values:
+    """The count is taken modulo the width, as processors do."""
+    bits = left.type.bit_width
+    count = pc.bit_wise_and(right, pa.scalar(bits - 1, right.type))
+    return pc.shift_left(left, count) if op == "<<" else pc.shift_right(left, count)
+
+
+def _move_in_time(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
+    combine = {"+": pc.add, "-": pc.subtract}[op]
+    left_kind, right_kind = kinds.kind_of(left.type), kinds.kind_of(right.type)
+    if left_kind == "date":
+        days = cast_values(left, pa.int32())
+        other = cast_values(right, pa.int32())
+        if right_kind == "date":
+            return combine(cast_values(days, pa.int64()), cast_values(other, pa.int64()))
+        return cast_values(combine(days, other), pa.date32())
+    result = combine(cast_values(left, pa.int64()), cast_values(right, pa.int64()))
+    return cast_values(result, target) if not pa.types.is_timestamp(target) else pc.cast(result, target)
+
+
+def negate(values: Values) -> Values:
+    if values.type == pa.float16():
+        return pc.cast(pc.negate(pc.cast(values, pa.float32())), pa.float16())
+    if pa.types.is_duration(values.type):
+        return pc.cast(pc.negate(pc.cast(values, pa.int64())), values.type)
+    return pc.negate(values)
+
+
+def concat(values: list[Values]) -> Values:
+    """Text end to end; null if any part is null."""
+    separator = pa.scalar("", values[0].type)
+    return pc.binary_join_element_wise(*values, separator)
+
+
+def element(values: Values, index: Values, target: pa.DataType) -> Values:
+    """List element, 1-based, negative from the end; null outside, for null lists and for null indexes."""
+    lists, positions = aligned(values, index)
+    at = np.asarray(pc.fill_null(positions, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    if pa.types.is_fixed_size_list(lists.type):
+        size = lists.type.list_size
+        lengths = np.full(len(lists), size, dtype=np.int64)
+        starts = (np.arange(len(lists), dtype=np.int64) + lists.offset) * size
+    else:
+        offsets = np.asarray(lists.offsets.to_numpy(zero_copy_only=False), dtype=np.int64)
+        starts, lengths = offsets[:-1], np.diff(offsets)
+    valid = lists.is_valid().to_numpy(zero_copy_only=False)
+    offset = np.where(at > 0, at - 1, lengths + at)
+    inside = valid & (at != 0) & (offset >= 0) & (offset < lengths)
+    picked = pa.array(np.where(inside, starts + offset, 0), pa.int64(), mask=~inside)
+    items = lists.values
+    if len(items) == 0:
+        return pa.nulls(len(lists), target)
+    return items.take(picked)
+
+
+def case(conditions: list[Values], values: list[Values], default: Values) -> Values:
+    result = default
+    for condition, value in zip(reversed(conditions), reversed(values)):
+        result = pc.if_else(pc.fill_null(condition, False), value, result)
+    return result

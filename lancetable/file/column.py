@@ -1,0 +1,134 @@
+"""What a family of encodings provides: how the columns of a field are read and written.
+
+    reader.py   FAMILIES[version].open_field(file, field, columns)  ->  ColumnReader
+    writer.py   FAMILIES[version].writers(schema)                   ->  ColumnWriter for each top-level field
+
+`Decoded` is what the arms of 2.0 hand to each other: the parts of an Arrow array before it is one, so that a layer
+around them can add validity or become the item of a list without taking an array apart again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from lancetable.file.container import ColumnPages, FileMetadata
+from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.format.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["BlobSink", "ColumnReader", "ColumnWriter", "Decoded", "EncodedPage", "Family", "Pieces"]
+
+
+class Decoded(NamedTuple):
+    """`length` values. Either `array` is set, or the parts of one: all buffers begin at the first value.
+
+    `buffers` are those after the validity bitmap, in Arrow's order; `children` those of a fixed-size list; `dictionary`
+    makes `buffers` the indices of a dictionary array.
+    """
+
+    length: int
+    buffers: Sequence[pa.Buffer | None] = ()
+    validity: pa.Buffer | None = None
+    children: Sequence[pa.Array] | None = None
+    dictionary: pa.Array | None = None
+    array: pa.Array | None = None
+
+    def to_array(self, data_type: pa.DataType) -> pa.Array:
+        """The Arrow array. `data_type` is that of the values, the dictionary type for a dictionary."""
+        if self.array is not None:
+            return self.array
+        if self.dictionary is not None:
+            indices = pa.Array.from_buffers(data_type.index_type, self.length, [self.validity, *self.buffers])
+            return pa.DictionaryArray.from_arrays(indices, self.dictionary, ordered=data_type.ordered, safe=False)
+        return pa.Array.from_buffers(
+            data_type,
+            self.length,
+            [self.validity, *self.buffers],
+            -1 if self.validity is not None else 0,
+            children=self.children,
+        )
+
+
+class ColumnReader(Protocol):
+    """Reads one field, with all below it, from the columns that hold it."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def heavy(self) -> bool:
+        """Whether reading does more than hand out slices of the file, so that a thread of its own is worth it."""
+
+    def cuts(self, rows: range) -> list[range]:
+        """`rows` in parts that can be read apart from each other at no extra cost: at page boundaries."""
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        """The wanted rows, in order, as one array or several. `rows` is not empty and lies within `num_rows`."""
+
+
+Pieces = list[Any]
+"""One buffer of a page as bytes-like objects to be written one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPage:
+    """A page ready to be written: `buffers` in the order in which `encoding` numbers them.
+
+    `encoding` is a serialized google.protobuf.Any; `priority` the first row of the page in the file (2.1 on).
+    """
+
+    column: int
+    length: int
+    buffers: Sequence[Pieces]
+    encoding: bytes
+    priority: int = 0
+
+
+class BlobSink(Protocol):
+    """Where a blob writer puts payloads: they lie between the pages."""
+
+    def __call__(self, data: Buffer) -> int:
+        """Write the bytes aligned; their position in the file."""
+
+
+class ColumnWriter(Protocol):
+    """Writes one top-level field into its columns. Arrays are queued until a page is full."""
+
+    def write(self, array: pa.Array) -> Iterable[EncodedPage]:
+        """Take the next rows; the pages that became full."""
+
+    def finish(self) -> Iterable[EncodedPage]:
+        """The pages of what is still queued."""
+
+    @property
+    def queued_bytes(self) -> int:
+        """Size of the arrays that wait for their page."""
+
+    @property
+    def column_encodings(self) -> Sequence[bytes]:
+        """For each column of the field, the serialized `Any` of ColumnMetadata.encoding."""
+
+
+class Family(Protocol):
+    """The encodings of one or more file versions."""
+
+    def column_map(self, schema: Schema) -> tuple[list[int], list[int]]:
+        """Field ids and the column each is stored in, as a manifest lists them, for a file of exactly this schema."""
+
+    def open_field(self, file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
+        """A reader of `field`, whose ids `columns` maps to columns of the file."""
+
+    def writers(self, schema: Schema, options: Any, blobs: BlobSink) -> list[ColumnWriter]:
+        """A writer for each top-level field of the schema."""
+
+
+def check_rows(pages: ColumnPages, num_rows: int) -> None:
+    """Raise CorruptFileError unless the pages of a column hold this many rows together."""
+    if pages.num_rows != num_rows:
+        raise pages.file.corrupt(f"column {pages.index} has the wrong number of rows", num_rows, pages.num_rows)

@@ -1,0 +1,467 @@
+"""What surrounds the pages of a 2.x file: footer, offset tables, descriptor, column metadata. Parse and build; no I/O.
+
+    region                                          found by
+    1  page, column and global buffers              the tables below
+    2  global buffer 0: FileDescriptor              entry 0 of GBO
+    3  ColumnMetadata of column 0, 1 ...            CMO
+    4  CMO   columns x (u64 position, u64 size)     footer
+    5  GBO   buffers x (u64 position, u64 size)     footer
+    6  footer, 40 bytes                             the end of the file
+
+       -40 u64 column metadata   -32 u64 CMO   -24 u64 GBO   -16 u32 buffers   -12 u32 columns
+        -8 u16 major              -6 u16 minor  -4 "LANC"
+
+Source: protos/file2.proto, "File Layout". Positions are absolute. Buffers start at multiples of 64 and are padded with
+"H" in new files; readers rely on neither.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
+from lancetable.format.schema import Schema
+from lancetable.format.version import FileVersion
+from lancetable.proto import file2_pb2, file_pb2
+from lancetable.store.base import ByteRange
+
+__all__ = [
+    "ALIGNMENT",
+    "DEFAULT_LIMITS",
+    "FOOTER_BYTES",
+    "MAGIC",
+    "PADDING",
+    "BufferRef",
+    "ColumnPages",
+    "FileMetadata",
+    "Footer",
+    "Limits",
+    "Page",
+    "build_tail",
+    "parse_footer",
+    "parse_metadata",
+]
+
+MAGIC: Final = b"LANC"
+FOOTER_BYTES: Final = 40
+ALIGNMENT: Final = 64
+PADDING: Final = b"\x48" * ALIGNMENT
+STATISTICS_KEY: Final = "lancetable:statistics"
+
+_FOOTER: Final = struct.Struct("<QQQIIHH4s")
+_ENTRY_BYTES: Final = 16
+_MAX_ROWS: Final = 1 << 62  # sums of two still fit into 63 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a file may ask for. `page_bytes`: memory for one decoded page; only pages that are not handed out as they
+    lie in the file count.
+    """
+
+    page_bytes: int = 2 << 30
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The last 40 bytes of a file; positions count from the start of the file."""
+
+    column_metadata_position: int
+    column_table_position: int
+    buffer_table_position: int
+    num_global_buffers: int
+    num_columns: int
+    version: FileVersion
+
+    def pack(self) -> bytes:
+        """The bytes that end the file."""
+        return _FOOTER.pack(
+            self.column_metadata_position,
+            self.column_table_position,
+            self.buffer_table_position,
+            self.num_global_buffers,
+            self.num_columns,
+            *self.version.footer_pair,
+            MAGIC,
+        )
+
+
+class BufferRef(NamedTuple):
+    """Which buffer an encoding means; kind 0: of its page, 1: of its column, 2: of the file."""
+
+    index: int
+    kind: int = 0
+
+
+class Page:
+    """One page of a column: rows, buffers and the bytes of its encoding message."""
+
+    __slots__ = ("_column", "buffers", "encoding", "index", "length")
+
+    def __init__(self, column: ColumnPages, index: int, length: int, buffers: list[ByteRange], encoding: bytes) -> None:
+        self._column = column
+        self.index = index
+        self.length = length
+        self.buffers = buffers
+        self.encoding = encoding
+
+    @property
+    def path(self) -> str:
+        return self._column.file.path
+
+    @property
+    def limits(self) -> Limits:
+        return self._column.file.limits
+
+    def buffer(self, ref: BufferRef) -> ByteRange:
+        """Where the bytes of a buffer lie. Raises CorruptFileError if there is no such buffer."""
+        if ref.kind == 0:
+            buffers: Sequence[ByteRange] = self.buffers
+        elif ref.kind == 1:
+            buffers = self._column.buffers
+        elif ref.kind == 2:
+            buffers = self._column.file.global_buffers
+        else:
+            raise self.corrupt("a buffer of unknown kind", "page, column or file", ref.kind)
+        if ref.index >= len(buffers):
+            raise self.corrupt("an encoding names a buffer that is not there", f"fewer than {len(buffers)}", ref.index)
+        return buffers[ref.index]
+
+    def check_memory(self, size_bytes: int) -> None:
+        """Raise CorruptFileError before memory for one decoded page passes the limit."""
+        if size_bytes > self.limits.page_bytes:
+            raise self.corrupt("a page would take too much memory", f"at most {self.limits.page_bytes} bytes", size_bytes)
+
+    def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
+        """The error for this page, to be raised."""
+        file = self._column.file
+        offset = self.buffers[0].start if self.buffers else None
+        return CorruptFileError(
+            f"{file.path}: column {self._column.index}, page {self.index}: {what}"
+            + (f" (expected {expected}, found {found})" if expected is not None or found is not None else ""),
+            path=file.path,
+            offset=offset,
+            expected=expected,
+            found=found,
+        )
+
+    def unsupported(self, feature: str) -> UnsupportedFeatureError:
+        """The error for something that this page needs and nobody built, to be raised."""
+        file = self._column.file
+        return UnsupportedFeatureError(
+            f"{file.path}: column {self._column.index}, page {self.index}: {feature} is not supported",
+            feature=feature,
+            path=file.path,
+        )
+
+
+class ColumnPages:
+    """The pages of one column that hold rows, in order; a page is turned into a `Page` when it is touched."""
+
+    __slots__ = ("_messages", "_pages", "buffers", "encoding", "file", "index", "num_rows", "starts")
+
+    starts: npt.NDArray[np.int64]  # (pages + 1,) row at which each page begins; the last is num_rows
+
+    def __init__(self, file: FileMetadata, index: int, message: file2_pb2.ColumnMetadata) -> None:
+        self.file = file
+        self.index = index
+        self.encoding = direct_encoding(message.encoding, file.path)
+        self.buffers = file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
+        self._messages = [(number, page) for number, page in enumerate(message.pages) if page.length]
+        self._pages: list[Page | None] = [None] * len(self._messages)
+        starts = [0, *accumulate(page.length for _, page in self._messages)]
+        self.num_rows = starts[-1]
+        if self.num_rows > _MAX_ROWS:
+            raise file.corrupt("impossible number of rows in a column", found=self.num_rows)
+        self.starts = np.array(starts, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def page(self, number: int) -> Page:
+        """Page `number` of those that hold rows. Raises CorruptFileError if its buffers lie outside of the file."""
+        page = self._pages[number]
+        if page is None:
+            index, message = self._messages[number]
+            buffers = self.file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
+            page = Page(self, index, message.length, buffers, direct_encoding(message.encoding, self.file.path))
+            self._pages[number] = page
+        return page
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all pages in the file, compressed as they lie there, without padding."""
+        return sum(sum(message.buffer_sizes) for _, message in self._messages)
+
+
+class FileMetadata:
+    """Everything about a file but its data. Immutable; columns and schema are parsed when they are touched.
+
+    `size_bytes` is that of the file. `num_rows` is what the descriptor says; columns are held against it when read.
+    """
+
+    __slots__ = (
+        "_column_ranges",
+        "_columns",
+        "_descriptor",
+        "_schema",
+        "_tail",
+        "_tail_start",
+        "footer",
+        "global_buffers",
+        "limits",
+        "num_rows",
+        "path",
+        "readers",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        path: str,
+        size_bytes: int,
+        footer: Footer,
+        global_buffers: tuple[ByteRange, ...],
+        column_ranges: list[ByteRange],
+        descriptor: file_pb2.FileDescriptor,
+        tail: bytes,
+        limits: Limits,
+    ) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self.footer = footer
+        self.global_buffers = global_buffers
+        self.limits = limits
+        self.num_rows = descriptor.length
+        self.readers: dict[int, Any] = {}  # of file/reader.py: column readers made before
+        self._descriptor = descriptor
+        self._schema: Schema | None = None
+        self._columns: list[ColumnPages | None] = [None] * len(column_ranges)
+        self._column_ranges = column_ranges
+        self._tail = tail  # bytes of the file from the column metadata to the column table
+        self._tail_start = footer.column_metadata_position
+
+    @property
+    def version(self) -> FileVersion:
+        return self.footer.version
+
+    @property
+    def num_columns(self) -> int:
+        return len(self._columns)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema in the file itself. Field ids are those of the table at the time of writing."""
+        schema = self._schema
+        if schema is None:
+            message = self._descriptor.schema
+            schema = self._schema = Schema.from_protos(message.fields, message.metadata)
+        return schema
+
+    @property
+    def schema_metadata(self) -> Mapping[str, bytes]:
+        """Metadata of the file's schema, without parsing its fields."""
+        return self._descriptor.schema.metadata
+
+    @property
+    def statistics_index(self) -> int | None:
+        """Which global buffer holds the statistics, if the file has some."""
+        value = self._descriptor.schema.metadata.get(STATISTICS_KEY)
+        if value is None or not value.isdigit() or len(value) > 9:
+            return None
+        index = int(value)
+        return index if 1 <= index < len(self.global_buffers) else None
+
+    def column(self, index: int) -> ColumnPages:
+        """The pages of one column. Raises CorruptFileError if there is none or its metadata breaks the format."""
+        if not 0 <= index < len(self._columns):
+            raise self.corrupt("a column that is not there", f"fewer than {len(self._columns)} columns", index)
+        column = self._columns[index]
+        if column is None:
+            start, end = self._column_ranges[index]
+            message = file2_pb2.ColumnMetadata()
+            parse_message(message, self._tail[start - self._tail_start : end - self._tail_start], self.path, start)
+            column = self._columns[index] = ColumnPages(self, index, message)
+        return column
+
+    def column_size_bytes(self, index: int) -> int:
+        """Bytes of the pages of one column as they lie in the file."""
+        return self.column(index).size_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What keeping this object costs, roughly."""
+        # Parsed messages take a few times the bytes they came from.
+        return 4096 + 4 * (len(self._tail) + 16 * len(self._columns)) + 4 * sum(
+            end - start for start, end in self.global_buffers[:1]
+        )
+
+    def checked_ranges(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[ByteRange]:
+        """Positions and sizes as ranges. Raises CorruptFileError if one lies outside of the file."""
+        if len(offsets) != len(sizes):
+            raise self.corrupt("buffer positions and sizes do not match", len(offsets), len(sizes))
+        end_of_file = self.size_bytes
+        ranges = [ByteRange(offset, offset + size) for offset, size in zip(offsets, sizes)]
+        for start, end in ranges:
+            if end > end_of_file:
+                raise self.corrupt("a buffer ends beyond the file", f"at most {end_of_file}", end, offset=start)
+        return ranges
+
+    def corrupt(
+        self, what: str, expected: object = None, found: object = None, offset: int | None = None
+    ) -> CorruptFileError:
+        """The error for this file, to be raised."""
+        return _corrupt(self.path, what, expected, found, offset)
+
+
+def _corrupt(
+    path: str, what: str, expected: object = None, found: object = None, offset: int | None = None
+) -> CorruptFileError:
+    facts = f" (expected {expected}, found {found})" if expected is not None or found is not None else ""
+    return CorruptFileError(f"{path}: {what}{facts}", path=path, offset=offset, expected=expected, found=found)
+
+
+# ------------------------------------------------------------------------------------------------------------- parse
+
+
+def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
+    """Read the footer from any suffix of the file of at least 40 bytes, or the whole file if that is shorter.
+
+    Raises CorruptFileError if the magic is wrong or a table points outside of the file, UnsupportedFeatureError for a
+    version that is too new.
+    """
+    if len(tail) < FOOTER_BYTES:
+        raise _corrupt(path, "too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size_bytes)
+    *numbers, major, minor, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
+    if magic != MAGIC:
+        raise _corrupt(path, "not a Lance file", MAGIC, magic, size_bytes - 4)
+    footer = Footer(*numbers, FileVersion.from_footer(major, minor, path))
+    if footer.version.is_legacy:
+        return footer
+    columns_end = footer.column_table_position + _ENTRY_BYTES * footer.num_columns
+    buffers_end = footer.buffer_table_position + _ENTRY_BYTES * footer.num_global_buffers
+    if not (
+        footer.column_metadata_position <= footer.column_table_position
+        and columns_end <= footer.buffer_table_position
+        and buffers_end <= size_bytes - FOOTER_BYTES
+    ):
+        raise _corrupt(path, "the footer's tables do not lie in order inside the file", offset=size_bytes - FOOTER_BYTES)
+    if footer.num_global_buffers == 0:
+        raise _corrupt(path, "no descriptor: there are no global buffers", offset=size_bytes - FOOTER_BYTES)
+    return footer
+
+
+def descriptor_range(footer: Footer, tail: memoryview, size_bytes: int, path: str) -> ByteRange:
+    """Where the FileDescriptor lies. `tail` must reach back to the table of global buffers."""
+    start = footer.buffer_table_position - (size_bytes - len(tail))
+    (found,) = _ranges(tail[start : start + _ENTRY_BYTES], size_bytes, path, footer.buffer_table_position)
+    if found.start > footer.column_metadata_position:
+        raise _corrupt(path, "the descriptor lies behind the column metadata", offset=found.start)
+    return found
+
+
+def parse_metadata(
+    tail: memoryview, descriptor: memoryview, size_bytes: int, footer: Footer, path: str, limits: Limits = DEFAULT_LIMITS
+) -> FileMetadata:
+    """Build the metadata of a file from its `tail`, which reaches back to the column metadata, and its descriptor."""
+    base = size_bytes - len(tail)
+    metadata_start = footer.column_metadata_position
+    table_start = footer.column_table_position
+    buffers_start = footer.buffer_table_position
+    columns = _ranges(
+        tail[table_start - base : table_start - base + _ENTRY_BYTES * footer.num_columns], size_bytes, path, table_start
+    )
+    for start, end in columns:
+        if start < metadata_start or end > table_start:
+            raise _corrupt(path, "column metadata outside of its region", f"{metadata_start} to {table_start}", start)
+    buffers = _ranges(
+        tail[buffers_start - base : buffers_start - base + _ENTRY_BYTES * footer.num_global_buffers],
+        size_bytes,
+        path,
+        buffers_start,
+    )
+    message = file_pb2.FileDescriptor()
+    parse_message(message, bytes(descriptor), path, buffers[0].start)
+    if message.length > _MAX_ROWS:
+        raise _corrupt(path, "impossible number of rows", found=message.length)
+    # A copy: a cached FileMetadata must not keep the whole file mapped.
+    metadata = bytes(tail[metadata_start - base : table_start - base])
+    return FileMetadata(path, size_bytes, footer, tuple(buffers), columns, message, metadata, limits)
+
+
+def _ranges(table: memoryview, size_bytes: int, path: str, offset: int) -> list[ByteRange]:
+    numbers = struct.unpack(f"<{len(table) // 8}Q", table)
+    ranges = []
+    for start, size in zip(numbers[::2], numbers[1::2]):
+        if start + size > size_bytes:
+            raise _corrupt(path, "a table entry points beyond the file", f"at most {size_bytes}", start + size, offset)
+        ranges.append(ByteRange(start, start + size))
+    return ranges
+
+
+def parse_message(message: Any, data: bytes, path: str, offset: int) -> None:
+    """Fill a protobuf message. Raises CorruptFileError naming the place."""
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise _corrupt(path, f"a {type(message).__name__} message does not parse", offset=offset) from error
+
+
+def direct_encoding(message: file2_pb2.Encoding, path: str) -> bytes:
+    """The serialized `Any` of an encoding; empty if the message says there is none."""
+    location = message.WhichOneof("location")
+    if location == "direct":
+        return message.direct.encoding
+    if location == "indirect":
+        raise UnsupportedFeatureError(
+            f"{path}: indirect encodings are not supported", feature="indirect encoding", path=path
+        )
+    return b""
+
+
+# ------------------------------------------------------------------------------------------------------------- build
+
+
+def build_tail(
+    position: int,
+    version: FileVersion,
+    descriptor: bytes,
+    columns: Sequence[bytes],
+    global_buffers: Sequence[ByteRange],
+) -> bytes:
+    """All bytes from the descriptor to the end of the file.
+
+    `position` is where they begin, `columns` are serialized ColumnMetadata messages, `global_buffers` those the user
+    added, numbered from 1.
+    """
+    if position % ALIGNMENT:
+        raise InvalidInputError(f"the descriptor must begin at a multiple of {ALIGNMENT}, not {position}")
+    metadata_position = position + len(descriptor)
+    ends = list(accumulate(map(len, columns), initial=metadata_position))
+    column_table = struct.pack(
+        f"<{2 * len(columns)}Q", *(number for start, data in zip(ends, columns) for number in (start, len(data)))
+    )
+    buffers = [ByteRange(position, metadata_position), *global_buffers]
+    buffer_table = struct.pack(
+        f"<{2 * len(buffers)}Q", *(number for start, end in buffers for number in (start, end - start))
+    )
+    footer = Footer(
+        column_metadata_position=metadata_position,
+        column_table_position=ends[-1],
+        buffer_table_position=ends[-1] + len(column_table),
+        num_global_buffers=len(buffers),
+        num_columns=len(columns),
+        version=version,
+    )
+    return b"".join([descriptor, *columns, column_table, buffer_table, footer.pack()])

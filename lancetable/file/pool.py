@@ -1,0 +1,69 @@
+"""The one pool of decode and encode threads of a process.
+
+It is made at first use and again after a fork, where the threads of the parent are missing. Work on the pool must not
+wait for other work on the pool: `in_worker` tells code that it already runs there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from lancetable.errors import InvalidInputError
+
+__all__ = ["in_worker", "pool", "size"]
+
+_THREADS_VARIABLE = "LANCETABLE_THREADS"
+
+_lock = threading.Lock()
+_executor: ThreadPoolExecutor | None = None
+_size: int | None = None
+_here = threading.local()
+
+
+def pool() -> ThreadPoolExecutor:
+    """The pool, made if there is none yet."""
+    global _executor
+    with _lock:
+        if _executor is None:
+            _executor = ThreadPoolExecutor(size(), thread_name_prefix="lancetable", initializer=_mark_worker)
+        return _executor
+
+
+def size() -> int:
+    """Number of threads: LANCETABLE_THREADS, else the cores this process may use."""
+    global _size
+    if _size is None:
+        _size = _configured_size()
+    return _size
+
+
+def in_worker() -> bool:
+    """Whether the calling thread belongs to the pool."""
+    return getattr(_here, "worker", False)
+
+
+def _configured_size() -> int:
+    text = os.environ.get(_THREADS_VARIABLE)
+    if not text:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidInputError(f"{_THREADS_VARIABLE} must be a positive number, not {text!r}")
+    return int(text)
+
+
+def _mark_worker() -> None:
+    _here.worker = True
+
+
+def _forget() -> None:
+    global _lock, _executor, _size, _here
+    _lock = threading.Lock()
+    _executor = None
+    _size = None
+    _here = threading.local()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

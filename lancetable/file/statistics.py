@@ -1,0 +1,755 @@
+"""Zone maps of a data file: what values a stretch of rows can hold, so that a scan can pass over it.
+
+    num_rows   "3": null_count  min_value  max_value      "7": null_count  min_value  max_value  nan_count
+        8192              0        "adam"    "berta"                  12       -0.5        99.0          0
+        1808              4        "carl"    null                      0       -inf         inf       1808
+
+One row per zone of 8,192 rows, one struct column per field, named by the field's id; an Arrow IPC file in a global
+buffer of the data file. Minimum and maximum are bounds, not values: long strings are cut, and a zone of nulls has the
+widest bounds of its type. A zone with NaN says so, because NaN sorts above everything in a predicate.
+
+Fields at the top level and the leaves of structs have entries. Lists, structs, blobs, dictionaries and extension types
+have a null count only. Source: format sheet "Statistics".
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.format.schema import Field, Schema
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "DEFAULT_ZONE_ROWS",
+    "METADATA_KEY",
+    "MIN_FILE_BYTES",
+    "FileStatistics",
+    "StatisticsBuilder",
+    "StatisticsWarning",
+    "ZoneStats",
+    "parse_statistics",
+]
+
+METADATA_KEY: Final = "lancetable:statistics"  # in the file's schema metadata: decimal index of the global buffer
+MIN_FILE_BYTES: Final = 64 << 10  # smaller files get none
+DEFAULT_ZONE_ROWS: Final = 8192
+_ZONE_ROWS_STEP: Final = 1024
+
+_VERSION: Final = b"1"
+_MAX_BOUND_BYTES: Final = 64
+_IPC_MAGIC: Final = b"ARROW1\0\0"
+# What a buffer may decompress to: honest zone maps stay far below both.
+_MIN_LIMIT_BYTES: Final = 16 << 20
+_LIMIT_RATIO: Final = 1024
+# Values are filled and reduced in groups that stay in the second-level cache.
+_GROUP_VALUES: Final = 1 << 16
+_PARSE_ERRORS: Final = (
+    pa.ArrowException, ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError, struct.error
+)  # fmt: skip
+
+Int64 = npt.NDArray[np.int64]
+
+
+class StatisticsWarning(UserWarning):
+    """Statistics of a data file are malformed and have been ignored."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZoneStats:
+    """Bounds of one field, one entry per zone.
+
+    `min` and `max` are None where the type has no order; a null entry is a bound that is not known. `nan_count` is
+    there for floating point only.
+    """
+
+    null_count: Int64
+    min: pa.Array | None
+    max: pa.Array | None
+    nan_count: Int64 | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileStatistics:
+    """Zone maps of one data file. Zones are consecutive; `zone_rows` sums to the rows of the file, deleted ones too."""
+
+    zone_rows: Int64
+    columns: Mapping[int, ZoneStats]  # by field id
+
+    @property
+    def num_zones(self) -> int:
+        return len(self.zone_rows)
+
+    @property
+    def zone_starts(self) -> Int64:
+        """First row of each zone."""
+        return np.cumsum(self.zone_rows) - self.zone_rows
+
+    def fold(self) -> FileStatistics:
+        """Bounds of the whole file, as one zone. Without zones there is nothing to fold and the result has none."""
+        if self.num_zones <= 1:
+            return self
+        return FileStatistics(
+            np.array([self.zone_rows.sum()], np.int64),
+            {field_id: _fold(stats, self.zone_rows) for field_id, stats in self.columns.items()},
+        )
+
+
+class StatisticsBuilder:
+    """Gathers zone maps while batches pass by. Batches may have any size; zones are cut across their borders."""
+
+    def __init__(self, schema: Schema, zone_rows: int = DEFAULT_ZONE_ROWS) -> None:
+        """`zone_rows` is a multiple of 1,024. Batches hold the schema's top-level fields in its order."""
+        if zone_rows <= 0 or zone_rows % _ZONE_ROWS_STEP:
+            raise ValueError(f"zone_rows must be a multiple of {_ZONE_ROWS_STEP}, not {zone_rows}")
+        self._zone_rows = zone_rows
+        self._num_rows = 0
+        self._leaves = [leaf for position, field in enumerate(schema.fields) for leaf in _leaves_of(field, position)]
+        self._piece_zones: list[Int64] = []
+        self._waiting: list[list[pa.Array]] = []  # arrays of small batches, one list per batch
+        self._waiting_rows = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows added so far."""
+        return self._num_rows + self._waiting_rows
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows. Small batches are kept until they fill a zone."""
+        if batch.num_rows == 0:
+            return
+        arrays = [leaf.pick(batch) for leaf in self._leaves]
+        if batch.num_rows >= self._zone_rows // 4 and not self._waiting:
+            self._take(arrays, batch.num_rows)
+            return
+        self._waiting.append(arrays)
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= self._zone_rows:
+            self._flush()
+
+    def statistics(self) -> FileStatistics:
+        """The zone maps of all rows added."""
+        self._flush()
+        zones = np.concatenate(self._piece_zones) if self._piece_zones else np.empty(0, np.int64)
+        firsts = np.flatnonzero(np.diff(zones, prepend=-1))
+        zone_rows = np.full(len(firsts), self._zone_rows, np.int64)
+        if len(zone_rows):
+            zone_rows[-1] = self._num_rows - self._zone_rows * (len(zone_rows) - 1)
+        columns = {leaf.field.id: leaf.summary.finish(firsts, zone_rows) for leaf in self._leaves}
+        return FileStatistics(zone_rows, columns)
+
+    def finish(self) -> bytes:
+        """The zone maps of all rows added, as the content of a global buffer."""
+        return _to_ipc(self.statistics())
+
+    def _flush(self) -> None:
+        if self._waiting:
+            columns = zip(*self._waiting, strict=True)
+            arrays = [pa.concat_arrays(column) if len(column) > 1 else column[0] for column in columns]
+            rows = self._waiting_rows
+            self._waiting, self._waiting_rows = [], 0
+            self._take(arrays, rows)
+
+    def _take(self, arrays: list[pa.Array], rows: int) -> None:
+        first = self._num_rows
+        borders = np.arange(-(first % self._zone_rows), rows, self._zone_rows)
+        borders[0] = 0
+        pieces = _Pieces(borders, np.append(borders[1:], rows))
+        for leaf, array in zip(self._leaves, arrays, strict=True):
+            leaf.summary.add(array, pieces)
+        zone = first // self._zone_rows
+        self._piece_zones.append(np.arange(zone, zone + len(borders)))
+        self._num_rows += rows
+
+
+def parse_statistics(
+    data: Buffer, schema: Schema, num_rows: int, field_ids: Collection[int] | None = None
+) -> FileStatistics | None:
+    """Read zone maps that anyone may have written; `schema` and `num_rows` are those of the data file.
+
+    With `field_ids`, only these fields are looked at. Fields that the schema does not have are passed over. Malformed
+    statistics (row sums, types, counts, crossed bounds, sizes) are ignored as a whole: the answer is None and a
+    StatisticsWarning says why. A newer version of the content gives None without a warning.
+    """
+    try:
+        batch = _read_ipc(memoryview(data).cast("B"))
+        if batch is None:
+            return None
+        return _from_batch(batch, schema, num_rows, field_ids)
+    except _PARSE_ERRORS as error:
+        warnings.warn(f"statistics of a data file are ignored: {error}", StatisticsWarning, stacklevel=2)
+        return None
+
+
+# ------------------------------------------------------------------------------------------------------------ gathering
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pieces:
+    """Consecutive pieces of a batch, none of which crosses the border of a zone."""
+
+    starts: Int64
+    ends: Int64
+
+    def groups(self) -> Iterator[tuple[slice, slice]]:
+        """Runs of pieces with about `_GROUP_VALUES` values: which pieces, which values."""
+        step = max(1, _GROUP_VALUES * len(self.starts) // max(1, int(self.ends[-1])))
+        for first in range(0, len(self.starts), step):
+            last = min(first + step, len(self.starts))
+            yield slice(first, last), slice(int(self.starts[first]), int(self.ends[last - 1]))
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self.starts.tolist(), (self.ends - self.starts).tolist(), strict=True)
+
+
+class _Summary(Protocol):
+    """What is kept of the pieces of one leaf."""
+
+    def add(self, array: pa.Array, pieces: _Pieces) -> None: ...
+
+    def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
+        """`firsts` are the first pieces of the zones."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Leaf:
+    """A field with an entry, how to find its values in a batch, and their summary."""
+
+    field: Field
+    column: int
+    path: tuple[int, ...]  # child positions below the column
+    summary: _Summary
+
+    def pick(self, batch: pa.RecordBatch) -> pa.Array:
+        array = batch.column(self.column)
+        for child in self.path:
+            array = _plain(array)
+            # Only flatten() hands the nulls of a struct down to its children.
+            array = array.flatten()[child] if array.null_count else array.field(child)
+        array = _plain(array)
+        if isinstance(self.summary, _NullSummary):
+            return _validity(array)
+        return array if array.type == self.field.data_type else array.cast(self.field.data_type)
+
+
+def _leaves_of(field: Field, column: int, path: tuple[int, ...] = ()) -> Iterator[_Leaf]:
+    if field.is_struct and field.children:
+        if not path:
+            yield _Leaf(field, column, path, _NullSummary())
+        for position, child in enumerate(field.children):
+            yield from _leaves_of(child, column, (*path, position))
+    else:
+        yield _Leaf(field, column, path, _summary_for(field))
+
+
+def _summary_for(field: Field) -> _Summary:
+    kind = _ordered_type(field)
+    if kind is None:
+        return _NullSummary()
+    if pa.types.is_floating(kind):
+        return _FloatSummary(kind)
+    if pa.types.is_boolean(kind):
+        return _BoolSummary()
+    if _is_integral(kind):
+        return _IntegerSummary(kind)
+    if pa.types.is_decimal(kind):
+        return _DecimalSummary(kind)
+    return _BytesSummary(kind)
+
+
+def _ordered_type(field: Field) -> pa.DataType | None:
+    """The type of the field's bounds, None if it has no bounds."""
+    if field.is_blob or field.is_json or field.extension_name is not None:
+        return None
+    kind = field.data_type
+    ordered = pa.types.is_floating(kind) or pa.types.is_boolean(kind) or _is_integral(kind)
+    ordered = ordered or pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind)
+    return kind if ordered or _is_text(kind) or _is_bytes(kind) else None
+
+
+def _is_integral(kind: pa.DataType) -> bool:
+    """Integers, and what is stored as one."""
+    return bool(pa.types.is_integer(kind) or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind)))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _validity(array: pa.Array) -> pa.BooleanArray:
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+        valid = array.dictionary.is_valid().take(array.indices)
+        return pc.fill_null(valid, False)
+    return array.is_valid()
+
+
+def _null_counts(array: pa.Array, pieces: _Pieces) -> Int64:
+    if array.null_count == 0:
+        return np.zeros(len(pieces.starts), np.int64)
+    return np.array([array.slice(start, count).null_count for start, count in pieces], np.int64)
+
+
+def _valid_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """(n,) booleans of an array that has nulls."""
+    bits = np.frombuffer(array.buffers()[0], np.uint8)
+    first, last = array.offset, array.offset + len(array)
+    unpacked = np.unpackbits(bits[first // 8 : (last + 7) // 8], bitorder="little")
+    return unpacked[first % 8 : first % 8 + len(array)].view(np.bool_)
+
+
+def _values(array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+class _NullSummary:
+    """Null counts alone. Arrays are validities as booleans."""
+
+    def __init__(self) -> None:
+        self._nulls: list[Int64] = []
+
+    def add(self, array: pa.Array, pieces: _Pieces) -> None:
+        if array.true_count == len(array):
+            self._nulls.append(np.zeros(len(pieces.starts), np.int64))
+        else:
+            self._nulls.append(np.array([array.slice(start, n).false_count for start, n in pieces], np.int64))
+
+    def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
+        return ZoneStats(_sums(self._nulls, firsts), None, None, None)
+
+
+class _IntegerSummary:
+    """Integers and temporal types, through their integers."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        sign = "u" if pa.types.is_unsigned_integer(kind) else "i"
+        self._kind = kind
+        self._dtype = np.dtype(f"<{sign}{kind.bit_width // 8}")
+        self._nulls: list[Int64] = []
+        self._low: list[npt.NDArray[Any]] = []
+        self._high: list[npt.NDArray[Any]] = []
+
+    def add(self, array: pa.Array, pieces: _Pieces) -> None:
+        nulls = _null_counts(array, pieces)
+        values = _values(array, self._dtype)
+        self._nulls.append(nulls)
+        if not nulls.any():
+            self._low.append(np.minimum.reduceat(values, pieces.starts))
+            self._high.append(np.maximum.reduceat(values, pieces.starts))
+            return
+        valid = _valid_mask(array)
+        highest = self._dtype.type(np.iinfo(self._dtype).max)
+        for which, rows in pieces.groups():
+            group, starts = values[rows], pieces.starts[which] - rows.start
+            # The type's highest value where null, its lowest where valid; inverted, the other way round.
+            walls = valid[rows].astype(self._dtype)
+            np.multiply(walls, self._dtype.type(-1) if self._dtype.kind == "i" else ~self._dtype.type(0), out=walls)
+            np.bitwise_xor(walls, highest, out=walls)
+            self._low.append(np.minimum.reduceat(np.maximum(group, walls), starts))
+            np.invert(walls, out=walls)
+            self._high.append(np.maximum.reduceat(np.minimum(group, walls), starts))
+
+    def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
+        nulls = _sums(self._nulls, firsts)
+        low = _reduce(np.minimum, self._low, firsts, self._dtype)
+        high = _reduce(np.maximum, self._high, firsts, self._dtype)
+        unknown = nulls == zone_rows
+        low[unknown], high[unknown] = np.iinfo(self._dtype).min, np.iinfo(self._dtype).max
+        return ZoneStats(nulls, _from_values(self._kind, low), _from_values(self._kind, high), None)
+
+
+class _FloatSummary:
+    """Floating point: NaN is counted and ignored."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._dtype = np.dtype(f"<f{kind.bit_width // 8}")
+        self._bits = np.dtype(f"<i{kind.bit_width // 8}")
+        self._nulls: list[Int64] = []
+        self._nans: list[Int64] = []
+        self._low: list[npt.NDArray[Any]] = []
+        self._high: list[npt.NDArray[Any]] = []
+
+    def add(self, array: pa.Array, pieces: _Pieces) -> None:
+        nulls = _null_counts(array, pieces)
+        values = _values(array, self._dtype)
+        self._nulls.append(nulls)
+        valid = _valid_mask(array) if nulls.any() else None
+        for which, rows in pieces.groups():
+            group, starts = values[rows], pieces.starts[which] - rows.start
+            if valid is not None:
+                # All bits set is a NaN.
+                fill = valid[rows].astype(self._bits)
+                fill -= 1
+                fill |= group.view(self._bits)
+                group = fill.view(self._dtype)
+            if self._dtype.itemsize == 2:
+                group = group.astype(np.float32)  # NumPy has no fast loops for half floats
+            self._add_group(group, starts, nulls[which])
+
+    def _add_group(self, group: npt.NDArray[Any], starts: Int64, nulls: Int64) -> None:
+        low = np.minimum.reduceat(group, starts)
+        if not np.isnan(low).any():
+            high = np.maximum.reduceat(group, starts)
+            nans = np.zeros(len(starts), np.int64)
+        else:
+            low, high = np.fmin.reduceat(group, starts), np.fmax.reduceat(group, starts)
+            pieces = np.split(np.isnan(group), starts[1:])
+            nans = np.array([np.count_nonzero(piece) for piece in pieces], np.int64) - nulls
+        self._low.append(low)
+        self._high.append(high)
+        self._nans.append(nans)
+
+    def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
+        nulls, nans = _sums(self._nulls, firsts), _sums(self._nans, firsts)
+        low = _reduce(np.fmin, self._low, firsts, self._dtype).astype(self._dtype)
+        high = _reduce(np.fmax, self._high, firsts, self._dtype).astype(self._dtype)
+        unknown = nulls + nans == zone_rows
+        low[unknown], high[unknown] = -np.inf, np.inf
+        low[low == 0], high[high == 0] = -0.0, 0.0
+        return ZoneStats(nulls, _from_values(self._kind, low), _from_values(self._kind, high), nans)
+
+
+class _BoolSummary:
+    """Booleans, false below true."""
+
+    def __init__(self) -> None:
+        self._nulls: list[Int64] = []
+        self._trues: list[Int64] = []
+
+    def add(self, array: pa.Array, pieces: _Pieces) -> None:
+        self._nulls.append(_null_counts(array, pieces))
+        self._trues.append(np.array([array.slice(start, n).true_count for start, n in pieces], np.int64))
+
+    def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
+        nulls, trues = _sums(self._nulls, firsts), _sums(self._trues, firsts)
+        unknown = nulls == zone_rows
+        low, high = (trues + nulls == zone_rows) & ~unknown, (trues > 0) | unknown
+        return ZoneStats(nulls, pa.array(low), pa.array(high), None)
+
+
+class _ScalarSummary:
+    """Types whose bounds Arrow finds, piece by piece, and Python compares."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._nulls: list[Int64] = []
+        self._low: list[Any] = []
+        self._high: list[Any] = []
+
+    def add(self, array: pa.Array, pieces: _Pieces) -> None:
+        self._nulls.append(_null_counts(array, pieces))
+        for start, count in pieces:
+            both = pc.min_max(array.slice(start, count))
+            self._low.append(both["min"].as_py())
+            self._high.append(both["max"].as_py())
+
+    def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
+        low = self._bounds(min, self._low, firsts)
+        high = self._bounds(max, self._high, firsts)
+        return ZoneStats(_sums(self._nulls, firsts), self._minimum(low), self._maximum(high), None)
+
+    def _bounds(self, choose: Callable[[list[Any]], Any], values: list[Any], firsts: Int64) -> list[Any]:
+        borders = [*firsts.tolist(), len(values)]
+        known = ([v for v in values[a:b] if v is not None] for a, b in pairwise(borders))
+        return [choose(each) if each else None for each in known]
+
+    def _minimum(self, bounds: list[Any]) -> pa.Array:
+        raise NotImplementedError
+
+    def _maximum(self, bounds: list[Any]) -> pa.Array:
+        raise NotImplementedError
+
+
+class _DecimalSummary(_ScalarSummary):
+    """Decimals; a bound that is not known is the widest value of the precision."""
+
+    def _minimum(self, bounds: list[Any]) -> pa.Array:
+        return self._filled(bounds, 1)
+
+    def _maximum(self, bounds: list[Any]) -> pa.Array:
+        return self._filled(bounds, 0)
+
+    def _filled(self, bounds: list[Any], sign: int) -> pa.Array:
+        widest = Decimal((sign, (9,) * self._kind.precision, -self._kind.scale))
+        return pa.array([widest if each is None else each for each in bounds], self._kind)
+
+
+class _BytesSummary(_ScalarSummary):
+    """Strings and binary, compared as bytes, which is also the order of code points."""
+
+    def add(self, array: pa.Array, pieces: _Pieces) -> None:
+        if pa.types.is_string(self._kind):
+            array = array.view(pa.binary())
+        elif pa.types.is_large_string(self._kind):
+            array = array.view(pa.large_binary())
+        super().add(array, pieces)
+
+    def _minimum(self, bounds: list[Any]) -> pa.Array:
+        return self._build([None if each is None else self._floor(each) for each in bounds])
+
+    def _maximum(self, bounds: list[Any]) -> pa.Array:
+        return self._build([None if each is None else self._ceiling(each) for each in bounds])
+
+    def _floor(self, value: bytes) -> bytes | None:
+        if len(value) <= _MAX_BOUND_BYTES:
+            return value
+        if pa.types.is_fixed_size_binary(self._kind):
+            return None
+        return _cut_text(value) if _is_text(self._kind) else value[:_MAX_BOUND_BYTES]
+
+    def _ceiling(self, value: bytes) -> bytes | None:
+        if len(value) <= _MAX_BOUND_BYTES:
+            return value
+        if pa.types.is_fixed_size_binary(self._kind):
+            return None
+        return _raise_text(_cut_text(value)) if _is_text(self._kind) else _raise_bytes(value[:_MAX_BOUND_BYTES])
+
+    def _build(self, bounds: list[bytes | None]) -> pa.Array:
+        if pa.types.is_string(self._kind):
+            return pa.array(bounds, pa.binary()).view(pa.string())
+        if pa.types.is_large_string(self._kind):
+            return pa.array(bounds, pa.large_binary()).view(pa.large_string())
+        return pa.array(bounds, self._kind)
+
+
+def _cut_text(value: bytes) -> bytes:
+    """At most 64 bytes of UTF-8, cut between characters."""
+    end = _MAX_BOUND_BYTES
+    while end > 0 and value[end] & 0xC0 == 0x80:
+        end -= 1
+    return value[:end]
+
+
+def _raise_bytes(prefix: bytes) -> bytes | None:
+    """The least byte string above all that start with `prefix`, None if there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+
+
+def _raise_text(prefix: bytes) -> bytes | None:
+    """A string of at most 64 bytes above all that start with `prefix`, None if there is none."""
+    try:
+        text = prefix.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    for end in range(len(text), 0, -1):
+        code = ord(text[end - 1]) + 1
+        if 0xD800 <= code <= 0xDFFF:
+            code = 0xE000
+        if code <= 0x10FFFF:
+            raised = (text[: end - 1] + chr(code)).encode("utf-8")
+            if len(raised) <= _MAX_BOUND_BYTES:
+                return raised
+    return None
+
+
+def _sums(counts: list[Int64], firsts: Int64) -> Int64:
+    return np.add.reduceat(np.concatenate(counts), firsts) if len(firsts) else np.empty(0, np.int64)
+
+
+def _reduce(ufunc: np.ufunc, pieces: list[npt.NDArray[Any]], firsts: Int64, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if len(firsts) == 0:
+        return np.empty(0, dtype)
+    reduced: npt.NDArray[Any] = ufunc.reduceat(np.concatenate(pieces), firsts)
+    return reduced
+
+
+def _from_values(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+# -------------------------------------------------------------------------------------------------------------- folding
+
+
+def _fold(stats: ZoneStats, zone_rows: Int64) -> ZoneStats:
+    nulls = stats.null_count.sum(keepdims=True)
+    nans = None if stats.nan_count is None else stats.nan_count.sum(keepdims=True)
+    if stats.min is None or stats.max is None:
+        return ZoneStats(nulls, None, None, nans)
+    without_values = stats.null_count + (0 if stats.nan_count is None else stats.nan_count) == zone_rows
+    # Zones without values have the widest bounds; they count only where no other zone is there to tell.
+    known = None if without_values.all() else pa.array(~without_values)
+    low = stats.min if known is None else stats.min.filter(known)
+    high = stats.max if known is None else stats.max.filter(known)
+    return ZoneStats(nulls, _fold_bound(low, "min"), _fold_bound(high, "max"), nans)
+
+
+def _fold_bound(bounds: pa.Array, which: str) -> pa.Array:
+    """One bound out of many; one that is not known makes the result unknown."""
+    kind = bounds.type
+    if bounds.null_count:
+        return pa.nulls(1, kind)
+    if pa.types.is_float16(kind):
+        values = _values(bounds, np.dtype("<f2"))
+        reduced = values.min(keepdims=True) if which == "min" else values.max(keepdims=True)
+        return _from_values(kind, reduced)
+    return pa.array([pc.min_max(bounds)[which]], kind)
+
+
+# ------------------------------------------------------------------------------------------------------- Arrow IPC file
+
+
+def _to_ipc(statistics: FileStatistics) -> bytes:
+    names, arrays = ["num_rows"], [pa.array(statistics.zone_rows)]
+    for field_id, stats in statistics.columns.items():
+        children = {"null_count": pa.array(stats.null_count), "min_value": stats.min, "max_value": stats.max}
+        if stats.nan_count is not None:
+            children["nan_count"] = pa.array(stats.nan_count)
+        present = {name: array for name, array in children.items() if array is not None}
+        names.append(str(field_id))
+        arrays.append(pa.StructArray.from_arrays(list(present.values()), list(present)))
+    schema = pa.schema(list(zip(names, [each.type for each in arrays])), metadata={"version": _VERSION})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _read_ipc(view: memoryview) -> pa.RecordBatch | None:
+    """The single batch of an IPC file, None if its version is another one."""
+    if bytes(view[: len(_IPC_MAGIC)]) != _IPC_MAGIC:
+        raise ValueError("not an Arrow IPC file")
+    # Behind its magic an IPC file is a stream; read as one, no footer can point elsewhere.
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(view[len(_IPC_MAGIC) :]))
+    schema = pa.ipc.read_schema(reader.read_next_message())
+    if (schema.metadata or {}).get(b"version") != _VERSION:
+        return None
+    message = reader.read_next_message()
+    if message.type != "record batch":
+        raise ValueError(f"a record batch was expected, not a {message.type}")
+    _check_declared_bytes(message, max(_MIN_LIMIT_BYTES, _LIMIT_RATIO * len(view)))
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate(full=True)
+    return batch
+
+
+def _check_declared_bytes(message: pa.Message, limit: int) -> None:
+    """Refuse a compressed body before it grows; pyarrow has verified the message's flatbuffer by now."""
+    metadata, body = memoryview(message.metadata), memoryview(message.body)
+    batch = _flatbuffer_reference(metadata, _flatbuffer_root(metadata), 2)
+    if batch is None or _flatbuffer_slot(metadata, batch, 3) is None:
+        return
+    buffers = _flatbuffer_reference(metadata, batch, 2)
+    if buffers is None:
+        return
+    (count,) = struct.unpack_from("<I", metadata, buffers)
+    declared = 0
+    for offset, length in struct.iter_unpack("<qq", metadata[buffers + 4 : buffers + 4 + 16 * count]):
+        if length >= 8:
+            declared += max(0, struct.unpack_from("<q", body, offset)[0])
+    if declared > limit:
+        raise ValueError(f"{declared} bytes are declared where at most {limit} can be")
+
+
+def _flatbuffer_root(data: memoryview) -> int:
+    return int(struct.unpack_from("<I", data, 0)[0])
+
+
+def _flatbuffer_slot(data: memoryview, table: int, slot: int) -> int | None:
+    """Where a field of a table lies, None if it is absent."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    (size,) = struct.unpack_from("<H", data, vtable)
+    if 4 + 2 * slot >= size:
+        return None
+    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * slot)
+    return table + offset if offset else None
+
+
+def _flatbuffer_reference(data: memoryview, table: int, slot: int) -> int | None:
+    """Where the table or vector lies that a field refers to."""
+    at = _flatbuffer_slot(data, table, slot)
+    return None if at is None else at + int(struct.unpack_from("<I", data, at)[0])
+
+
+# ------------------------------------------------------------------------------------------------------------- checking
+
+
+def _from_batch(
+    batch: pa.RecordBatch, schema: Schema, num_rows: int, field_ids: Collection[int] | None
+) -> FileStatistics:
+    if batch.num_columns == 0 or batch.schema.names[0] != "num_rows" or batch.column(0).type != pa.int64():
+        raise ValueError("the first column is not num_rows")
+    zone_rows = _counts(batch.column(0), "num_rows")
+    # Summed in Python, where nothing wraps.
+    if (zone_rows <= 0).any() or sum(zone_rows.tolist()) != num_rows:
+        raise ValueError(f"zones do not sum to the {num_rows} rows of the file")
+    columns: dict[int, ZoneStats] = {}
+    for position in range(1, batch.num_columns):
+        name = batch.schema.names[position]
+        if not name.isdecimal():
+            continue
+        field_id = int(name)
+        field = schema.by_id.get(field_id)
+        if field is None or (field_ids is not None and field_id not in field_ids):
+            continue
+        if field_id in columns:
+            raise ValueError(f"field {field_id} is there twice")
+        columns[field_id] = _check_column(batch.column(position), field, zone_rows)
+    return FileStatistics(zone_rows, columns)
+
+
+def _check_column(array: pa.Array, field: Field, zone_rows: Int64) -> ZoneStats:
+    if not pa.types.is_struct(array.type) or array.null_count:
+        raise ValueError(f"field {field.id} is not a struct column without nulls")
+    children = {array.type.field(i).name: array.field(i) for i in range(array.type.num_fields)}
+    if "null_count" not in children:
+        raise ValueError(f"field {field.id} has no null_count")
+    nulls = _counts(children["null_count"], f"null_count of field {field.id}")
+    if (nulls < 0).any() or (nulls > zone_rows).any():
+        raise ValueError(f"null_count of field {field.id} is not within its zones")
+    kind = _ordered_type(field)
+    low, high = children.get("min_value"), children.get("max_value")
+    if kind is None or low is None or high is None:
+        return ZoneStats(nulls, None, None, None)
+    if low.type != kind or high.type != kind:
+        raise ValueError(f"bounds of field {field.id} are {low.type} and {high.type}, not {kind}")
+    nans: Int64 | None = None
+    if pa.types.is_floating(kind):
+        if "nan_count" not in children:
+            # Without it nothing can be said of values above the maximum, where NaN sorts.
+            return ZoneStats(nulls, None, None, None)
+        nans = _counts(children["nan_count"], f"nan_count of field {field.id}")
+        if (nans < 0).any() or (nans > zone_rows - nulls).any():
+            raise ValueError(f"nan_count of field {field.id} is not within its zones")
+    elif not _is_text(kind) and not _is_bytes(kind) and (low.null_count or high.null_count):
+        raise ValueError(f"bounds of field {field.id} have nulls")
+    if _crossed(low, high):
+        raise ValueError(f"a minimum of field {field.id} is above its maximum")
+    return ZoneStats(nulls, low, high, nans)
+
+
+def _counts(array: pa.Array, what: str) -> Int64:
+    if array.type != pa.int64() or array.null_count:
+        raise ValueError(f"{what} is not int64 without nulls")
+    return _values(array, np.dtype("<i8"))
+
+
+def _crossed(low: pa.Array, high: pa.Array) -> bool:
+    """Whether a minimum is above its maximum, or a bound is NaN."""
+    if pa.types.is_floating(low.type):
+        dtype = np.dtype(f"<f{low.type.bit_width // 8}")
+        if low.null_count or high.null_count:
+            return True
+        return not bool((_values(low, dtype) <= _values(high, dtype)).all())
+    return bool(pc.any(pc.greater(low, high)).as_py())

@@ -1,0 +1,197 @@
+"""Feature flags: two 64-bit words by which a table says what its readers and writers must understand.
+
+A reader refuses a table whose reader word has a bit it does not know, a writer likewise with the writer word. Each
+commit computes both words anew from what the version contains; only sticky bits are carried over from the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.proto import table_pb2
+
+__all__ = [
+    "BASE_PATHS",
+    "COVERING_INDICES",
+    "DELETIONS",
+    "MANAGED_BLOBS",
+    "MIXED_FILE_VERSIONS",
+    "NO_TRANSACTION_FILE",
+    "READER_KNOWN",
+    "SPILLED_LINEAGE",
+    "STABLE_ROW_IDS",
+    "STICKY",
+    "TABLE_CONFIG",
+    "V2_FORMAT",
+    "WRITER_KNOWN",
+    "check_readable",
+    "check_writable",
+    "compute",
+    "compute_for",
+    "describe",
+]
+
+DELETIONS: Final = 1 << 0
+STABLE_ROW_IDS: Final = 1 << 1
+V2_FORMAT: Final = 1 << 2  # no longer written
+TABLE_CONFIG: Final = 1 << 3
+BASE_PATHS: Final = 1 << 4
+NO_TRANSACTION_FILE: Final = 1 << 5
+DATA_OVERLAYS: Final = 1 << 6
+COVERING_INDICES: Final = 1 << 7
+MIXED_FILE_VERSIONS: Final = 1 << 8
+TRACKED_REUSE_INDEX: Final = 1 << 9
+TAGGED_REUSE_INDEX: Final = 1 << 10
+SPILLED_LINEAGE: Final = 1 << 11
+FRAGMENT_TREE: Final = 1 << 12
+MANAGED_BLOBS: Final = 1 << 14
+NO_FIELD_ID_REUSE: Final = 1 << 15
+ZONE_WRITE_SEEDS: Final = 1 << 16
+
+# Indices are carried along and never used to find rows, so what only concerns them does not stop a reader.
+READER_KNOWN: Final = (
+    DELETIONS
+    | STABLE_ROW_IDS
+    | V2_FORMAT
+    | TABLE_CONFIG
+    | BASE_PATHS
+    | NO_TRANSACTION_FILE
+    | COVERING_INDICES
+    | MIXED_FILE_VERSIONS
+    | MANAGED_BLOBS
+)
+WRITER_KNOWN: Final = READER_KNOWN
+
+STICKY: Final = MIXED_FILE_VERSIONS | MANAGED_BLOBS
+PAIRED: Final = MIXED_FILE_VERSIONS | TAGGED_REUSE_INDEX | MANAGED_BLOBS | ZONE_WRITE_SEEDS
+
+_UPGRADE: Final = "use a newer release of lancetable"
+
+
+@dataclass(frozen=True, slots=True)
+class _Feature:
+    meaning: str
+    advice: str = _UPGRADE
+
+
+_FEATURES: Final = {
+    DELETIONS: _Feature("deletion files"),
+    STABLE_ROW_IDS: _Feature("stable row ids"),
+    V2_FORMAT: _Feature("v2 data files"),
+    TABLE_CONFIG: _Feature("table config"),
+    BASE_PATHS: _Feature("base paths"),
+    NO_TRANSACTION_FILE: _Feature("no transaction files"),
+    DATA_OVERLAYS: _Feature("data overlay files", "rewrite the overlaid fragments with the library that made them"),
+    COVERING_INDICES: _Feature("covering indices"),
+    MIXED_FILE_VERSIONS: _Feature("mixed data file versions"),
+    TRACKED_REUSE_INDEX: _Feature("a fragment reuse index beside stable row ids", "drop that index"),
+    TAGGED_REUSE_INDEX: _Feature("a tagged fragment reuse index", "remap the indices and drop it"),
+    SPILLED_LINEAGE: _Feature(
+        "row ids in hidden columns", "turn lance.row_lineage.spill off and compact with the library that made them"
+    ),
+    FRAGMENT_TREE: _Feature("a fragment tree"),
+    MANAGED_BLOBS: _Feature("managed blobs"),
+    NO_FIELD_ID_REUSE: _Feature("field ids that are never reused"),
+    ZONE_WRITE_SEEDS: _Feature("zone write seeds"),
+}
+
+
+def describe(flags: int) -> list[str]:
+    """One phrase per set bit, lowest first."""
+    bits = [1 << position for position in range(flags.bit_length()) if flags >> position & 1]
+    return [
+        f"bit {bit.bit_length() - 1} ({_FEATURES[bit].meaning})" if bit in _FEATURES else f"bit {bit.bit_length() - 1}"
+        for bit in bits
+    ]
+
+
+def check_readable(reader_flags: int, where: str, *, writer_flags: int | None = None) -> None:
+    """Refuse to read a table with features that are not understood; `where` names it.
+
+    Raises UnsupportedFeatureError and, if the writer word is given too, CorruptFileError for words that contradict
+    each other.
+    """
+    if reader_flags & ~READER_KNOWN:
+        raise _refusal("read", reader_flags & ~READER_KNOWN, where)
+    if writer_flags is not None and (reader_flags | writer_flags) & (PAIRED | NO_FIELD_ID_REUSE):
+        _check_pairs(reader_flags, writer_flags, where)
+
+
+def check_writable(writer_flags: int, where: str, *, reader_flags: int | None = None) -> None:
+    """Refuse to write a table with features that are not understood; `where` names it. Raises as `check_readable`."""
+    if writer_flags & ~WRITER_KNOWN:
+        raise _refusal("write", writer_flags & ~WRITER_KNOWN, where)
+    if reader_flags is not None:
+        check_readable(reader_flags, where, writer_flags=writer_flags)
+
+
+def compute(
+    *,
+    has_deletions: bool,
+    stable_row_ids: bool = False,
+    has_config: bool = False,
+    has_base_paths: bool = False,
+    has_covering_indices: bool = False,
+    transaction_file: bool = True,
+    previous: tuple[int, int] = (0, 0),
+) -> tuple[int, int]:
+    """(reader word, writer word) of a version with these properties; sticky bits come from the `previous` words."""
+    both = (
+        (DELETIONS if has_deletions else 0)
+        | (STABLE_ROW_IDS if stable_row_ids else 0)
+        | (BASE_PATHS if has_base_paths else 0)
+        | (COVERING_INDICES if has_covering_indices else 0)
+    )
+    writer_only = (TABLE_CONFIG if has_config else 0) | (0 if transaction_file else NO_TRANSACTION_FILE)
+    reader, writer = previous
+    return both | reader & STICKY, both | writer_only | writer & STICKY
+
+
+def compute_for(
+    manifest: table_pb2.Manifest,
+    *,
+    stable_row_ids: bool,
+    indices: Iterable[table_pb2.IndexMetadata] = (),
+    previous: tuple[int, int] = (0, 0),
+) -> tuple[int, int]:
+    """(reader word, writer word) for a manifest that is about to be written, with its indices."""
+    return compute(
+        has_deletions=any(fragment.HasField("deletion_file") for fragment in manifest.fragments),
+        stable_row_ids=stable_row_ids,
+        has_config=len(manifest.config) > 0,
+        has_base_paths=len(manifest.base_paths) > 0,
+        has_covering_indices=any(index.covering_fields for index in indices),
+        transaction_file=bool(manifest.transaction_file),
+        previous=previous,
+    )
+
+
+def _check_pairs(reader_flags: int, writer_flags: int, where: str) -> None:
+    one_sided = (reader_flags ^ writer_flags) & PAIRED
+    if one_sided:
+        raise CorruptFileError(
+            f"{where}: {describe(one_sided)[0]} is set in one of the two feature words only",
+            path=where,
+            expected="both or none",
+            found=(reader_flags, writer_flags),
+        )
+    if reader_flags & NO_FIELD_ID_REUSE:
+        raise CorruptFileError(
+            f"{where}: {describe(NO_FIELD_ID_REUSE)[0]} is set in the reader word, where it has no meaning",
+            path=where,
+            found=reader_flags,
+        )
+
+
+def _refusal(verb: str, unknown: int, where: str) -> UnsupportedFeatureError:
+    lowest = unknown & -unknown
+    feature = _FEATURES.get(lowest, _Feature("unknown feature"))
+    return UnsupportedFeatureError(
+        f"cannot {verb} {where}: it uses {', '.join(describe(unknown))}; {feature.advice}",
+        feature=feature.meaning,
+        flags=unknown,
+        path=where,
+    )

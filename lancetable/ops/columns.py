@@ -1,0 +1,337 @@
+"""What the caller wants to see, and what has to be read for it.
+
+    columns=["s", "st.x", "_rowid"]      read: s, st{x}, _rowid        outputs: s | st -> x, called "st.x" | _rowid
+    columns={"twice": "2 * n"}           read: n                       outputs: twice = 2 * n
+
+An `Output` is one column of the result, described by where its values come from; `Projection` is all of them together
+with the fields to read. Both are pure descriptions. `assemble` turns what was read into the result, without copying
+where a stored column is handed on as it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import ColumnNotFoundError, InvalidInputError
+from lancetable.expr import Column, Expr, columns_of, evaluate, parse_expression
+from lancetable.format.schema import BLOB_KEY, Field, Schema, format_path, parse_path
+
+__all__ = [
+    "PHYSICAL_ADDRESS",
+    "ROW_OFFSET",
+    "VIRTUAL",
+    "ColumnLike",
+    "Output",
+    "Projection",
+    "assemble",
+    "column_not_found",
+    "describe_blobs",
+    "evaluation_schema",
+    "nested_value",
+    "project_list",
+    "project_mapping",
+    "project_stored",
+    "read_set",
+    "to_user_type",
+]
+
+ColumnLike: TypeAlias = "pa.ChunkedArray | pa.Array"
+
+ROW_OFFSET = "_rowoffset"
+# As `_rowaddr`, but deleted rows have one too. Not a name that a caller can ask for.
+PHYSICAL_ADDRESS = "_rowaddr, deleted or not"
+VIRTUAL = ("_rowid", "_rowaddr", ROW_OFFSET, "_row_created_at_version", "_row_last_updated_at_version")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One column of the result: a stored column (`column` is its place among the fields read, `steps` lead into a
+    struct), a virtual column (`virtual` is its name), or the value of an `expression`."""
+
+    field: pa.Field
+    column: int = -1
+    steps: tuple[int, ...] = ()
+    virtual: str | None = None
+    expression: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """The result's columns, and what has to be read for them: `columns` (fields) and `virtual` (names).
+
+    `plain` says that the outputs are exactly the fields read followed by the virtual columns read, all of them in the
+    type they are stored in.
+    """
+
+    schema: pa.Schema
+    outputs: tuple[Output, ...]
+    columns: tuple[Field, ...]
+    virtual: tuple[str, ...]
+    plain: bool
+
+
+# --- making a projection ---------------------------------------------------------------------------------------------
+
+
+def project_list(
+    schema: Schema, names: Sequence[str] | None, *, add: Sequence[str] = (), blobs_as_bytes: bool = False
+) -> Projection:
+    """A projection of columns by name or dotted path; None means all, `*` stands for all of them.
+
+    A nested column is called by the text it was asked for with. `add` are virtual columns that come last, wherever
+    else they were named. Raises ColumnNotFoundError, and InvalidInputError for a column asked for twice.
+    """
+    wanted = _expand(schema, names)
+    wanted = [name for name in wanted if name not in add] + list(add)
+    if len(set(wanted)) != len(wanted):
+        twice = next(name for name in wanted if wanted.count(name) > 1)
+        raise InvalidInputError(f"Duplicate column name: {twice}")
+    virtual = {*VIRTUAL, *add}
+    stored = [name for name in wanted if name not in virtual]
+    columns = read_set(schema, stored, blobs_as_bytes=blobs_as_bytes)
+    outputs = [
+        _virtual_output(name, name) if name in virtual else _stored_output(schema, columns, name, name)
+        for name in wanted
+    ]
+    return _projection(schema, outputs, columns)
+
+
+def project_mapping(
+    schema: Schema, expressions: Mapping[str, str], *, add: Sequence[str] = (), blobs_as_bytes: bool = False
+) -> Projection:
+    """A projection of SQL expressions by the names their values get. Raises InvalidSqlError, ColumnNotFoundError."""
+    arrow = evaluation_schema(schema)
+    parsed = {name: parse_expression(text, arrow) for name, text in expressions.items() if name not in add}
+    paths: dict[str, None] = {}
+    for expression in parsed.values():
+        paths.update(dict.fromkeys(path for path in columns_of(expression) if path not in VIRTUAL))
+    columns = read_set(schema, list(paths), blobs_as_bytes=blobs_as_bytes)
+    outputs = []
+    for name, expression in parsed.items():
+        if isinstance(expression, Column):
+            if expression.virtual:
+                outputs.append(_virtual_output(name, expression.path[0]))
+            else:
+                outputs.append(_stored_output(schema, columns, expression.name, name))
+        else:
+            outputs.append(Output(pa.field(name, expression.data_type), expression=expression))
+    outputs += [_virtual_output(name, name) for name in add]
+    return _projection(schema, outputs, columns)
+
+
+def project_stored(schema: Schema, names: Sequence[str] | None) -> Projection:
+    """A projection for takes: a nested path keeps its place inside its struct, a column named twice comes once."""
+    wanted = list(dict.fromkeys(_expand(schema, names)))
+    columns = read_set(schema, [name for name in wanted if name not in VIRTUAL])
+    outputs: list[Output] = []
+    placed: set[int] = set()
+    for name in wanted:
+        if name in VIRTUAL:
+            outputs.append(_virtual_output(name, name))
+            continue
+        place = _place(columns, _top_level(schema, name))
+        if place not in placed:
+            placed.add(place)
+            outputs.append(Output(columns[place].to_arrow(), column=place))
+    return _projection(schema, outputs, columns)
+
+
+def _expand(schema: Schema, names: Sequence[str] | None) -> list[str]:
+    if names is None:
+        return [_quoted(name) for name in schema.names]
+    expanded: list[str] = []
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"columns are named by text, not {type(name).__name__}")
+        expanded.extend([_quoted(each) for each in schema.names] if name == "*" else [name])
+    return expanded
+
+
+def _quoted(name: str) -> str:
+    return format_path([name]) if "." in name or "`" in name else name
+
+
+def _projection(schema: Schema, outputs: Sequence[Output], columns: tuple[Field, ...]) -> Projection:
+    virtual: dict[str, None] = {}
+    for output in outputs:
+        if output.virtual is not None:
+            virtual[output.virtual] = None
+        elif output.expression is not None:
+            virtual.update(dict.fromkeys(path for path in columns_of(output.expression) if path in VIRTUAL))
+    arrow = pa.schema([output.field for output in outputs], metadata=schema.metadata or None)
+    names = [output.virtual for output in outputs if output.virtual is not None]
+    plain = (
+        [output.column for output in outputs] == [*range(len(columns)), *([-1] * len(names))]
+        and names == list(virtual)
+        and not any(output.steps or output.expression is not None for output in outputs)
+        and all(output.field.type == columns[output.column].data_type for output in outputs if output.column >= 0)
+    )
+    return Projection(arrow, tuple(outputs), columns, tuple(virtual), plain)
+
+
+def _virtual_output(name: str, virtual: str) -> Output:
+    return Output(pa.field(name, pa.uint64()), virtual=virtual)
+
+
+def _stored_output(schema: Schema, columns: tuple[Field, ...], path: str, name: str) -> Output:
+    place = _place(columns, _top_level(schema, path))
+    field = columns[place]
+    steps: list[int] = []
+    for step in [] if schema.field(path) is _top_level(schema, path) else parse_path(path)[1:]:
+        if field.logical_type != "struct":
+            raise InvalidInputError(f"column {path!r} leads into {field.name!r}, which is no struct")
+        at = next(at for at, child in enumerate(field.children) if child.name == step)
+        steps.append(at)
+        field = field.children[at]
+    return Output(field.to_arrow().with_name(name), column=place, steps=tuple(steps))
+
+
+def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = False) -> tuple[Field, ...]:
+    """The top-level fields that hold `paths`, cut down to them; the schema's own object where all of it is wanted."""
+    for path in paths:
+        if schema.field(path) is None:
+            raise column_not_found(schema, path)
+    wanted = schema.project(_widest(schema, paths)).fields
+    whole = {field.id: field for field in schema.fields}
+    fields = tuple(whole[field.id] if field == whole[field.id] else field for field in wanted)
+    return fields if blobs_as_bytes else tuple(describe_blobs(field) for field in fields)
+
+
+def _widest(schema: Schema, paths: Sequence[str]) -> list[str]:
+    """One path for each field: a blob's own parts, or parts of a list's items, are read with the whole of it."""
+    widest: dict[str, None] = {}
+    for path in paths:
+        field = _top_level(schema, path)
+        names = [field.name]
+        for step in [] if schema.field(path) is field else parse_path(path)[1:]:
+            if field.logical_type != "struct":
+                break
+            field = next(child for child in field.children if child.name == step)
+            names.append(step)
+        widest[format_path(names)] = None
+    return list(widest)
+
+
+def _top_level(schema: Schema, path: str) -> Field:
+    field = schema.field(path)
+    if field is None:
+        raise column_not_found(schema, path)
+    while field.parent_id >= 0:
+        field = schema.by_id[field.parent_id]
+    return field
+
+
+def _place(columns: Sequence[Field], top: Field) -> int:
+    return next(place for place, column in enumerate(columns) if column.id == top.id)
+
+
+def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
+    """The error for a column that is not there, with the names closest to it."""
+    known = [schema.path_of(field.id) for field in schema.walk()]
+    close = difflib.get_close_matches(path, [*known, *VIRTUAL], n=3)
+    close += [name for name in known if name.lower() == path.lower() and name not in close]
+    hint = f"did you mean {', '.join(close)}?" if close else f"the table has {', '.join(schema.names)}"
+    return ColumnNotFoundError(f"No field named {path!r}; {hint}", column=path)
+
+
+def describe_blobs(field: Field) -> Field:
+    """The field with every blob in it replaced by what its column stores: `struct<position: uint64, size: uint64>`.
+
+    The field itself where it holds no blob.
+    """
+    if field.is_blob:
+        parts = tuple(Field(name, -1, field.id, "uint64") for name in ("position", "size"))
+        return replace(field, logical_type="struct", children=parts)
+    if not field.children or BLOB_KEY in field.metadata:
+        return field
+    children = tuple(map(describe_blobs, field.children))
+    same = all(new is old for new, old in zip(children, field.children))
+    return field if same else replace(field, children=children)
+
+
+def evaluation_schema(schema: Schema) -> pa.Schema:
+    """The schema that expressions are typed against: the types columns are read in."""
+    return pa.schema([pa.field(field.name, field.data_type, field.nullable) for field in schema.fields])
+
+
+# --- using it --------------------------------------------------------------------------------------------------------
+
+
+def assemble(
+    projection: Projection, columns: Sequence[ColumnLike], virtual: Mapping[str, ColumnLike], num_rows: int
+) -> pa.Table:
+    """The result: `columns` are the arrays of `projection.columns`, `virtual` those of the virtual columns."""
+    if projection.plain:
+        arrays: list[ColumnLike] = [*columns, *[virtual[name] for name in projection.virtual]]
+    else:
+        table: pa.Table | None = None
+        arrays = []
+        for output in projection.outputs:
+            if output.virtual is not None:
+                arrays.append(virtual[output.virtual])
+            elif output.expression is None:
+                arrays.append(to_user_type(nested_value(columns[output.column], output.steps), output.field.type))
+            else:
+                table = _expression_table(projection, columns, virtual) if table is None else table
+                arrays.append(_value(output.expression, table, num_rows))
+    if not arrays:
+        # The only table without columns that knows its number of rows is one that lost them.
+        return pa.table({"": pa.nulls(num_rows)}).select([]).replace_schema_metadata(projection.schema.metadata)
+    return pa.Table.from_arrays(arrays, schema=projection.schema)
+
+
+def _expression_table(
+    projection: Projection, columns: Sequence[ColumnLike], virtual: Mapping[str, ColumnLike]
+) -> pa.Table:
+    names = [field.name for field in projection.columns]
+    return pa.table([*columns, *virtual.values()], names=[*names, *virtual])
+
+
+def _value(expression: Expr, table: pa.Table, num_rows: int) -> ColumnLike:
+    value = evaluate(expression, table)
+    if isinstance(value, pa.Scalar):
+        return pa.repeat(value, num_rows)
+    return value
+
+
+def nested_value(column: ColumnLike, steps: Iterable[int]) -> ColumnLike:
+    """A field inside a struct column; a null struct makes it null."""
+    steps = list(steps)
+    return pc.struct_field(column, steps) if steps else column
+
+
+def to_user_type(column: ColumnLike, kind: pa.DataType) -> ColumnLike:
+    """The column in the type its user sees: extension types wrapped around what is stored, uncopied."""
+    if column.type == kind:
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([_wrapped(chunk, kind) for chunk in column.chunks], type=kind)
+    return _wrapped(column, kind)
+
+
+def _wrapped(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == kind:
+        return array
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _wrapped(array, kind.storage_type))
+    mask = array.is_null() if array.null_count and pa.types.is_nested(kind) else None
+    if pa.types.is_struct(kind):
+        children = [_wrapped(array.field(at), kind.field(at).type) for at in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        # Lists carry their offsets over; only the type of the items changes.
+        return _rewrapped_list(array, kind)
+    return array.cast(kind)
+
+
+def _rewrapped_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    # `values` disregards the slice, so the slice's own offset has to come along with the buffers.
+    values = _wrapped(array.values, kind.value_type)
+    width = 1 if pa.types.is_fixed_size_list(kind) else 2
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:width], offset=array.offset, children=[values])

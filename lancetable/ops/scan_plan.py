@@ -1,0 +1,317 @@
+"""From what the caller asks to what will be read: options in, a frozen plan out, no I/O.
+
+    ScanOptions(columns, filter, limit ...)  --plan_scan-->  ScanPlan
+        filter columns    read first, window by window of the fragments that statistics do not rule out
+        late columns      fetched for the surviving rows only
+        outputs           nested fields, expressions, virtual columns, in the caller's order
+
+The statistics that prune zones lie in the data files, so their effect is known only when the plan runs or is explained
+by `ops.scan.explain_plan`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import InvalidInputError, OutOfRangeError
+from lancetable.expr import Bound, Expr, bounds, columns_of, from_arrow_expression, parse_predicate
+from lancetable.format.schema import Field, Schema
+from lancetable.ops.columns import (
+    PHYSICAL_ADDRESS,
+    VIRTUAL,
+    Projection,
+    evaluation_schema,
+    project_list,
+    project_mapping,
+    read_set,
+)
+from lancetable.ops.order import ColumnOrdering
+from lancetable.table.version import TableVersion
+
+__all__ = ["DEFAULT_BATCH_ROWS", "ColumnOrdering", "Filter", "ScanOptions", "ScanPlan", "plan_scan", "resolve_filter"]
+
+Filter: TypeAlias = "str | pc.Expression | Expr"
+
+DEFAULT_BATCH_ROWS = 8192
+_MAX_BATCH_ROWS = 2**32 - 1
+_MAX_ROWS = 2**63 - 1
+_BLOB_HANDLING = {None: False, "blobs_descriptions": False, "all_descriptions": False, "all_binary": True}
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What a scan is asked for; the names and meanings are those of `LanceDataset.scanner`.
+
+    `fragments` are fragment ids, in the order to scan them (None: all). Options that only tune another reader
+    (`batch_readahead`, `io_buffer_size`, `scan_in_order`) are accepted and change no result.
+    """
+
+    columns: Sequence[str] | Mapping[str, str] | None = None
+    filter: Filter | None = None
+    limit: int | None = None
+    offset: int | None = None
+    batch_size: int | None = None
+    batch_size_bytes: int | None = None
+    strict_batch_size: bool | None = None
+    order_by: Sequence[str | ColumnOrdering] | None = None
+    fragments: Sequence[int] | None = None
+    with_row_id: bool | None = None
+    with_row_address: bool | None = None
+    include_deleted_rows: bool | None = None
+    late_materialization: bool | Sequence[str] | None = None
+    use_stats: bool | None = None
+    scan_in_order: bool | None = None
+    blob_handling: str | None = None
+    batch_readahead: int | None = None
+    fragment_readahead: int | None = None
+    io_buffer_size: int | None = None
+    scan_stats_callback: Callable[[Any], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """What a scan will read and give.
+
+    `fragments` are positions in the manifest. `shared[i]` is the place among `filter_columns` of the i-th field of
+    `projection.columns` when it is read together with the filter's columns; None: it is fetched late. `keys` gives the
+    columns of `order` (and the addresses of their rows), None without an order.
+    """
+
+    projection: Projection
+    fragments: tuple[int, ...]
+    num_fragments_of_version: int
+    predicate: Expr | None = None
+    filter_columns: tuple[Field, ...] = ()
+    filter_virtual: tuple[str, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    shared: tuple[int | None, ...] = ()
+    order: tuple[ColumnOrdering, ...] = ()
+    keys: Projection | None = None
+    limit: int | None = None
+    offset: int = 0
+    batch_rows: int = DEFAULT_BATCH_ROWS
+    batch_size_bytes: int | None = None
+    strict_batch_size: bool = False
+    include_deleted: bool = False
+    stats_callback: Callable[[Any], None] | None = None
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The schema of the result."""
+        return self.projection.schema
+
+    @property
+    def late_columns(self) -> tuple[Field, ...]:
+        """Fields fetched after the filter, for the rows it lets through."""
+        if self.predicate is None:
+            return ()
+        return tuple(field for field, shared in zip(self.projection.columns, self.shared) if shared is None)
+
+    def explain(self, *, verbose: bool = False, pruned: str | None = None) -> str:
+        """The plan as text, the last step first. `pruned` says what statistics rule out, where that was looked up."""
+        lines = [f"Project: {', '.join(self.output_schema.names) or '(no columns)'}"]
+        if self.limit is not None or self.offset:
+            lines.append(f"Limit: skip={self.offset}, fetch={'all' if self.limit is None else self.limit}")
+        if self.order:
+            lines.append("Sort: " + ", ".join(map(_order_text, self.order)))
+        if self.predicate is not None:
+            late = [field.name for field in self.late_columns]
+            if late:
+                lines.append(f"LateRead: columns=[{', '.join(late)}] of the rows that pass the filter")
+            lines.append(f"Filter: {self.predicate}")
+        scanned = self.filter_columns if self.predicate is not None else self.projection.columns
+        names = ", ".join(field.name for field in scanned)
+        text = f"Scan: columns=[{names}], num_fragments={len(self.fragments)} of {self.num_fragments_of_version}"
+        lines.append(text + (", deleted rows included" if self.include_deleted else ""))
+        if self.bounds:
+            lines.append("Statistics: " + (pruned or " AND ".join(map(_bound_text, self.bounds))))
+        if verbose:
+            lines.append(f"Batches: rows={self.batch_rows}, strict={self.strict_batch_size}")
+            lines.extend(f"Column: {field.name} id={field.id} type={field.data_type}" for field in scanned)
+        return "".join(f"{'  ' * depth}{line}\n" for depth, line in enumerate(lines))
+
+
+def _order_text(ordering: ColumnOrdering) -> str:
+    direction = "ASC" if ordering.ascending else "DESC"
+    return f"{ordering.column_name} {direction} NULLS {'FIRST' if ordering.nulls_first else 'LAST'}"
+
+
+def _bound_text(bound: Bound) -> str:
+    if bound.op in ("is_null", "is_not_null"):
+        return f"{bound.column} {bound.op.replace('_', ' ').upper()}"
+    return f"{bound.column} {bound.op.upper()} {bound.value}"
+
+
+def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
+    """Check the options and work out what to read.
+
+    Raises InvalidInputError for options out of range, ColumnNotFoundError, InvalidSqlError; TypeError for arguments of
+    a wrong type.
+    """
+    schema = version.schema
+    projection = _project(schema, options)
+    order = tuple(map(_ordering, options.order_by or ()))
+    include_deleted = bool(options.include_deleted_rows)
+    if include_deleted and "_rowid" not in projection.virtual:
+        raise InvalidInputError("include_deleted_rows is set but with_row_id is false")
+    predicate = None if options.filter is None else resolve_filter(schema, options.filter)
+    filter_columns, filter_virtual = _filter_columns(schema, predicate)
+    if predicate is not None:
+        # What is wanted early is read with the filter's columns, in one go.
+        filter_columns = _unique([*filter_columns, *_early(projection.columns, options.late_materialization)])
+    return ScanPlan(
+        projection=projection,
+        fragments=_fragment_positions(version, options.fragments),
+        num_fragments_of_version=len(version.manifest.fragments),
+        predicate=predicate,
+        filter_columns=filter_columns,
+        filter_virtual=filter_virtual,
+        bounds=() if predicate is None or options.use_stats is False else tuple(bounds(predicate)),
+        shared=tuple(_place_of(field, filter_columns) for field in projection.columns),
+        order=order,
+        keys=_keys(schema, order),
+        limit=_row_count("limit", options.limit),
+        offset=_row_count("offset", options.offset) or 0,
+        batch_rows=_batch_rows(options.batch_size),
+        batch_size_bytes=_batch_bytes(options.batch_size_bytes),
+        strict_batch_size=bool(options.strict_batch_size),
+        include_deleted=include_deleted,
+        stats_callback=options.scan_stats_callback,
+    )
+
+
+def _project(schema: Schema, options: ScanOptions) -> Projection:
+    if options.blob_handling not in _BLOB_HANDLING:
+        known = ", ".join(sorted(name for name in _BLOB_HANDLING if name is not None))
+        raise InvalidInputError(f"Invalid blob_handling: {options.blob_handling}. Expected one of: {known}")
+    as_bytes = _BLOB_HANDLING[options.blob_handling]
+    virtual = (("_rowid", options.with_row_id), ("_rowaddr", options.with_row_address))
+    add = [name for name, wanted in virtual if wanted]
+    columns = options.columns
+    if isinstance(columns, Mapping):
+        return project_mapping(schema, columns, add=add, blobs_as_bytes=as_bytes)
+    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
+        raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
+    return project_list(schema, columns, add=add, blobs_as_bytes=as_bytes)
+
+
+def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
+    if isinstance(key, str):
+        return ColumnOrdering(key)
+    name = getattr(key, "column_name", None)
+    if not isinstance(name, str):
+        raise TypeError(f"order_by takes names and ColumnOrdering, not {type(key).__name__}")
+    return ColumnOrdering(name, bool(key.ascending), bool(key.nulls_first))
+
+
+def _keys(schema: Schema, order: Sequence[ColumnOrdering]) -> Projection | None:
+    if not order:
+        return None
+    names = [ordering.column_name for ordering in order]
+    return project_list(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS])
+
+
+def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[Field]:
+    """What `late_materialization` wants read before the filter is known.
+
+    Left to itself everything is late: how to fetch a column, as a range or row by row, is decided for each window when
+    the number of matches is known, so that being late costs nothing.
+    """
+    if late is None or late is True:
+        return []
+    if late is False:
+        return list(columns)
+    if isinstance(late, str) or not isinstance(late, Sequence):
+        raise TypeError(f"late_materialization must be a bool or a list of columns, got {type(late)}")
+    return [field for field in columns if field.name not in late]
+
+
+# --- filter ----------------------------------------------------------------------------------------------------------
+
+
+def resolve_filter(schema: Schema, predicate: Filter) -> Expr:
+    """The predicate as an expression. Raises InvalidSqlError, ColumnNotFoundError; TypeError for any other object."""
+    if isinstance(predicate, str):
+        return parse_predicate(predicate, evaluation_schema(schema))
+    if isinstance(predicate, pc.Expression):
+        return from_arrow_expression(predicate, evaluation_schema(schema))
+    if isinstance(predicate, Expr):
+        return predicate
+    raise TypeError(f"a filter is SQL text or a pyarrow expression, not {type(predicate).__name__}")
+
+
+def _filter_columns(schema: Schema, predicate: Expr | None) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+    if predicate is None:
+        return (), ()
+    names = columns_of(predicate)
+    virtual = tuple(name for name in names if name in VIRTUAL)
+    return read_set(schema, [name for name in names if name not in VIRTUAL], blobs_as_bytes=True), virtual
+
+
+def _unique(fields: Sequence[Field]) -> tuple[Field, ...]:
+    # An early column that the filter reads a part of replaces that part: it comes later and holds more.
+    return tuple({field.id: field for field in fields}.values())
+
+
+def _place_of(field: Field, fields: Sequence[Field]) -> int | None:
+    return next((place for place, other in enumerate(fields) if other is field), None)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _fragment_positions(version: TableVersion, ids: Sequence[int] | None) -> tuple[int, ...]:
+    fragments = version.manifest.fragments
+    if ids is None:
+        return tuple(range(len(fragments)))
+    positions: list[int] = []
+    for each in ids:
+        position = fragments.position(_integer("fragments", each))
+        if position is None:
+            raise InvalidInputError(f"version {version.version} has no fragment {each}")
+        positions.append(position)
+    return tuple(positions)
+
+
+def _row_count(name: str, value: int | None) -> int | None:
+    if value is None:
+        return None
+    count = _integer(name, value)
+    if count < 0:
+        raise InvalidInputError(f"{name.capitalize()} must be non-negative")
+    if count > _MAX_ROWS:
+        raise OutOfRangeError(f"{name} {count} does not fit 63 bits")
+    return count
+
+
+def _batch_rows(value: int | None) -> int:
+    if value is None:
+        return DEFAULT_BATCH_ROWS
+    rows = _integer("batch_size", value)
+    if rows < 0:
+        raise OutOfRangeError(f"batch_size must not be negative, got {rows}")
+    if not 1 <= rows <= _MAX_BATCH_ROWS:
+        raise InvalidInputError(f"batch_size must be between 1 and {_MAX_BATCH_ROWS}, got {rows}")
+    return rows
+
+
+def _batch_bytes(value: int | None) -> int | None:
+    if value is None:
+        return None
+    size_bytes = _integer("batch_size_bytes", value)
+    if size_bytes <= 0:
+        raise InvalidInputError(f"batch_size_bytes must be positive, got {size_bytes}")
+    return size_bytes
+
+
+def _integer(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None

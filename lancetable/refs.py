@@ -1,0 +1,82 @@
+"""Tags: names for versions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lancetable.errors import InvalidInputError, RefNotFoundError
+from lancetable.format.refs import TagContents, parse_time
+from lancetable.ops import refs
+from lancetable.types import Reference, Tag
+
+if TYPE_CHECKING:
+    from lancetable.dataset import LanceDataset
+
+__all__ = ["Tags"]
+
+
+class Tags:
+    """The tags of a table. A tagged version survives every cleanup until the tag is deleted.
+
+    Names consist of letters, digits, ".", "-" and "_"; others raise InvalidRefError.
+    """
+
+    def __init__(self, dataset: LanceDataset) -> None:
+        self._dataset = dataset
+
+    def list(self) -> dict[str, Tag]:
+        """All tags by name."""
+        return {name: public_tag(tag) for name, tag in refs.list_tags(self._dataset.table_version).items()}
+
+    def list_ordered(self, order: str | None = None) -> list[tuple[str, Tag]]:
+        """All tags by the number of their version: "desc" (the default) or "asc"; equal ones by name.
+
+        Raises InvalidInputError for another order.
+        """
+        if order not in (None, "asc", "desc"):
+            raise InvalidInputError(f"Invalid sort order {order!r}. Valid values are: asc, desc")
+        in_name_order = sorted(self.list().items())
+        return sorted(in_name_order, key=lambda item: item[1]["version"], reverse=order != "asc")
+
+    def create(self, tag: str, reference: Reference | None = None) -> None:
+        """Tag a version, the one this dataset is at by default.
+
+        `reference` is a version number, the name of another tag, or (branch, version). Raises AlreadyExistsError for a
+        name in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for the name.
+        """
+        refs.create_tag(self._dataset.table_version, tag, reference)
+
+    def update(self, tag: str, reference: Reference | None = None) -> None:
+        """Move an existing tag. Raises RefNotFoundError if it does not exist, else as `create`."""
+        refs.update_tag(self._dataset.table_version, tag, reference)
+
+    def delete(self, tag: str) -> None:
+        """Remove a tag; its version stays. Raises RefNotFoundError if there is none."""
+        refs.delete_tag(self._dataset.table_version, tag)
+
+    def get_version(self, tag: str) -> int:
+        """The version a tag names. Raises RefNotFoundError if there is none."""
+        found = refs.list_tags(self._dataset.table_version).get(tag)
+        if found is None:
+            raise RefNotFoundError(f"Ref not found error: tag {tag} does not exist", ref=tag)
+        return found.version
+
+    def replace_metadata(self, tag: str, metadata: dict[str, str]) -> None:
+        """Give a tag other key/values. Raises RefNotFoundError if there is none."""
+        refs.replace_tag_metadata(self._dataset.table_version, tag, metadata)
+
+    def __repr__(self) -> str:
+        told = [f"{name}={tag['version']}" for name, tag in sorted(self.list().items())]
+        return f"Tags({', '.join(told)})"
+
+
+def public_tag(tag: TagContents) -> Tag:
+    """A tag as users see it."""
+    return Tag(
+        branch=tag.branch,
+        version=tag.version,
+        created_at=None if tag.created_at is None else parse_time(tag.created_at),
+        updated_at=None if tag.updated_at is None else parse_time(tag.updated_at),
+        manifest_size=tag.manifest_size_bytes,
+        metadata=dict(tag.metadata),
+    )

@@ -1,0 +1,384 @@
+"""Scans: what to read, in which order, and in which form to hand it out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from lancetable import scope
+from lancetable.errors import InvalidInputError, OutOfRangeError
+from lancetable.ops.count import count_rows
+from lancetable.ops.scan import execute_scan, scan_table
+from lancetable.ops.scan_plan import ScanOptions, ScanPlan, plan_scan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lancetable.dataset import LanceDataset
+    from lancetable.fragment import LanceFragment
+    from lancetable.table.version import TableVersion
+    from lancetable.types import Columns, Filter
+
+__all__ = ["ColumnOrdering", "LanceScanner", "ScannerBuilder"]
+
+BLOB_HANDLING = ("all_binary", "blobs_descriptions", "all_descriptions")
+BLOB_MODES = {"lazy": "blobs_descriptions", "bytes": "all_binary", "descriptions": "all_descriptions"}
+
+
+@dataclass
+class ColumnOrdering:
+    """One sort key of `order_by`: a column name or dotted path, the direction, and where nulls go."""
+
+    column_name: str
+    ascending: bool = True
+    nulls_first: bool = False
+
+
+class LanceScanner(pads.Scanner):
+    """A scan that is described but not run; each of its reading methods runs it anew.
+
+    Made by `LanceDataset.scanner` or `ScannerBuilder.to_scanner`. Names and types in `columns`, `filter` and `order_by`
+    are checked when the scan is first planned, not when the scanner is made.
+    """
+
+    def __init__(self, scanner: ScanOptions, dataset: LanceDataset, snapshot: TableVersion | None = None) -> None:
+        self._options = scanner
+        self._dataset = dataset
+        self._version = dataset.table_version if snapshot is None else snapshot
+        self._plan: ScanPlan | None = None
+
+    def _planned(self) -> ScanPlan:
+        if self._plan is None:
+            self._plan = plan_scan(self._version, self._options)
+        return self._plan
+
+    def __repr__(self) -> str:
+        told = [f"{name}={value!r}" for name, value in vars_of(self._options) if value is not None and value is not False]
+        return f"LanceScanner({self._version.uri!r}, version={self._version.version}, {', '.join(told)})"
+
+    def to_table(self) -> pa.Table:
+        """Read all rows.
+
+        Raises InvalidSqlError, ColumnNotFoundError or InvalidInputError for a scan that cannot be planned,
+        CorruptFileError, NotFoundError or StoreError for files that cannot be read.
+        """
+        return scan_table(self._version, self._planned())
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Stream the rows; memory stays bounded. Errors as in `to_table`, those of planning at the call."""
+        return execute_scan(self._version, self._planned())
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Stream the rows through an Arrow reader."""
+        plan = self._planned()
+        return pa.RecordBatchReader.from_batches(plan.output_schema, execute_scan(self._version, plan))
+
+    def to_pandas(self, *, blob_mode: str = "lazy", **kwargs: Any) -> pd.DataFrame:
+        """Read all rows into a pandas frame; `kwargs` go to `pyarrow.Table.to_pandas`.
+
+        `blob_mode` is "bytes" or "descriptions" for blob columns; "lazy" file objects are not built yet and refused
+        when the result has a blob column.
+        """
+        if blob_mode not in BLOB_MODES:
+            raise InvalidInputError(f"blob_mode must be one of {sorted(BLOB_MODES)}, not {blob_mode!r}")
+        scanner = self
+        if self._options.blob_handling is None and has_blobs(self._version, self._options):
+            if blob_mode == "lazy":
+                raise scope.unsupported("lazy blob files", planned=True, name="blob_mode='lazy'")
+            options = replace(self._options, blob_handling=BLOB_MODES[blob_mode])
+            scanner = LanceScanner(options, self._dataset, self._version)
+        return scanner.to_table().to_pandas(**kwargs)
+
+    def scan_batches(self) -> Iterator[pads.TaggedRecordBatch]:
+        """Stream the batches, each with the fragment it comes from."""
+        wanted = self._options.fragments
+        for fragment in self._dataset.checkout_version(self._version.version).get_fragments():
+            if wanted is None or fragment.fragment_id in wanted:
+                options = replace(self._options, fragments=[fragment.fragment_id])
+                for batch in execute_scan(self._version, plan_scan(self._version, options)):
+                    yield pads.TaggedRecordBatch(batch, fragment)
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first `num_rows` rows."""
+        limit = check_count("num_rows", num_rows)
+        if self._options.limit is not None:
+            limit = min(limit, self._options.limit)
+        return scan_table(self._version, plan_scan(self._version, replace(self._options, limit=limit)))
+
+    def count_rows(self) -> int:
+        """Number of rows that the scan yields."""
+        options = self._options
+        if options.limit is None and options.offset is None and not options.include_deleted_rows:
+            return count_rows(self._version, options.filter, options.fragments)
+        return sum(batch.num_rows for batch in self.to_batches())
+
+    def explain_plan(self, verbose: bool = False) -> str:
+        """The plan as text; nothing but metadata is read. `verbose` adds the row ranges left after pruning."""
+        return self._planned().explain(verbose)
+
+    def analyze_plan(self, count_rows: bool = False) -> str:
+        """Run the scan and return its plan with what was read: requests, bytes and rows."""
+        counted: list[Any] = []
+        options = replace(self._options, scan_stats_callback=counted.append)
+        plan = plan_scan(self._version, options)
+        rows = sum(batch.num_rows for batch in execute_scan(self._version, plan))
+        lines = [plan.explain(True), f"output_rows={rows}"]
+        for stats in counted:
+            lines.append(f"iops={stats.iops}, requests={stats.requests}, bytes_read={stats.bytes_read}")
+            lines.extend(f"{name}={value}" for name, value in sorted(stats.all_counts.items()))
+        return "\n".join(lines)
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """Schema of the rows that the scan yields."""
+        return self._planned().output_schema
+
+    @property
+    def dataset_schema(self) -> pa.Schema:
+        """Schema of the table."""
+        return self._version.schema.to_arrow()
+
+    @staticmethod
+    def from_dataset(*args: Any, **kwargs: Any) -> NoReturn:
+        """Not available: use `LanceDataset.scanner`."""
+        raise scope.unsupported("use LanceDataset.scanner", planned=False, name="LanceScanner.from_dataset")
+
+    @staticmethod
+    def from_fragment(*args: Any, **kwargs: Any) -> NoReturn:
+        """Not available: use `LanceFragment.scanner`."""
+        raise scope.unsupported("use LanceFragment.scanner", planned=False, name="LanceScanner.from_fragment")
+
+    @staticmethod
+    def from_batches(*args: Any, **kwargs: Any) -> NoReturn:
+        """Not available: batches are no table."""
+        raise scope.unsupported("scanning plain batches", planned=False, name="LanceScanner.from_batches")
+
+    def take(self, indices: Any) -> pa.Table:
+        """Not available: use `LanceDataset.take`."""
+        raise scope.unsupported("use LanceDataset.take", planned=False, name="LanceScanner.take")
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows as an Arrow C stream, for any library that reads those."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a LanceScanner does not pickle; pickle its dataset and make the scanner there")
+
+
+@scope.fill_gaps(scope.SCANNER_BUILDER)
+class ScannerBuilder:
+    """Collects what a scan should do; each method returns the builder, `to_scanner` ends the chain.
+
+    >>> ScannerBuilder(ds).columns(["id"]).filter("id > 3").limit(10).to_scanner().to_table()  # doctest: +SKIP
+    """
+
+    def __init__(self, ds: LanceDataset) -> None:
+        self._dataset = ds
+        self._values: dict[str, Any] = {}
+        self.apply_defaults(ds.default_scan_options)
+
+    def apply_defaults(self, default_opts: dict[str, Any]) -> ScannerBuilder:
+        """Call the method of each key with its value. Raises InvalidInputError for an unknown key."""
+        for name, value in (default_opts or {}).items():
+            setter = SETTERS.get(name)
+            if setter is None:
+                raise InvalidInputError(f"Unknown option {name}")
+            getattr(self, setter)(value)
+        return self
+
+    def columns(self, cols: Columns | None = None) -> ScannerBuilder:
+        """Column names (dotted paths for nested fields) or `{name: sql expression}`; None means all."""
+        if cols is None or isinstance(cols, dict):
+            self._values["columns"] = cols
+        elif isinstance(cols, str):
+            raise TypeError("columns must be a list of names or a dict of expressions, got a single string")
+        else:
+            self._values["columns"] = list(cols)
+        return self
+
+    def filter(self, filter: Filter | None) -> ScannerBuilder:
+        """A SQL condition or a pyarrow expression; checked when the scan is planned."""
+        if filter is not None and not isinstance(filter, (str, pc.Expression)):
+            if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
+                raise scope.unsupported("search queries", planned=False, name="argument filter")
+            raise TypeError(f"filter must be SQL text or a pyarrow expression, got {type(filter).__name__}")
+        self._values["filter"] = filter
+        return self
+
+    def limit(self, n: int | None = None) -> ScannerBuilder:
+        """At most `n` rows, after filter and order. Raises InvalidInputError below zero."""
+        self._values["limit"] = None if n is None else check_count("Limit", n)
+        return self
+
+    def offset(self, n: int | None = None) -> ScannerBuilder:
+        """Skip the first `n` rows, after filter and order. Raises InvalidInputError below zero."""
+        self._values["offset"] = None if n is None else check_count("Offset", n)
+        return self
+
+    def order_by(self, orderings: list[ColumnOrdering | str] | None) -> ScannerBuilder:
+        """Sort by these columns, the first one most significant; a plain name sorts ascending with nulls last."""
+        if orderings is None:
+            self._values["order_by"] = None
+            return self
+        if isinstance(orderings, (str, ColumnOrdering)):
+            orderings = [orderings]
+        keys = [ColumnOrdering(key) if isinstance(key, str) else key for key in orderings]
+        if not all(isinstance(key, ColumnOrdering) for key in keys):
+            raise TypeError("order_by takes column names and ColumnOrdering objects")
+        self._values["order_by"] = keys
+        return self
+
+    def batch_size(self, batch_size: int | None) -> ScannerBuilder:
+        """Rows per batch, at most."""
+        return self._count("batch_size", batch_size)
+
+    def batch_size_bytes(self, batch_size_bytes: int | None) -> ScannerBuilder:
+        """Bytes per batch, about."""
+        return self._count("batch_size_bytes", batch_size_bytes)
+
+    def batch_readahead(self, nbatches: int | None = None) -> ScannerBuilder:
+        """How many batches to decode ahead."""
+        return self._count("batch_readahead", nbatches)
+
+    def fragment_readahead(self, nfragments: int | None = None) -> ScannerBuilder:
+        """How many fragments to have in flight."""
+        return self._count("fragment_readahead", nfragments)
+
+    def io_buffer_size(self, io_buffer_size: int | None) -> ScannerBuilder:
+        """Bytes to read ahead, at most."""
+        return self._count("io_buffer_size", io_buffer_size)
+
+    def scan_in_order(self, scan_in_order: bool | None = True) -> ScannerBuilder:
+        """Yield rows in table order (the default)."""
+        return self._set("scan_in_order", scan_in_order)
+
+    def strict_batch_size(self, strict_batch_size: bool | None = False) -> ScannerBuilder:
+        """Make every batch but the last exactly `batch_size` rows, by copying where needed."""
+        return self._set("strict_batch_size", strict_batch_size)
+
+    def with_fragments(self, fragments: Iterable[LanceFragment] | None) -> ScannerBuilder:
+        """Scan these fragments only. Raises TypeError for anything but LanceFragment objects."""
+        if fragments is None:
+            return self._set("fragments", None)
+        fragments = list(fragments)
+        for fragment in fragments:
+            if not isinstance(fragment, pads.Fragment) or not hasattr(fragment, "fragment_id"):
+                raise TypeError(f"fragments must be an iterable of LanceFragment, got {type(fragment)} in it")
+        return self._set("fragments", [fragment.fragment_id for fragment in fragments])
+
+    def with_row_id(self, with_row_id: bool | None = True) -> ScannerBuilder:
+        """Add the column `_rowid` (uint64)."""
+        return self._set("with_row_id", with_row_id)
+
+    def with_row_address(self, with_row_address: bool | None = True) -> ScannerBuilder:
+        """Add the column `_rowaddr` (uint64): fragment id in the upper, row offset in the lower 32 bits."""
+        return self._set("with_row_address", with_row_address)
+
+    def include_deleted_rows(self, flag: bool | None) -> ScannerBuilder:
+        """Also yield deleted rows, with a null `_rowid`; `_rowid` must be among the columns."""
+        return self._set("include_deleted_rows", flag)
+
+    def late_materialization(self, late_materialization: bool | list[str] | None) -> ScannerBuilder:
+        """Whether columns that the filter does not need are read for matching rows only: all, none or those named."""
+        return self._set("late_materialization", late_materialization)
+
+    def blob_handling(self, blob_handling: str | None) -> ScannerBuilder:
+        """How blob columns come: "blobs_descriptions" (default), "all_descriptions" or "all_binary"."""
+        if blob_handling is not None and blob_handling not in BLOB_HANDLING:
+            raise InvalidInputError(f"blob_handling must be one of {list(BLOB_HANDLING)}, not {blob_handling!r}")
+        return self._set("blob_handling", blob_handling)
+
+    def use_stats(self, use_stats: bool | None = True) -> ScannerBuilder:
+        """Whether the statistics in data files may be used to skip rows; never changes the result."""
+        return self._set("use_stats", use_stats)
+
+    def scan_stats_callback(self, callback: Callable[[Any], None] | None) -> ScannerBuilder:
+        """Called once with a `ScanStatistics` when the scan has ended."""
+        return self._set("scan_stats_callback", callback)
+
+    def use_scalar_index(self, use_scalar_index: bool | None = True) -> ScannerBuilder:
+        """Accepted for compatibility: no index is ever used."""
+        return self
+
+    def prefilter(self, prefilter: bool | None) -> ScannerBuilder:
+        """Accepted for compatibility: it orders filter and vector search, and there is no search."""
+        return self
+
+    def disable_scoring_autoprojection(self, disable: bool | None = True) -> ScannerBuilder:
+        """Accepted for compatibility: it concerns the scores of searches."""
+        return self
+
+    def fast_search(self, flag: bool | None) -> ScannerBuilder:
+        """Refused when set: it leaves out what no index covers."""
+        scope.reject("index search", planned=False, fast_search=flag)
+        return self
+
+    def with_index_segments(self, index_segments: Iterable[Any] | None) -> ScannerBuilder:
+        """Refused when given: no index is ever used."""
+        scope.reject("index search", planned=False, index_segments=index_segments)
+        return self
+
+    def row_addr_prefilter(self, allowlist: bytes | None = None, blocklist: bytes | None = None) -> ScannerBuilder:
+        """Refused when given: it belongs to index search."""
+        scope.reject("row address lists", planned=False, row_addr_allowlist=allowlist, row_addr_blocklist=blocklist)
+        return self
+
+    def to_scanner(self) -> LanceScanner:
+        """End the chain."""
+        options = ScanOptions(**{name: value for name, value in self._values.items() if value is not None})
+        return LanceScanner(options, self._dataset)
+
+    def _set(self, name: str, value: Any) -> ScannerBuilder:
+        self._values[name] = value
+        return self
+
+    def _count(self, name: str, value: int | None) -> ScannerBuilder:
+        self._values[name] = None if value is None else check_count(name, value)
+        return self
+
+
+# Keys of default_scan_options and arguments of `scanner`: the builder's method of each.
+SETTERS = {
+    name: name
+    for name in (
+        "columns filter limit offset order_by batch_size batch_size_bytes batch_readahead fragment_readahead "
+        "io_buffer_size scan_in_order strict_batch_size with_row_id with_row_address include_deleted_rows "
+        "late_materialization blob_handling use_stats scan_stats_callback use_scalar_index prefilter fast_search "
+        "disable_scoring_autoprojection"
+    ).split()
+} | {"fragments": "with_fragments", "index_segments": "with_index_segments"}
+
+
+def check_count(name: str, value: Any) -> int:
+    """A count as an int. Raises TypeError for no integer, InvalidInputError below zero, OutOfRangeError from 2^63."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    number = value.__index__()
+    if number < 0:
+        raise InvalidInputError(f"{name} must be non-negative, got {number}")
+    if number >= 2**63:
+        raise OutOfRangeError(f"{name} must be below 2^63, got {number}")
+    return int(number)
+
+
+def has_blobs(version: TableVersion, options: ScanOptions) -> bool:
+    """Whether a blob column is among the columns read."""
+    schema = version.schema
+    if options.columns is None:
+        return any(field.is_blob for field in schema.walk())
+    named = options.columns.values() if isinstance(options.columns, dict) else options.columns
+    fields = [schema.field(name) for name in named if isinstance(name, str)]
+    return any(inner.is_blob for field in fields if field is not None for inner in field.walk())
+
+
+def vars_of(options: ScanOptions) -> list[tuple[str, Any]]:
+    """(name, value) of each option that differs from its default."""
+    default = ScanOptions()
+    names = ScanOptions.__dataclass_fields__
+    return [(name, getattr(options, name)) for name in names if getattr(options, name) != getattr(default, name)]

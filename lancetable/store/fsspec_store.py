@@ -1,0 +1,494 @@
+"""Any file system of fsspec as a store.
+
+It reads everything that fsspec reads. It creates nothing exclusively: `mode="create"` is a check followed by a write
+in most file systems, and some servers ignore the condition, so `conditional_create` is "none" and committing is
+refused unless the caller takes care of it (see handlers/choose.py).
+
+Rules that keep fsspec honest: arguments by keyword only (the order of `start` and `end` differs between classes), no
+listing caches, no shared instances, no negative and no empty ranges, the length of every reply checked, and a new
+instance after a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
+from lancetable.store.base import (
+    EMPTY,
+    ByteRange,
+    Capabilities,
+    Durability,
+    ObjectMeta,
+    PutOutcome,
+    check_range,
+    missing,
+    short_read,
+)
+from lancetable.store.ranges import merge_ranges, split_reply
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+    from lancetable.store.base import ObjectStore
+
+__all__ = ["FsspecStore", "FsspecWriter", "open_fsspec", "wrap_fsspec"]
+
+_FIRST_READ_BYTES = 1 << 20
+_BLOCK_BYTES = 8 << 20
+_DELETE_BATCH = 1000
+
+# Stores where a write shows the whole object or nothing, and where directories do not exist.
+_OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2", "oci", "memory"))
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_OWN_OPTIONS = frozenset(("fsync", "mmap", "unsafe_single_writer"))
+_SECRET_WORDS = ("key", "secret", "token", "password", "passwd", "sas", "connection_string", "credential", "auth")
+
+
+class FsspecStore:
+    """One fsspec file system: made from a protocol and options, or handed in by the caller."""
+
+    __slots__ = ("_file_system", "_given", "_made_directories", "_options", "_pid", "_protocol", "capabilities")
+    capabilities: Capabilities
+
+    def __init__(self, protocol: str, options: Mapping[str, Any], given: Any = None) -> None:
+        self._protocol = protocol
+        self._options = dict(options)
+        self._given = given
+        self._file_system: Any = None
+        self._pid = -1
+        self._made_directories: set[str] = set()
+        self.capabilities = Capabilities(conditional_create="none", ordered_list=False, durable=True, local=False)
+
+    @property
+    def scheme(self) -> str:
+        """The protocol."""
+        return self._protocol
+
+    @property
+    def file_system(self) -> Any:
+        """The fsspec instance of this process."""
+        if self._pid != os.getpid():
+            if self._given is not None and self._pid == -1:
+                self._file_system = self._given
+            elif self._given is not None:
+                # An instance with a connection or an event loop does not survive a fork.
+                made_with = getattr(self._given, "storage_args", ()), getattr(self._given, "storage_options", {})
+                self._file_system = type(self._given)(*made_with[0], **made_with[1], skip_instance_cache=True)
+            else:
+                self._file_system = _construct(self._protocol, self._options)
+            self._pid = os.getpid()
+        return self._file_system
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FsspecStore, (self._protocol, self._options, self._given)
+
+    def __repr__(self) -> str:
+        shown = {name: "***" if _is_secret(name) else value for name, value in self._options.items()}
+        return f"FsspecStore({self._protocol!r}, {shown!r})"
+
+    def uri(self, path: str) -> str:
+        """Protocol and path; neither holds credentials."""
+        return f"{self._protocol}://{path.lstrip('/') if self._protocol in _OBJECT_STORES else path}"
+
+    # ---- reading ----------------------------------------------------------------------------------------------
+
+    def read(self, path: str, start: int, end: int) -> memoryview:
+        """One ranged request. See ObjectStore."""
+        if not 0 <= start < end:
+            check_range(path, start, end)
+            return EMPTY
+        return self._fetch(path, [ByteRange(start, end)])[0]
+
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        """Merged ranges, as many at once as the file system allows. See ObjectStore."""
+        for start, end in ranges:
+            check_range(path, start, end)
+        requests = merge_ranges(ranges)
+        return split_reply(ranges, requests, self._fetch(path, requests)) if requests else [EMPTY] * len(ranges)
+
+    def read_all(self, path: str, size: int | None = None) -> memoryview:
+        """One request where the size is known or small. See ObjectStore."""
+        if size is not None:
+            return self.read(path, 0, size)
+        try:
+            # The end lies beyond small objects on purpose: that way their size need not be asked for.
+            first = bytes(self.file_system.cat_file(path, start=0, end=_FIRST_READ_BYTES))
+        except FileNotFoundError as error:
+            raise missing(path) from error
+        except Exception as error:
+            if self.find(path) == 0:  # some servers refuse every range of an empty object
+                return EMPTY
+            raise self._failure(error, path) from error
+        if len(first) < _FIRST_READ_BYTES:
+            return memoryview(first)
+        rest = self.read(path, _FIRST_READ_BYTES, max(self.size(path), _FIRST_READ_BYTES))
+        return memoryview(b"".join((first, rest)))
+
+    def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
+        """One request where the size is known, else two. See ObjectStore."""
+        if size is None:
+            size = self.size(path)
+        return self.read(path, max(size - length, 0), size), size
+
+    def size(self, path: str) -> int:
+        """Bytes in the object. Raises NotFoundError."""
+        found = self.find(path)
+        if found is None:
+            raise missing(path)
+        return found
+
+    def find(self, path: str) -> int | None:
+        """Bytes in the object, or None. See ObjectStore."""
+        try:
+            self._forget_listing(path)
+            facts = self.file_system.info(path)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._failure(error, path) from error
+        if facts.get("type") == "directory" or facts.get("size") is None:
+            return None
+        return int(facts["size"])
+
+    def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
+        """One reply of exactly the right length for each request."""
+        replies: list[Any]
+        try:
+            if len(requests) == 1:
+                replies = [self._cat(path, requests[0])]
+            else:
+                starts, ends = [r.start for r in requests], [r.end for r in requests]
+                replies = self.file_system.cat_ranges([path] * len(requests), starts, ends, on_error="return")
+        except Exception as error:
+            raise self._failure(error, path) from error
+        result = []
+        for request, reply in zip(requests, replies):
+            if isinstance(reply, Exception):
+                raise self._failure(reply, path) from reply
+            if len(reply) != request.end - request.start:
+                # Connections break in the middle of a reply; a file that is too short is short twice.
+                try:
+                    reply = self._cat(path, request)
+                except Exception as error:
+                    raise self._failure(error, path) from error
+            if len(reply) != request.end - request.start:
+                raise short_read(path, request.start, request.end, len(reply))
+            result.append(memoryview(bytes(reply)))
+        return result
+
+    def _cat(self, path: str, request: ByteRange) -> Any:
+        try:
+            return self.file_system.cat_file(path, start=request.start, end=request.end)
+        except FileNotFoundError:
+            raise
+        except Exception:
+            # A range that begins behind the end is an error on some stores and an empty reply on others.
+            size = self.find(path)
+            if size is not None and request.end > size:
+                raise short_read(path, request.start, request.end, max(size - request.start, 0)) from None
+            raise
+
+    # ---- writing ----------------------------------------------------------------------------------------------
+
+    def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
+        """One upload; a temporary file and a move where an upload could be seen half done. See ObjectStore."""
+        try:
+            if self._protocol in _OBJECT_STORES:
+                self.file_system.pipe_file(path, bytes(data))
+                return
+            temporary = self._temporary(path)
+            try:
+                self.file_system.pipe_file(temporary, bytes(data))
+                self._move(temporary, path)
+            except BaseException:
+                self._remove_quietly(temporary)
+                raise
+        except Exception as error:
+            raise self._failure(error, path) from error
+
+    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
+        """Refused: nothing here creates an object exactly once."""
+        raise UnsupportedFeatureError(
+            f"{self._protocol}:// cannot create an object only where none exists", feature="conditional create"
+        )
+
+    def open_writer(self, path: str) -> FsspecWriter:
+        """Stream through fsspec's own buffered file. See ObjectStore."""
+        return FsspecWriter(self, path)
+
+    def sync(self, prefix: str = "") -> None:
+        """Nothing is deferred here."""
+
+    # ---- listing and removing ---------------------------------------------------------------------------------
+
+    def list_names(
+        self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
+    ) -> list[ObjectMeta]:
+        """One listing of the whole directory. See ObjectStore."""
+        try:
+            self._forget_listing(prefix)
+            entries = self.file_system.ls(prefix, detail=True)
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            return []
+        except Exception as error:
+            raise self._failure(error, prefix) from error
+        result = []
+        for entry in entries:
+            full = str(entry["name"])
+            name = full.rstrip("/").rpartition("/")[2]
+            if entry.get("type") == "directory" or _same_path(full, prefix):
+                continue
+            if start_after is None or name > start_after:
+                result.append(_meta(entry, name))
+        result.sort(key=lambda meta: meta.name)
+        return result if limit is None else result[:limit]
+
+    def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
+        """One recursive listing. See ObjectStore."""
+        try:
+            self._forget_listing(prefix)
+            entries = self.file_system.find(prefix, detail=True)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._failure(error, prefix) from error
+        root = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        for full in sorted(entries):
+            name = full.lstrip("/")
+            if name.startswith(root):
+                yield _meta(entries[full], name[len(root) :])
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Batches where the file system has them. See ObjectStore."""
+        waiting = list(paths)
+        batched = self._protocol in _OBJECT_STORES and self._protocol != "memory"
+        for at in range(0, len(waiting), _DELETE_BATCH):
+            batch = waiting[at : at + _DELETE_BATCH]
+            try:
+                if batched and len(batch) > 1:
+                    with contextlib.suppress(FileNotFoundError):
+                        self.file_system.rm(batch)
+                        continue
+                for path in batch:
+                    with contextlib.suppress(FileNotFoundError):
+                        self.file_system.rm_file(path)
+            except Exception as error:
+                raise self._failure(error, batch[0]) from error
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Remove a directory. See ObjectStore."""
+        self._made_directories.clear()
+        try:
+            self._forget_listing(prefix)
+            with contextlib.suppress(FileNotFoundError):
+                self.file_system.rm(prefix, recursive=True)
+        except Exception as error:
+            raise self._failure(error, prefix) from error
+
+    # ---- helpers ----------------------------------------------------------------------------------------------
+
+    def _temporary(self, path: str) -> str:
+        """A name next to the final one, in a directory that exists."""
+        directory, _, name = path.rpartition("/")
+        if directory and directory not in self._made_directories:
+            self.file_system.makedirs(directory, exist_ok=True)
+            self._made_directories.add(directory)
+        return f"{directory}/.tmp_{name[:50]}_{uuid4().hex}"
+
+    def _move(self, source: str, target: str) -> None:
+        try:
+            self.file_system.mv(source, target)
+        except FileExistsError:
+            # Some servers rename only to a free name.
+            self.file_system.rm_file(target)
+            self.file_system.mv(source, target)
+
+    def _remove_quietly(self, path: str) -> None:
+        with contextlib.suppress(Exception):
+            self.file_system.rm_file(path)
+
+    def _forget_listing(self, path: str) -> None:
+        if self._given is not None:  # the caller's instance may cache listings; ours does not
+            self.file_system.invalidate_cache(path)
+            self.file_system.invalidate_cache(path.rpartition("/")[0])
+
+    def _failure(self, error: BaseException, path: str) -> LanceError:
+        if isinstance(error, LanceError):
+            return error
+        if isinstance(error, (FileNotFoundError, IsADirectoryError)):
+            return missing(path)
+        text = f"{type(error).__name__}: {error}"
+        for name, value in self._options.items():
+            if _is_secret(name) and isinstance(value, str) and len(value) >= 4:
+                text = text.replace(value, "***")
+        return StoreError(f"{self.uri(path)}: {text}", path=path)
+
+
+class FsspecWriter:
+    """One object on its way through fsspec's buffered file, which uploads it in parts."""
+
+    __slots__ = ("_file", "_path", "_position", "_store", "_target")
+
+    def __init__(self, store: FsspecStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._position = 0
+        self._file: Any = None
+        try:
+            self._target = path if store.scheme in _OBJECT_STORES else store._temporary(path)
+            self._file = store.file_system.open(self._target, "wb", block_size=_BLOCK_BYTES)
+        except Exception as error:
+            raise store._failure(error, path) from error
+
+    def write(self, data: Buffer) -> None:
+        """See ObjectWriter."""
+        if self._file is None:
+            raise ValueError(f"{self._path}: the writer is closed")
+        view = memoryview(data).cast("B")
+        try:
+            self._file.write(view)
+        except Exception as error:
+            self.abort()
+            raise self._store._failure(error, self._path) from error
+        self._position += len(view)
+
+    def tell(self) -> int:
+        """See ObjectWriter."""
+        return self._position
+
+    def close(self) -> None:
+        """See ObjectWriter."""
+        if self._file is None:
+            return
+        try:
+            self._file.close()
+            if self._target != self._path:
+                self._store._move(self._target, self._path)
+        except Exception as error:
+            self.abort()
+            raise self._store._failure(error, self._path) from error
+        self._file = None
+
+    def abort(self) -> None:
+        """See ObjectWriter."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        if self._target == self._path:
+            with contextlib.suppress(Exception):
+                file.discard()  # the parts that were uploaded
+            file.closed = True  # or the last reference to it would upload the rest
+        else:
+            with contextlib.suppress(Exception):
+                file.close()
+            self._store._remove_quietly(self._target)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def open_fsspec(url: str, scheme: str, storage_options: Mapping[str, Any] | None) -> tuple[ObjectStore, str]:
+    """The store of a URL that fsspec knows, and the path in it.
+
+    Raises InvalidInputError for a scheme that nobody knows, UnsupportedFeatureError where its package is missing.
+    """
+    from fsspec.registry import get_filesystem_class
+
+    _check_known(scheme)
+    try:
+        kind = get_filesystem_class(scheme)
+    except (ImportError, ValueError) as error:
+        raise _not_installed(scheme, error) from error
+    options = {
+        name: value
+        for name, value in (storage_options or {}).items()
+        if name not in _OWN_OPTIONS and not name.startswith("base_")
+    }
+    return FsspecStore(scheme, {**kind._get_kwargs_from_urls(url), **options}), kind._strip_protocol(url).rstrip("/")
+
+
+def wrap_fsspec(file_system: Any, path: str) -> tuple[ObjectStore, str]:
+    """The store of a file system object; the local one is used directly, without fsspec."""
+    from fsspec import AbstractFileSystem
+
+    from lancetable.store.local import LocalStore
+
+    if not isinstance(file_system, AbstractFileSystem):
+        raise InvalidInputError(f"an fsspec file system is expected, not {type(file_system).__name__}")
+    protocol = file_system.protocol if isinstance(file_system.protocol, str) else file_system.protocol[0]
+    inner = file_system._strip_protocol(path).rstrip("/")
+    if protocol in ("file", "local"):
+        return LocalStore(), inner
+    return FsspecStore(protocol, {}, file_system), inner
+
+
+def _check_known(scheme: str) -> None:
+    from fsspec.registry import available_protocols
+
+    known = available_protocols()
+    if scheme not in known:
+        raise InvalidInputError(
+            f"unknown scheme {scheme}://; known are a plain path, file://, memory://, s3://, gs://, az:// and those of "
+            f"fsspec: {', '.join(sorted(known))}"
+        )
+
+
+def _not_installed(scheme: str, error: Exception) -> UnsupportedFeatureError:
+    extra = _EXTRAS.get(scheme)
+    advice = f"pip install 'lancetable[{extra}]'" if extra else str(error)
+    return UnsupportedFeatureError(f"{scheme}:// needs a package that is not installed: {advice}", feature=scheme)
+
+
+def _construct(protocol: str, options: Mapping[str, Any]) -> Any:
+    import fsspec
+
+    try:
+        return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True, **options)
+    except ImportError as error:
+        raise _not_installed(protocol, error) from error
+    except Exception as error:
+        # The text of the cause may repeat options, so only its kind is told.
+        raise StoreError(f"{protocol}:// cannot be opened: {type(error).__name__}") from error
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.lower() for word in _SECRET_WORDS)
+
+
+def _same_path(one: str, other: str) -> bool:
+    return one.strip("/") == other.strip("/")
+
+
+def _meta(entry: Mapping[str, Any], name: str) -> ObjectMeta:
+    size = entry.get("size")
+    return ObjectMeta(name, None if size is None else int(size), _modified(entry))
+
+
+def _modified(entry: Mapping[str, Any]) -> datetime | None:
+    for key in ("LastModified", "last_modified", "updated", "mtime", "modified", "created"):
+        value = entry.get(key)
+        if isinstance(value, datetime):
+            return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        if isinstance(value, (int, float)):
+            return datetime.fromtimestamp(value, timezone.utc)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                return datetime.fromisoformat(value.replace("Z", "+00:00"))
+    return None

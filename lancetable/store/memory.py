@@ -1,0 +1,230 @@
+"""The memory of this process as a store: `memory://` addresses, and tests.
+
+One dictionary for the whole process, so that every `memory://t` means the same table. A forked child sees the state
+at the fork and then goes its own way; another process sees nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from lancetable.errors import CorruptFileError
+from lancetable.store.base import (
+    EMPTY,
+    ByteRange,
+    Capabilities,
+    Durability,
+    ObjectMeta,
+    PutOutcome,
+    check_range,
+    missing,
+    short_read,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+__all__ = ["MemoryStore", "MemoryWriter"]
+
+
+class _Space:
+    """Objects by path. Bytes are never changed in place, so that a reader needs no lock."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, datetime]] = {}
+        self.lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
+        self.lock = threading.Lock()
+
+
+_SHARED = _Space()
+
+
+class MemoryStore:
+    """Objects in a dictionary. `MemoryStore()` is the one behind `memory://`; `MemoryStore.private()` is empty."""
+
+    __slots__ = ("_space", "capabilities")
+    scheme = "memory"
+    capabilities: Capabilities
+
+    def __init__(self) -> None:
+        self._space = _SHARED
+        self.capabilities = Capabilities(conditional_create="native", ordered_list=True, durable=False, local=True)
+
+    @classmethod
+    def private(cls) -> MemoryStore:
+        """A store that nobody else sees. It cannot be pickled."""
+        store = cls()
+        store._space = _Space()
+        return store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._space is not _SHARED:
+            raise TypeError("a private memory store cannot be pickled")
+        return MemoryStore, ()
+
+    def __repr__(self) -> str:
+        return "MemoryStore()" if self._space is _SHARED else "MemoryStore.private()"
+
+    def uri(self, path: str) -> str:
+        """`memory://` and the path."""
+        return f"memory://{path}"
+
+    def read(self, path: str, start: int, end: int) -> memoryview:
+        """See ObjectStore."""
+        return self.read_many(path, (ByteRange(start, end),))[0]
+
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        """Slices of the object. See ObjectStore."""
+        view: memoryview | None = None
+        result = []
+        for start, end in ranges:
+            if not 0 <= start < end:
+                check_range(path, start, end)
+                result.append(EMPTY)
+                continue
+            if view is None:
+                view = memoryview(self._bytes(path))
+            part = view[start:end]
+            if len(part) != end - start:
+                raise short_read(path, start, end, len(part))
+            result.append(part)
+        return result
+
+    def read_all(self, path: str, size: int | None = None) -> memoryview:
+        """See ObjectStore."""
+        data = self._bytes(path)
+        if size is not None and size != len(data):
+            raise CorruptFileError(
+                f"{path}: {size} bytes expected, the object has {len(data)}",
+                path=path,
+                offset=0,
+                expected=size,
+                found=len(data),
+            )
+        return memoryview(data)
+
+    def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
+        """See ObjectStore."""
+        if size is None:
+            size = self.size(path)
+        return self.read(path, max(size - length, 0), size), size
+
+    def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
+        """See ObjectStore."""
+        entry = _entry(data)
+        with self._space.lock:
+            self._space.objects[path] = entry
+
+    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
+        """See ObjectStore."""
+        entry = _entry(data)
+        with self._space.lock:
+            return PutOutcome.WON if self._space.objects.setdefault(path, entry) is entry else PutOutcome.LOST
+
+    def open_writer(self, path: str) -> MemoryWriter:
+        """See ObjectStore."""
+        return MemoryWriter(self, path)
+
+    def sync(self, prefix: str = "") -> None:
+        """Nothing here outlives the process."""
+
+    def list_names(
+        self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
+    ) -> list[ObjectMeta]:
+        """See ObjectStore."""
+        names = (
+            meta
+            for meta in self.list_recursive(prefix)
+            if "/" not in meta.name and (start_after is None or meta.name > start_after)
+        )
+        result = sorted(names)
+        return result if limit is None else result[:limit]
+
+    def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
+        """See ObjectStore."""
+        root = f"{prefix}/" if prefix else ""
+        with self._space.lock:
+            entries = sorted((path, entry) for path, entry in self._space.objects.items() if path.startswith(root))
+        for path, (data, modified) in entries:
+            yield ObjectMeta(path[len(root) :], len(data), modified)
+
+    def size(self, path: str) -> int:
+        """See ObjectStore."""
+        return len(self._bytes(path))
+
+    def find(self, path: str) -> int | None:
+        """See ObjectStore."""
+        entry = self._space.objects.get(path)
+        return None if entry is None else len(entry[0])
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See ObjectStore."""
+        for path in paths:
+            self._space.objects.pop(path, None)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See ObjectStore."""
+        with self._space.lock:
+            for path in [path for path in self._space.objects if path.startswith(prefix + "/")]:
+                del self._space.objects[path]
+
+    def _bytes(self, path: str) -> bytes:
+        entry = self._space.objects.get(path)
+        if entry is None:
+            raise missing(path)
+        return entry[0]
+
+
+class MemoryWriter:
+    """Collects the bytes of one object and puts it at `close`."""
+
+    __slots__ = ("_buffer", "_path", "_store")
+
+    def __init__(self, store: MemoryStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._buffer: bytearray | None = bytearray()
+
+    def write(self, data: Buffer) -> None:
+        """See ObjectWriter."""
+        if self._buffer is None:
+            raise ValueError(f"{self._path}: the writer is closed")
+        self._buffer += memoryview(data).cast("B")
+
+    def tell(self) -> int:
+        """See ObjectWriter."""
+        return len(self._buffer or b"")
+
+    def close(self) -> None:
+        """See ObjectWriter."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            self._store.put(self._path, buffer)
+
+    def abort(self) -> None:
+        """See ObjectWriter."""
+        self._buffer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def _entry(data: Buffer) -> tuple[bytes, datetime]:
+    return bytes(data), datetime.now(timezone.utc)

@@ -1,0 +1,140 @@
+"""From an address to a store.
+
+    /data/t, ./t, ~/t, file:///data/t     LocalStore
+    memory://t                            MemoryStore, shared by the whole process
+    s3:// gs:// az:// sftp:// ...         FsspecStore: whatever fsspec knows
+
+Nothing is contacted here. An address found inside a table never comes this way unless its scheme and authority are
+those of the table: some file systems open a connection as soon as they are constructed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from lancetable.store.base import ObjectStore
+
+__all__ = ["open_store", "option"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(?://|/)")
+_OFF = frozenset(("0", "false", "no", "off"))
+_ON = frozenset(("1", "true", "yes", "on"))
+_local_stores: dict[tuple[bool, bool], LocalStore] = {}
+
+
+def open_store(
+    uri: str | os.PathLike[str] | tuple[Any, str], storage_options: Mapping[str, str] | None = None
+) -> tuple[ObjectStore, str]:
+    """The store of an address, and the path inside it (without a slash at the end).
+
+    `uri` is a path, a URL, or a pair of an fsspec file system and a path in it. A relative path becomes absolute, `~`
+    is the home directory. Raises InvalidInputError for an address that cannot be understood, and
+    UnsupportedFeatureError for a store that this release, or this installation, lacks.
+    """
+    if isinstance(uri, tuple):
+        return _open_file_system(uri)
+    text = os.fspath(uri)
+    if not isinstance(text, str):
+        raise TypeError(f"an address is text or a path, not {type(text).__name__}")
+    if not text:
+        raise InvalidInputError("the address of a table is empty")
+    if "\0" in text:
+        raise InvalidInputError(f"an address holds no NUL character: {text!r}")
+    match = _SCHEME.match(text) if ":" in text else None
+    if match is None:
+        return _open_local(text, storage_options)
+    scheme = match[1].lower()
+    if scheme == "file":
+        return _open_local(_file_path(text), storage_options)
+    _check_url(text, scheme)
+    if scheme == "memory":
+        from lancetable.store.memory import MemoryStore
+
+        return MemoryStore(), _memory_path(text)
+    from lancetable.store.fsspec_store import open_fsspec
+
+    return open_fsspec(text, scheme, storage_options)
+
+
+def option(storage_options: Mapping[str, Any] | None, name: str, default: bool) -> bool:
+    """A yes-or-no storage option. Raises InvalidInputError for any other value."""
+    value = storage_options.get(name) if storage_options else None
+    if value is None:
+        return default
+    text = str(value).strip().lower()
+    if text in _ON or text in _OFF:
+        return text in _ON
+    raise InvalidInputError(f"storage option {name}: true or false, not {value!r}")
+
+
+def _open_local(path: str, storage_options: Mapping[str, str] | None) -> tuple[LocalStore, str]:
+    fsync = option(storage_options, "fsync", os.environ.get("LANCETABLE_FSYNC", "1").strip().lower() not in _OFF)
+    mmap = option(storage_options, "mmap", True)
+    store = _local_stores.get((fsync, mmap))
+    if store is None:
+        store = _local_stores.setdefault((fsync, mmap), LocalStore(fsync=fsync, mmap=mmap))
+    return store, _absolute(path)
+
+
+def _absolute(path: str) -> str:
+    if path.startswith("~"):
+        path = os.path.expanduser(path)
+    path = os.path.abspath(path)
+    return path.replace("\\", "/") if sys.platform == "win32" else path
+
+
+def _file_path(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost"):
+        raise InvalidInputError(f"a file URL names no host: {text!r}; write file:///path")
+    if parts.query or parts.fragment:
+        raise InvalidInputError(f"a file URL has no query and no fragment: {text!r}; write %3F for ? and %23 for #")
+    path = unquote(parts.path)
+    if "\0" in path:
+        raise InvalidInputError(f"an address holds no NUL character: {text!r}")
+    if sys.platform == "win32" and re.match(r"/[A-Za-z]:", path):
+        path = path[1:]
+    return path
+
+
+def _check_url(text: str, scheme: str) -> None:
+    """Refuse what would be read as part of a bucket or a key, or show up in messages."""
+    if "://" not in text:
+        raise InvalidInputError(f"not an address: {scheme}: is followed by two slashes")
+    if "::" in text:
+        raise InvalidInputError(f"chained addresses are not supported: {scheme}")
+    authority, _, rest = text.partition("://")[2].partition("/")
+    if "@" in authority and scheme not in ("abfs", "abfss", "github", "hf"):
+        # The address itself is left out of the message: what stands before @ is a secret.
+        raise InvalidInputError(
+            f"a {scheme} address carries no user or password before @; pass credentials in storage_options"
+        )
+    if scheme.endswith("+ddb"):
+        raise UnsupportedFeatureError(
+            f"{scheme}:// (commits through a DynamoDB table) is not supported yet", feature="external manifest store"
+        )
+    if "?" in text or "#" in text:
+        raise InvalidInputError(f"a {scheme} address has no query and no fragment; pass options in storage_options")
+    if any(segment in (".", "..") for segment in (authority, *rest.split("/"))):
+        raise InvalidInputError(f"an address has no '.' or '..' in it: {text!r}")
+
+
+def _memory_path(text: str) -> str:
+    return text.partition("://")[2].strip("/")
+
+
+def _open_file_system(pair: tuple[Any, str]) -> tuple[ObjectStore, str]:
+    from lancetable.store.fsspec_store import wrap_fsspec
+
+    if len(pair) != 2 or not isinstance(pair[1], str):
+        raise InvalidInputError("a pair of a file system and a path is expected")
+    return wrap_fsspec(pair[0], pair[1])

@@ -1,0 +1,152 @@
+"""Writing the data files of new fragments: one file per fragment, a new one when rows or bytes reach their limit.
+
+Batches stream through; what is in memory at a time is what the file writer queues for its next page. When anything
+fails, the files written so far are removed: nobody knows their names yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lancetable.errors import InvalidInputError, LanceError
+from lancetable.file.writer import FileWriter
+from lancetable.format.fragment import DataFile, Fragment
+from lancetable.format.paths import data_path, new_data_file_name
+
+if TYPE_CHECKING:
+    from lancetable.format.schema import Schema
+    from lancetable.format.version import FileVersion
+    from lancetable.store.base import ObjectStore, ObjectWriter
+
+__all__ = ["WriteLimits", "WriteProgress", "remove_quietly", "write_data_files"]
+
+logger = logging.getLogger(__name__)
+
+WriteProgress = Callable[[str, Fragment], None]  # ("begin" or "complete", the fragment as far as it is known)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLimits:
+    """When a new file begins, and how the file writer divides one."""
+
+    max_rows_per_file: int = 1024 * 1024
+    max_bytes_per_file: int = 90 * 1024 * 1024 * 1024
+    data_cache_bytes: int = 8 * 1024 * 1024
+    max_page_bytes: int = 32 * 1024 * 1024
+    statistics: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows_per_file", "max_bytes_per_file", "data_cache_bytes", "max_page_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+def write_data_files(
+    store: ObjectStore,
+    base: str,
+    schema: Schema,
+    batches: Iterable[pa.RecordBatch],
+    limits: WriteLimits,
+    file_version: FileVersion,
+    progress: WriteProgress | None = None,
+) -> list[Fragment]:
+    """Write `batches`, whose columns are those of `schema` in its order, below `base`; fragments get id 0.
+
+    Files are durable after the store's next `sync`. Empty batches write nothing. An error of the caller's iterator
+    passes through unchanged, after the files written so far were removed.
+    """
+    run = _Run(store, base, schema, limits, file_version, progress)
+    try:
+        for batch in batches:
+            run.write(batch)
+        run.finish_file()
+    except BaseException:
+        run.abandon()
+        raise
+    return run.fragments
+
+
+class _Run:
+    """The state of one call: the open file, if any, and the fragments that are finished."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        base: str,
+        schema: Schema,
+        limits: WriteLimits,
+        file_version: FileVersion,
+        progress: WriteProgress | None,
+    ) -> None:
+        self.fragments: list[Fragment] = []
+        self._store, self._base, self._schema = store, base, schema
+        self._limits, self._version, self._progress = limits, file_version, progress
+        self._name = ""
+        self._sink: ObjectWriter | None = None
+        self._writer: FileWriter | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        start, num_rows = 0, batch.num_rows
+        while start < num_rows:
+            writer = self._writer or self._begin_file()
+            length = min(num_rows - start, self._limits.max_rows_per_file - writer.num_rows)
+            writer.write(batch.slice(start, length))
+            start += length
+            if writer.num_rows >= self._limits.max_rows_per_file or writer.tell() >= self._limits.max_bytes_per_file:
+                self.finish_file()
+
+    def _begin_file(self) -> FileWriter:
+        self._name = new_data_file_name()
+        self._sink = self._store.open_writer(data_path(self._base, self._name))
+        self._writer = FileWriter(
+            self._sink,
+            self._schema,
+            self._version,
+            data_cache_bytes=self._limits.data_cache_bytes,
+            max_page_bytes=self._limits.max_page_bytes,
+            statistics=self._limits.statistics,
+        )
+        if self._progress is not None:
+            self._progress("begin", Fragment(id=len(self.fragments)))
+        return self._writer
+
+    def finish_file(self) -> None:
+        if self._writer is None:
+            return
+        written = self._writer.close()
+        major, minor = self._version.manifest_pair
+        file = DataFile(
+            path=self._name,
+            fields=written.fields,
+            column_indices=written.column_indices,
+            major=major,
+            minor=minor,
+            size_bytes=written.size_bytes,
+        )
+        self._writer = self._sink = None
+        self.fragments.append(Fragment(id=0, files=(file,), physical_rows=written.num_rows))
+        if self._progress is not None:
+            self._progress("complete", self.fragments[-1])
+
+    def abandon(self) -> None:
+        if self._sink is not None:
+            try:
+                self._sink.abort()
+            except (LanceError, OSError) as error:
+                # The error that made us give up is the one to show.
+                logger.warning("could not remove an unfinished data file: %s", error)
+        remove_quietly(self._store, self._base, self.fragments)
+
+
+def remove_quietly(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> None:
+    """Delete the data files of fragments that were never committed; a failure is logged, cleanup finds them later."""
+    paths = [data_path(base, file.path) for fragment in fragments for file in fragment.files if file.base_id is None]
+    try:
+        store.delete(paths)
+    except (LanceError, OSError) as error:
+        logger.warning("could not remove %d data files that were never committed: %s", len(paths), error)

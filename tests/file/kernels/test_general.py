@@ -1,0 +1,98 @@
+"""Compressed buffers: pyarrow writes, hand-made frames, and buffers that lie about their size."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.file.kernels import general
+
+TEXT = b"the quick brown fox " * 200
+
+
+@given(st.binary(max_size=2000), st.sampled_from(general.SCHEMES))
+def test_what_goes_in_comes_out(data: bytes, scheme: str) -> None:
+    assert general.decompress(scheme, general.compress(scheme, data), len(data)).to_pybytes() == data
+
+
+def test_layout_of_zstd() -> None:
+    packed = general.compress("zstd", TEXT, level=9)
+    assert packed[:12] == struct.pack("<Q", len(TEXT)) + b"\x28\xb5\x2f\xfd"
+    assert pa.Codec("zstd").decompress(packed[8:], len(TEXT), asbytes=True) == TEXT
+
+
+def test_layout_of_lz4() -> None:
+    packed = general.compress("lz4", TEXT)
+    assert packed[:4] == struct.pack("<I", len(TEXT))
+    assert pa.Codec("lz4_raw").decompress(packed[4:], len(TEXT), asbytes=True) == TEXT
+
+
+def test_a_zstd_frame_without_the_size_in_front_is_accepted() -> None:
+    frame = pa.Codec("zstd").compress(TEXT, asbytes=True)
+    assert general.decompress("zstd", frame, len(TEXT)).to_pybytes() == TEXT
+
+
+def test_a_streamed_zstd_frame_that_does_not_tell_its_size_is_accepted() -> None:
+    frame = streamed_frame(TEXT)
+    assert general.decompress("zstd", frame, len(TEXT)).to_pybytes() == TEXT
+    with pytest.raises(CorruptFileError):
+        general.decompress("zstd", frame, len(TEXT) - 1)
+
+
+@pytest.mark.parametrize("scheme", general.SCHEMES)
+def test_more_than_there_can_be_is_refused(scheme: str) -> None:
+    with pytest.raises(CorruptFileError, match="declares"):
+        general.decompress(scheme, general.compress(scheme, TEXT), len(TEXT) - 1)
+
+
+BOMBS = [
+    ("zstd", struct.pack("<Q", 1 << 62) + pa.Codec("zstd").compress(b"x", asbytes=True)),
+    ("lz4", struct.pack("<I", 0xFFFFFFFF) + pa.Codec("lz4_raw").compress(b"x", asbytes=True)),
+    # a frame header of its own that declares 2**40 bytes
+    ("zstd", b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 40) + b"\x01\x00\x00"),
+    # less than declared, and more
+    ("zstd", struct.pack("<Q", 900) + pa.Codec("zstd").compress(bytes(800), asbytes=True)),
+    ("zstd", struct.pack("<Q", 700) + pa.Codec("zstd").compress(bytes(800), asbytes=True)),
+    ("lz4", struct.pack("<I", 900) + pa.Codec("lz4_raw").compress(bytes(800), asbytes=True)),
+    ("lz4", struct.pack("<I", 700) + pa.Codec("lz4_raw").compress(bytes(800), asbytes=True)),
+    ("zstd", b""),
+    ("lz4", b""),
+    ("lz4", b"\x00\x00\x00\x00"),
+    ("zstd", b"\x28\xb5\x2f\xfd"),
+    ("zstd", b"\x28\xb5\x2f\xfd\x00"),
+    ("zstd", bytes(100)),
+]
+
+
+@pytest.mark.parametrize(("scheme", "data"), BOMBS)
+def test_bombs_and_torn_buffers(scheme: str, data: bytes) -> None:
+    with pytest.raises(CorruptFileError):
+        general.decompress(scheme, data, 1000)
+
+
+def test_a_streamed_frame_with_a_huge_window_is_refused() -> None:
+    frame = bytearray(streamed_frame(TEXT))
+    frame[5] = 0xFF
+    with pytest.raises(UnsupportedFeatureError):
+        general.decompress("zstd", frame, len(TEXT))
+
+
+def test_an_unknown_scheme_is_named() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="snappy"):
+        general.decompress("snappy", b"", 0)
+    with pytest.raises(UnsupportedFeatureError, match="snappy"):
+        general.compress("snappy", b"")
+
+
+def streamed_frame(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    frame: bytes = sink.getvalue().to_pybytes()
+    assert frame[4] & 0xE0 == 0, "the frame was meant not to tell its size"
+    return frame
