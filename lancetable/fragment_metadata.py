@@ -96,7 +96,13 @@ class DataFile:
     def from_format(cls, file: nouns.DataFile) -> DataFile:
         """The inverse of `to_format`."""
         return cls(
-            file.path, list(file.fields), list(file.column_indices), file.major, file.minor, file.size_bytes, file.base_id
+            file.path,
+            list(file.fields),
+            list(file.column_indices),
+            file.major,
+            file.minor,
+            file.size_bytes,
+            file.base_id,
         )
 
     def asdict(self) -> dict[str, Any]:
@@ -189,7 +195,9 @@ class InlineBytes:
         """Raises InvalidInputError for anything but the inline form."""
         numbers = value.get(cls.KEY)
         if numbers is None or len(value) != 1:
-            raise InvalidInputError(f"{cls.__name__}: expected an object with the key {cls.KEY!r}, found {sorted(value)}")
+            raise InvalidInputError(
+                f"{cls.__name__}: expected an object with the key {cls.KEY!r}, found {sorted(value)}"
+            )
         try:
             return cls(bytes(numbers))
         except (TypeError, ValueError) as error:

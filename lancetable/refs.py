@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from lancetable.errors import InvalidInputError, RefNotFoundError
+from lancetable.errors import CorruptFileError, InvalidInputError, RefNotFoundError
 from lancetable.format.refs import TagContents, parse_time
 from lancetable.ops import refs
 from lancetable.types import Reference, Tag
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
 
 __all__ = ["Tags"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Tags:
@@ -75,8 +78,18 @@ def public_tag(tag: TagContents) -> Tag:
     return Tag(
         branch=tag.branch,
         version=tag.version,
-        created_at=None if tag.created_at is None else parse_time(tag.created_at),
-        updated_at=None if tag.updated_at is None else parse_time(tag.updated_at),
+        created_at=time_of(tag.created_at),
+        updated_at=time_of(tag.updated_at),
         manifest_size=tag.manifest_size_bytes,
         metadata=dict(tag.metadata),
     )
+
+
+def time_of(text: str | None) -> datetime | None:
+    """A time in a tag file, in UTC and cut to microseconds. Raises CorruptFileError for text that is no time."""
+    if text is None:
+        return None
+    try:
+        return EPOCH + timedelta(microseconds=parse_time(text) // 1000)
+    except (ValueError, OverflowError) as error:
+        raise CorruptFileError(f"a tag has the time {text[:50]!r}", found=text[:50]) from error

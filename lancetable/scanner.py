@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -12,9 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from lancetable import scope
-from lancetable.errors import InvalidInputError, OutOfRangeError
-from lancetable.ops.count import count_rows
-from lancetable.ops.scan import execute_scan, scan_table
+from lancetable.arguments import check_count
+from lancetable.errors import InvalidInputError
+from lancetable.ops.order import ColumnOrdering
+from lancetable.ops.scan import ScanStatistics, analyze_plan, count_plan, execute_scan, explain_plan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, ScanPlan, plan_scan
 
 if TYPE_CHECKING:
@@ -25,19 +25,10 @@ if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
     from lancetable.types import Columns, Filter
 
-__all__ = ["ColumnOrdering", "LanceScanner", "ScannerBuilder"]
+__all__ = ["ColumnOrdering", "LanceScanner", "ScanStatistics", "ScannerBuilder"]
 
 BLOB_HANDLING = ("all_binary", "blobs_descriptions", "all_descriptions")
 BLOB_MODES = {"lazy": "blobs_descriptions", "bytes": "all_binary", "descriptions": "all_descriptions"}
-
-
-@dataclass
-class ColumnOrdering:
-    """One sort key of `order_by`: a column name or dotted path, the direction, and where nulls go."""
-
-    column_name: str
-    ascending: bool = True
-    nulls_first: bool = False
 
 
 class LanceScanner(pads.Scanner):
@@ -59,7 +50,9 @@ class LanceScanner(pads.Scanner):
         return self._plan
 
     def __repr__(self) -> str:
-        told = [f"{name}={value!r}" for name, value in vars_of(self._options) if value is not None and value is not False]
+        told = [
+            f"{name}={value!r}" for name, value in vars_of(self._options) if value is not None and value is not False
+        ]
         return f"LanceScanner({self._version.uri!r}, version={self._version.version}, {', '.join(told)})"
 
     def to_table(self) -> pa.Table:
@@ -112,27 +105,16 @@ class LanceScanner(pads.Scanner):
         return scan_table(self._version, plan_scan(self._version, replace(self._options, limit=limit)))
 
     def count_rows(self) -> int:
-        """Number of rows that the scan yields."""
-        options = self._options
-        if options.limit is None and options.offset is None and not options.include_deleted_rows:
-            return count_rows(self._version, options.filter, options.fragments)
-        return sum(batch.num_rows for batch in self.to_batches())
+        """Number of rows that the scan yields; only what the filter needs is read."""
+        return count_plan(self._version, self._planned())
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """The plan as text; nothing but metadata is read. `verbose` adds the row ranges left after pruning."""
-        return self._planned().explain(verbose)
+        """The plan as text, with what statistics rule out; reads no data. `verbose` adds the columns."""
+        return explain_plan(self._version, self._planned(), verbose=verbose)
 
     def analyze_plan(self, count_rows: bool = False) -> str:
-        """Run the scan and return its plan with what was read: requests, bytes and rows."""
-        counted: list[Any] = []
-        options = replace(self._options, scan_stats_callback=counted.append)
-        plan = plan_scan(self._version, options)
-        rows = sum(batch.num_rows for batch in execute_scan(self._version, plan))
-        lines = [plan.explain(True), f"output_rows={rows}"]
-        for stats in counted:
-            lines.append(f"iops={stats.iops}, requests={stats.requests}, bytes_read={stats.bytes_read}")
-            lines.extend(f"{name}={value}" for name, value in sorted(stats.all_counts.items()))
-        return "\n".join(lines)
+        """Run the scan and return its plan with what it took: rows, bytes, requests, time."""
+        return analyze_plan(self._version, self._planned())
 
     @property
     def projected_schema(self) -> pa.Schema:
@@ -205,7 +187,11 @@ class ScannerBuilder:
     def filter(self, filter: Filter | None) -> ScannerBuilder:
         """A SQL condition or a pyarrow expression; checked when the scan is planned."""
         if filter is not None and not isinstance(filter, (str, pc.Expression)):
-            if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
+            if isinstance(filter, dict) or type(filter).__name__ in (
+                "FullTextQuery",
+                "VectorSearchQuery",
+                "PhraseQuery",
+            ):
                 raise scope.unsupported("search queries", planned=False, name="argument filter")
             raise TypeError(f"filter must be SQL text or a pyarrow expression, got {type(filter).__name__}")
         self._values["filter"] = filter
@@ -329,10 +315,10 @@ class ScannerBuilder:
         scope.reject("row address lists", planned=False, row_addr_allowlist=allowlist, row_addr_blocklist=blocklist)
         return self
 
-    def to_scanner(self) -> LanceScanner:
-        """End the chain."""
+    def to_scanner(self, snapshot: TableVersion | None = None) -> LanceScanner:
+        """End the chain; the scan reads `snapshot`, or the version the dataset is at."""
         options = ScanOptions(**{name: value for name, value in self._values.items() if value is not None})
-        return LanceScanner(options, self._dataset)
+        return LanceScanner(options, self._dataset, snapshot)
 
     def _set(self, name: str, value: Any) -> ScannerBuilder:
         self._values[name] = value
@@ -346,25 +332,32 @@ class ScannerBuilder:
 # Keys of default_scan_options and arguments of `scanner`: the builder's method of each.
 SETTERS = {
     name: name
-    for name in (
-        "columns filter limit offset order_by batch_size batch_size_bytes batch_readahead fragment_readahead "
-        "io_buffer_size scan_in_order strict_batch_size with_row_id with_row_address include_deleted_rows "
-        "late_materialization blob_handling use_stats scan_stats_callback use_scalar_index prefilter fast_search "
-        "disable_scoring_autoprojection"
-    ).split()
+    for name in [
+        "columns",
+        "filter",
+        "limit",
+        "offset",
+        "order_by",
+        "batch_size",
+        "batch_size_bytes",
+        "batch_readahead",
+        "fragment_readahead",
+        "io_buffer_size",
+        "scan_in_order",
+        "strict_batch_size",
+        "with_row_id",
+        "with_row_address",
+        "include_deleted_rows",
+        "late_materialization",
+        "blob_handling",
+        "use_stats",
+        "scan_stats_callback",
+        "use_scalar_index",
+        "prefilter",
+        "fast_search",
+        "disable_scoring_autoprojection",
+    ]
 } | {"fragments": "with_fragments", "index_segments": "with_index_segments"}
-
-
-def check_count(name: str, value: Any) -> int:
-    """A count as an int. Raises TypeError for no integer, InvalidInputError below zero, OutOfRangeError from 2^63."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
-    number = value.__index__()
-    if number < 0:
-        raise InvalidInputError(f"{name} must be non-negative, got {number}")
-    if number >= 2**63:
-        raise OutOfRangeError(f"{name} must be below 2^63, got {number}")
-    return int(number)
 
 
 def has_blobs(version: TableVersion, options: ScanOptions) -> bool:

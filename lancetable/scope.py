@@ -1,8 +1,8 @@
 """What pylance has and lancetable has not: one table, from which stubs are made that say so.
 
 A name of pylance's API that is missing here exists all the same and raises `UnsupportedFeatureError` (a
-`NotImplementedError`) with the name of the feature and whether it is planned or outside this project. Each group below is
-(what the feature is called, planned?, the names that belong to it).
+`NotImplementedError`) with the name of the feature and whether it is planned or outside this project. Each group below
+is (what the feature is called, planned?, the names that belong to it).
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ DATASET: Groups = [
     (
         "changing metadata and config",
         PLANNED,
-        "update_schema_metadata update_field_metadata update_metadata update_config delete_config_keys "
-        "replace_schema_metadata replace_field_metadata",
+        (
+            "update_schema_metadata update_field_metadata update_metadata update_config delete_config_keys "
+            "replace_schema_metadata replace_field_metadata"
+        ),
     ),
     ("branches and clones", PLANNED, "branches create_branch shallow_clone deep_clone"),
     ("changes between versions", PLANNED, "delta"),
@@ -51,11 +53,14 @@ DATASET: Groups = [
     (
         "secondary indexes",
         OUTSIDE,
-        "create_index create_index_uncommitted create_scalar_index commit_existing_index_segments "
-        "merge_existing_index_segments merge_index_metadata drop_index list_indices describe_indices index_statistics "
-        "prewarm_index get_ivf_model centroids remap_row_addrs",
+        (
+            "create_index create_index_uncommitted create_scalar_index commit_existing_index_segments "
+            "merge_existing_index_segments merge_index_metadata drop_index list_indices describe_indices "
+            "index_statistics prewarm_index get_ivf_model centroids remap_row_addrs"
+        ),
     ),
     ("the MemWAL", OUTSIDE, "initialize_mem_wal mem_wal_writer mem_wal_index_details"),
+    ("I/O counters", PLANNED, "io_stats_snapshot io_stats_incremental"),
     ("refreshed storage credentials", OUTSIDE, "storage_options_accessor"),
 ]
 FRAGMENT: Groups = [
@@ -72,21 +77,30 @@ SCANNER_BUILDER: Groups = [
 MODULE: Groups = [
     ("merge insert", PLANNED, "MergeInsertBuilder"),
     ("user-defined column functions", PLANNED, "batch_udf BatchUDF"),
-    ("cleanup of old versions", PLANNED, "CleanupStats CleanupCandidateFile CleanupExplanation CleanupReferencedBranch"),
+    (
+        "cleanup of old versions",
+        PLANNED,
+        "CleanupStats CleanupCandidateFile CleanupExplanation CleanupReferencedBranch",
+    ),
     (
         "blob files",
         PLANNED,
-        "Blob BlobArray BlobColumn BlobFile BlobDescriptor BlobDescriptorArrayBuilder DedicatedBlobWriter "
-        "PackedBlobWriter blob_array blob_field",
+        (
+            "Blob BlobArray BlobColumn BlobFile BlobDescriptor BlobDescriptorArrayBuilder DedicatedBlobWriter "
+            "PackedBlobWriter blob_array blob_field"
+        ),
     ),
     ("secondary indexes", OUTSIDE, "Index IndexFile IndexProgress"),
     ("full text search", OUTSIDE, "FtsToken tokenize"),
     (
         "the MemWAL",
         OUTSIDE,
-        "LsmPointLookupPlanner LsmScanner LsmVectorSearchPlanner CompactedSsTable ShardSnapshot ShardWriter "
-        "ShardingField ShardingSpec evaluate_sharding_spec ExecutionPlan",
+        (
+            "LsmPointLookupPlanner LsmScanner LsmVectorSearchPlanner CompactedSsTable ShardSnapshot ShardWriter "
+            "ShardingField ShardingSpec evaluate_sharding_spec ExecutionPlan"
+        ),
     ),
+    ("I/O counters", PLANNED, "bytes_read_counter iops_counter"),
     ("catalog providers", OUTSIDE, "FFILanceTableProvider"),
     ("CPU feature reports", OUTSIDE, "simd_info"),
 ]

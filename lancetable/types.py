@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Union
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,13 +51,13 @@ ReaderLike = Union[
 Uri = Union[str, "os.PathLike[str]"]
 """A local path or a URI with a scheme."""
 
-Columns = Union[list[str], dict[str, str]]
+Columns: TypeAlias = "list[str] | dict[str, str]"
 """Column names (dotted paths for nested fields), or output name -> SQL expression."""
 
-Filter = Union[str, pc.Expression]
+Filter: TypeAlias = "str | pc.Expression"
 """A SQL condition, or a pyarrow expression."""
 
-Reference = Union[int, str, tuple[Union[str, None], Union[int, None]]]
+Reference: TypeAlias = "int | str | tuple[str | None, int | None]"
 """A version number, a tag name, or (branch, version) where None is main or the latest."""
 
 CommitLock = Callable[[int], AbstractContextManager[None]]

@@ -59,9 +59,11 @@ def describe_class(cls: type) -> dict[str, Any]:
         static = inspect.getattr_static(cls, name)
         if isinstance(static, type):
             members[name] = describe_class(static)
-        elif isinstance(static, (property, int, str, type(None))) or inspect.isgetsetdescriptor(static):
-            members[name] = "property"
-        elif inspect.isdatadescriptor(static):
+        elif (
+            isinstance(static, (property, int, str, type(None)))
+            or inspect.isgetsetdescriptor(static)
+            or inspect.isdatadescriptor(static)
+        ):
             members[name] = "property"
         else:
             members[name] = describe(getattr(cls, name))

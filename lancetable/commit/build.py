@@ -112,6 +112,7 @@ class _Draft:
     ) -> None:
         self.message, self.index_section, self.version = message, index_section, version
         self.restored, self.file_version = restored, file_version
+        self.mixed_versions = False
 
     @property
     def stable_row_ids(self) -> bool:
@@ -130,6 +131,17 @@ class _Draft:
         messages = [fragment.to_proto() for fragment in fragments]
         number_fragments(self.message, messages)
         self.message.fragments.extend(messages)
+        self.mixed_versions |= any(self._is_other_version(message) for message in messages)
+
+    def _is_other_version(self, fragment: table_pb2.DataFragment) -> bool:
+        """Whether a new fragment has files of another version than the table, which readers must be told."""
+        stated = self.message.data_format.version
+        if not stated:
+            return False
+        return any(
+            FileVersion.from_manifest_pair(file.file_major_version, file.file_minor_version, file.path).number != stated
+            for file in fragment.files
+        )
 
     def replace(self, fragments: Iterable[Fragment]) -> None:
         """Put new records in the places of those with the same ids."""
@@ -285,11 +297,11 @@ def _(operation: tx.Overwrite, draft: _Draft) -> None:
     for key, value in operation.config_upsert.items():
         message.config[key] = value
     _add_bases(draft, operation.initial_bases)
-    draft.add(operation.fragments)
     version = draft.file_version or _file_version_of(operation.fragments)
     if version is not None:
         message.data_format.file_format = "lance"
         message.data_format.version = version.number
+    draft.add(operation.fragments)
 
 
 def _file_version_of(fragments: Iterable[Fragment]) -> FileVersion | None:
@@ -499,11 +511,12 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
     message.ClearField("transaction_section")
     message.ClearField("transaction_section_deprecated")
     covering = message.reader_feature_flags & flags.COVERING_INDICES and draft.index_section is not None
+    mixed = flags.MIXED_FILE_VERSIONS if draft.mixed_versions else 0
     message.reader_feature_flags, message.writer_feature_flags = flags.compute_for(
         message,
         stable_row_ids=draft.stable_row_ids,
         indices=draft.indices() if covering else (),
-        previous=(newest.reader_feature_flags, newest.writer_feature_flags),
+        previous=(newest.reader_feature_flags | mixed, newest.writer_feature_flags | mixed),
     )
 
 

@@ -6,7 +6,8 @@ table, an operation nobody here knows, and a transaction that cannot be read all
     ok   compatible: ours is built on top of theirs
     R    retryable: the operation has to run again on the newer version
     X    incompatible: running it again would not help, or would undo theirs
-    else the name of a function below that looks at the two operations
+    F    retryable if both touch a fragment
+    else a condition below, found under its name in _CONDITIONS, that looks at the two operations
 
 Source: the conflict matrix of the format's transaction document; every cell was also observed with pylance 14.
 """
@@ -53,6 +54,9 @@ class Verdict:
     fragments: tuple[int, ...] = ()
 
 
+_COMPATIBLE = Verdict(OK)
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What is known beyond the two transactions: for which of our fragments the changed rows are known."""
@@ -61,7 +65,7 @@ class Context:
 
 
 class Kind(Enum):
-    """A row or column of the table. Some operations have several, by what they do."""
+    """A row or column of the table, columns in this order. Some operations have several, by what they do."""
 
     APPEND = "Append"
     OVERWRITE = "Overwrite"
@@ -70,10 +74,10 @@ class Kind(Enum):
     UPDATE_COLUMNS = "UpdateCols"
     MERGE = "Merge"
     PROJECT = "Project"
-    PROJECT_PRESERVING = "ProjectPres"
+    PROJECT_PRESERVING = "ProjPres"
     RESTORE = "Restore"
     CONFIG = "Config"  # table config, table metadata
-    SCHEMA_CONFIG = "SchemaConfig"  # schema metadata, field metadata
+    SCHEMA_CONFIG = "SchemaConf"  # schema metadata, field metadata
     DATA_REPLACEMENT = "DataRepl"
     REWRITE = "Rewrite"
     CREATE_INDEX = "CreateIndex"
@@ -84,26 +88,26 @@ class Kind(Enum):
     DATA_OVERLAY = "DataOverlay"
 
 
-_TABLE = r"""
-ours \ theirs Append Overwrite  Delete     UpdateRows UpdateCols   Merge         Project ProjectPres Restore Config        SchemaConfig DataRepl     Rewrite       CreateIndex   Reserve UpdateBases Clone MemWal      DataOverlay
-Append        ok     X          ok         ok         ok           append        R       ok          X       ok            ok           ok           ok            ok            ok      ok          ok    X           ok
-Overwrite     ok     overwrites ok         ok         ok           ok            ok      ok          ok      overwrite_cfg ok           ok           ok            ok            ok      ok          ok    X           ok
-Delete        ok     X          rows       rows       rows         R             ok      ok          X       ok            ok           fragments    fragments     ok            ok      ok          ok    X           ok
-UpdateRows    keyed  X          rows       updates    rows         R             R       ok          X       ok            ok           fragments    fragments     ok            ok      ok          ok    shards      fragments
-UpdateCols    keyed  X          fragments  fragments  fragments    R             R       rewritten   X       ok            ok           fragments    fragments     ok            ok      ok          ok    shards      fragments
-Merge         R      X          R          R          R            R             X       X           X       ok            R            R            R             mem_wal_index ok      ok          ok    X           R
-Project       R      X          ok         R          R            R             R       R           X       ok            ok           R            ok            ok            ok      ok          ok    X           R
-ProjectPres   ok     X          ok         ok         ok           R             R       R           X       ok            ok           ok           ok            ok            ok      ok          ok    X           ok
-Restore       ok     ok         ok         ok         ok           ok            ok      ok          ok      ok            X            ok           ok            ok            ok      ok          ok    X           ok
-Config        ok     config_ow  ok         ok         ok           ok            ok      ok          ok      config_keys   ok           ok           ok            ok            ok      ok          ok    ok          ok
-SchemaConfig  ok     X          ok         ok         ok           R             ok      ok          X       ok            schema_keys  ok           ok            ok            ok      ok          ok    ok          ok
-DataRepl      ok     X          replaced_d replaced_u replaced_u   R             R       replaced_p  X       ok            ok           same_columns fragments     index_fields  ok      ok          ok    X           ok
-Rewrite       ok     X          fragments  fragments  fragments    R             ok      ok          X       ok            ok           fragments    fragments     index_rewrite ok      ok          ok    ok          fragments
-CreateIndex   ok     X          ok         ok         index_update mem_wal_index ok      ok          X       ok            ok           index_fields index_rewrite index_names   ok      ok          ok    X           ok
-Reserve       ok     X          ok         ok         ok           ok            ok      ok          X       ok            ok           ok           ok            ok            ok      ok          ok    ok          ok
-UpdateBases   ok     ok         ok         ok         ok           ok            ok      ok          ok      ok            ok           ok           ok            ok            ok      bases       ok    ok          ok
-MemWal        X      X          X          shards     shards       X             X       X           X       ok            ok           X            ok            ok            ok      ok          X     same_shards X
-DataOverlay   ok     X          overlaid   fragments  fragments    R             R       ok          X       ok            ok           ok           fragments     ok            ok      ok          ok    X           ok
+_TABLE = """
+ours        Apnd  Ovwr  Del  UpdR  UpdC  Merge Proj ProjP Rest Conf  SConf Repl  Rewr  Index Resv Bases Clone Wal   Ovly
+Append      ok    X     ok   ok    ok    nulls R    ok    X    ok    ok    ok    ok    ok    ok   ok    ok    X     ok
+Overwrite   ok    again ok   ok    ok    ok    ok   ok    ok   okeys ok    ok    ok    ok    ok   ok    ok    X     ok
+Delete      ok    X     rows rows  rows  R     ok   ok    X    ok    ok    F     F     ok    ok   ok    ok    X     ok
+UpdateRows  keyed X     rows upds  rows  R     R    ok    X    ok    ok    F     F     ok    ok   ok    ok    shard F
+UpdateCols  keyed X     F    F     F     R     R    cols  X    ok    ok    F     F     ok    ok   ok    ok    shard F
+Merge       R     X     R    R     R     R     X    X     X    ok    R     R     R     mwidx ok   ok    ok    X     R
+Project     R     X     ok   R     R     R     R    R     X    ok    ok    R     ok    ok    ok   ok    ok    X     R
+ProjPres    ok    X     ok   ok    ok    R     R    R     X    ok    ok    ok    ok    ok    ok   ok    ok    X     ok
+Restore     ok    ok    ok   ok    ok    ok    ok   ok    ok   ok    X     ok    ok    ok    ok   ok    ok    X     ok
+Config      ok    okeys ok   ok    ok    ok    ok   ok    ok   ckeys ok    ok    ok    ok    ok   ok    ok    ok    ok
+SchemaConf  ok    X     ok   ok    ok    R     ok   ok    X    ok    skeys ok    ok    ok    ok   ok    ok    ok    ok
+DataRepl    ok    X     gone moved moved R     R    kept  X    ok    ok    same  F     ixcol ok   ok    ok    X     ok
+Rewrite     ok    X     F    F     F     R     ok   ok    X    ok    ok    F     F     ixfrg ok   ok    ok    ok    F
+CreateIndex ok    X     ok   ok    ixupd mwidx ok   ok    X    ok    ok    ixcol ixfrg names ok   ok    ok    X     ok
+Reserve     ok    X     ok   ok    ok    ok    ok   ok    X    ok    ok    ok    ok    ok    ok   ok    ok    ok    ok
+UpdateBases ok    ok    ok   ok    ok    ok    ok   ok    ok   ok    ok    ok    ok    ok    ok   bases ok    ok    ok
+MemWal      X     X     X    shard shard X     X    X     X    ok    ok    X     ok    ok    ok   ok    X     twice X
+DataOverlay ok    X     lost F     F     R     R    ok    X    ok    ok    ok    F     ok    ok   ok    ok    X     ok
 """
 
 
@@ -113,8 +117,10 @@ def check(ours: Operation, theirs: Operation | None, context: Context) -> Verdic
     `theirs` is None for a version whose transaction is missing.
     """
     if theirs is None:
-        return Verdict(X, "its transaction is missing, so nobody can tell what it changed")
-    worst = Verdict(OK)
+        return Verdict(X, "its transaction cannot be read, so nobody can tell what it changed")
+    if not kinds(ours) or not kinds(theirs):
+        return Verdict(X, "an operation is not known to this release")
+    worst = _COMPATIBLE
     for mine in kinds(ours):
         for other in kinds(theirs):
             rule = RULES.get((mine, other))
@@ -123,8 +129,6 @@ def check(ours: Operation, theirs: Operation | None, context: Context) -> Verdic
             verdict = _worded(rule, mine, other) if isinstance(rule, Severity) else rule(ours, theirs, context)
             if verdict.severity > worst.severity:
                 worst = verdict
-    if not kinds(ours) or not kinds(theirs):
-        return Verdict(X, "an operation is not known to this release")
     return worst
 
 
@@ -208,7 +212,6 @@ def touched_fragments(operation: Operation) -> frozenset[int]:
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 Condition = Callable[[Any, Any, Context], Verdict]
-_COMPATIBLE = Verdict(OK)
 
 
 def _fragments(ours: Operation, theirs: Operation, context: Context) -> Verdict:
@@ -269,17 +272,15 @@ def _overwrites(ours: tx.Overwrite, theirs: tx.Overwrite, context: Context) -> V
     return Verdict(R, "the table was overwritten in the meantime")
 
 
-def _overwrite_config(ours: tx.Overwrite, theirs: tx.UpdateConfig, context: Context) -> Verdict:
-    return _config_clash(frozenset(ours.config_upsert), _keys_of(theirs.config))
-
-
-def _config_overwrite(ours: tx.UpdateConfig, theirs: tx.Overwrite, context: Context) -> Verdict:
-    return _config_clash(_keys_of(ours.config), frozenset(theirs.config_upsert))
-
-
-def _config_clash(ours: frozenset[str], theirs: frozenset[str]) -> Verdict:
-    clash = ours & theirs
+def _overwrite_config(ours: Operation, theirs: Operation, context: Context) -> Verdict:
+    clash = _config_keys_of(ours) & _config_keys_of(theirs)
     return Verdict(X, f"both change the config keys {sorted(clash)}") if clash else _COMPATIBLE
+
+
+def _config_keys_of(operation: Operation) -> frozenset[str]:
+    if isinstance(operation, tx.Overwrite):
+        return frozenset(operation.config_upsert)
+    return _keys_of(operation.config) if isinstance(operation, tx.UpdateConfig) else frozenset()
 
 
 def _config_keys(ours: tx.UpdateConfig, theirs: tx.UpdateConfig, context: Context) -> Verdict:
@@ -442,30 +443,29 @@ def _overlaid(ours: tx.DataOverlay, theirs: tx.Delete, context: Context) -> Verd
 
 
 _CONDITIONS: Mapping[str, Condition] = {
-    "append": _append,
+    "again": _overwrites,
     "bases": _bases,
-    "config_keys": _config_keys,
-    "config_ow": _config_overwrite,
-    "fragments": _fragments,
-    "index_fields": _index_fields,
-    "index_names": _index_names,
-    "index_rewrite": _index_rewrite,
-    "index_update": _index_update,
+    "ckeys": _config_keys,
+    "cols": _rewritten,
+    "F": _fragments,
+    "gone": _replaced_delete,
+    "ixcol": _index_fields,
+    "ixfrg": _index_rewrite,
+    "ixupd": _index_update,
+    "kept": _replaced_project,
     "keyed": _keyed,
-    "mem_wal_index": _mem_wal_index,
-    "overlaid": _overlaid,
-    "overwrite_cfg": _overwrite_config,
-    "overwrites": _overwrites,
-    "replaced_d": _replaced_delete,
-    "replaced_p": _replaced_project,
-    "replaced_u": _replaced_update,
-    "rewritten": _rewritten,
+    "lost": _overlaid,
+    "moved": _replaced_update,
+    "mwidx": _mem_wal_index,
+    "names": _index_names,
+    "nulls": _append,
+    "okeys": _overwrite_config,
     "rows": _rows,
-    "same_columns": _same_columns,
-    "same_shards": _same_shards,
-    "schema_keys": _schema_keys,
-    "shards": _shards,
-    "updates": _updates,
+    "same": _same_columns,
+    "shard": _shards,
+    "skeys": _schema_keys,
+    "twice": _same_shards,
+    "upds": _updates,
 }
 _SEVERITIES: Mapping[str, Severity] = {"ok": OK, "R": R, "X": X}
 
@@ -477,10 +477,9 @@ def _worded(severity: Severity, mine: Kind, other: Kind) -> Verdict:
 
 
 def _parse_table(text: str) -> dict[tuple[Kind, Kind], Severity | Condition]:
-    header, *lines = text.strip().splitlines()
-    columns = [Kind(name) for name in header.split()[3:]]
+    columns = list(Kind)
     rules: dict[tuple[Kind, Kind], Severity | Condition] = {}
-    for line in lines:
+    for line in text.strip().splitlines()[1:]:
         name, *cells = line.split()
         assert len(cells) == len(columns), f"row {name} of the conflict table has {len(cells)} cells"
         for column, cell in zip(columns, cells, strict=True):

@@ -326,6 +326,8 @@ class Call(Expr):
         return self.args
 
     def __str__(self) -> str:
+        if self.function == "||":
+            return " || ".join(_operand(arg) for arg in self.args)
         return f"{self.function}({', '.join(str(arg) for arg in self.args)})"
 
 
@@ -426,6 +428,8 @@ _ATOMS = (Column, Literal, Call, Case, FieldAccess, IndexAccess, Known)
 def _operand(expr: Expr) -> str:
     if isinstance(expr, Cast):
         return _operand(expr.arg) if expr.implied else str(expr)
+    if isinstance(expr, Call) and expr.function == "||":
+        return f"({expr})"
     return str(expr) if isinstance(expr, _ATOMS) else f"({expr})"
 
 

@@ -49,9 +49,6 @@ NULL_BOOLEAN = Literal(pa.scalar(None, BOOLEAN))
 TRUE = Literal(pa.scalar(True))
 FALSE = Literal(pa.scalar(False))
 
-# Functions whose value is not settled by their operands; such calls are never computed at planning.
-VOLATILE = frozenset({"now"})
-
 # From this many equalities of one column on, an OR is evaluated as one membership test.
 _EQUALITIES_AS_SET = 3
 
@@ -707,33 +704,15 @@ def array(items: Sequence[Expr]) -> Expr:
 
 
 def unify(exprs: Sequence[Expr], what: str) -> list[Expr]:
-    """All operands in one type: untyped literals follow the others where they fit."""
+    """All operands in the one type in which they meet."""
     opened = [plain(expr) for expr in exprs]
-    settled = [expr for expr in opened if not (isinstance(expr, Literal) and not expr.typed)]
     common: pa.DataType = pa.null()
-    for expr in [*settled, *(expr for expr in opened if isinstance(expr, Literal) and not expr.typed)]:
-        meeting = None
-        if isinstance(expr, Literal) and not expr.typed and settled:
-            meeting = _literal_type(expr, common)
-        meeting = meeting if meeting is not None else common_type(common, expr.data_type)
+    for expr in opened:
+        meeting = common_type(common, expr.data_type)
         if meeting is None:
             raise Refused(f"{what}: {expr} is {expr.data_type}, which does not meet {common}")
         common = meeting
     return [implied_cast(expr, common) for expr in opened]
-
-
-def _literal_type(value: Literal, target: pa.DataType) -> pa.DataType | None:
-    have, want = kind_of(value.data_type), kind_of(target)
-    if have == "int" and want == "int":
-        low, high = kinds.int_limits(target)
-        return target if low <= value.value.as_py() <= high else None
-    if want == "float" and have in ("int", "float"):
-        return target
-    if have == "string" and want in ("date", "timestamp", "time"):
-        return target
-    if have == "string" and want in ("int", "float", "decimal"):
-        raise Refused(f"{value} is text beside {target}")
-    return None
 
 
 def case(conditions: Sequence[Expr], values: Sequence[Expr], default: Expr | None) -> Expr:

@@ -9,13 +9,13 @@ around them can add validity or become the item of a list without taking an arra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from lancetable.file.container import ColumnPages, FileMetadata
+from lancetable.file.container import FileMetadata
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.format.schema import Field, Schema
 
@@ -115,20 +115,13 @@ class ColumnWriter(Protocol):
         """For each column of the field, the serialized `Any` of ColumnMetadata.encoding."""
 
 
-class Family(Protocol):
-    """The encodings of one or more file versions."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The encodings of one or more file versions.
 
-    def column_map(self, schema: Schema) -> tuple[list[int], list[int]]:
-        """Field ids and the column each is stored in, as a manifest lists them, for a file of exactly this schema."""
+    `open_field(file, field, columns)`: a reader of `field`, whose ids `columns` maps to columns of the file.
+    `writers(schema, options, blobs)`: a writer for each top-level field of the schema.
+    """
 
-    def open_field(self, file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
-        """A reader of `field`, whose ids `columns` maps to columns of the file."""
-
-    def writers(self, schema: Schema, options: Any, blobs: BlobSink) -> list[ColumnWriter]:
-        """A writer for each top-level field of the schema."""
-
-
-def check_rows(pages: ColumnPages, num_rows: int) -> None:
-    """Raise CorruptFileError unless the pages of a column hold this many rows together."""
-    if pages.num_rows != num_rows:
-        raise pages.file.corrupt(f"column {pages.index} has the wrong number of rows", num_rows, pages.num_rows)
+    open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
+    writers: Callable[[Schema, Any, BlobSink], list[ColumnWriter]]

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
-from lancetable.format.schema import Schema
+from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import file2_pb2, file_pb2
 from lancetable.store.base import ByteRange
@@ -205,6 +205,13 @@ class ColumnPages:
         return sum(sum(message.buffer_sizes) for _, message in self._messages)
 
 
+class ReaderCache(NamedTuple):
+    """Column readers made before: id of the field object -> that object and its reader, for one mapping of columns."""
+
+    columns: Mapping[int, int]
+    readers: dict[int, tuple[Field, Any]]
+
+
 class FileMetadata:
     """Everything about a file but its data. Immutable; columns and schema are parsed when they are touched.
 
@@ -244,7 +251,7 @@ class FileMetadata:
         self.global_buffers = global_buffers
         self.limits = limits
         self.num_rows = descriptor.length
-        self.readers: dict[int, Any] = {}  # of file/reader.py: column readers made before
+        self.readers = ReaderCache({}, {})  # of file/reader.py
         self._descriptor = descriptor
         self._schema: Schema | None = None
         self._columns: list[ColumnPages | None] = [None] * len(column_ranges)

@@ -256,19 +256,13 @@ class Fragment:
     @classmethod
     def from_proto(cls, message: table_pb2.DataFragment) -> Fragment:
         """Raises CorruptFileError for ids, counts and paths outside their bounds."""
-        fragment_id = message.id
-        if fragment_id > MAX_FRAGMENT_ID:
-            raise CorruptFileError(
-                f"fragment id {fragment_id} does not fit 32 bits", expected=MAX_FRAGMENT_ID, found=fragment_id
-            )
-        physical_rows = message.physical_rows or None
+        fragment_id, physical_rows = message.id, message.physical_rows
         deletion_file = DeletionFile.from_proto(message.deletion_file) if message.HasField("deletion_file") else None
-        if physical_rows is not None:
-            _check_rows(fragment_id, physical_rows, deletion_file)
+        _check_counts(fragment_id, physical_rows, deletion_file)
         return cls(
             fragment_id,
             tuple([DataFile.from_proto(file) for file in message.files]),
-            physical_rows,
+            physical_rows or None,
             deletion_file,
             _lineage(message, "row_id_sequence"),
             _lineage(message, "created_at_version_sequence"),
@@ -315,12 +309,14 @@ class Fragment:
         files = value.get("files")
         if not isinstance(files, list) or value.get("id") is None:
             raise CorruptFileError("fragment JSON without id or files", expected="id and files", found=sorted(value))
-        deletion_file = value.get("deletion_file")
+        deletion_json = value.get("deletion_file")
+        deletion_file = None if deletion_json is None else DeletionFile.from_json(deletion_json)
+        _check_counts(message.id, message.physical_rows, deletion_file)
         return cls(
             message.id,
             tuple(DataFile.from_json(file) for file in files),
             message.physical_rows or None,
-            None if deletion_file is None else DeletionFile.from_json(deletion_file),
+            deletion_file,
             _lineage_from_json(value.get("row_id_meta"), "Inline"),
             _lineage_from_json(value.get("created_at_version_meta"), "inline"),
             _lineage_from_json(value.get("last_updated_at_version_meta"), "inline"),
@@ -328,14 +324,19 @@ class Fragment:
         )
 
 
-def _check_rows(fragment_id: int, physical_rows: int, deletion_file: DeletionFile | None) -> None:
+def _check_counts(fragment_id: int, physical_rows: int, deletion_file: DeletionFile | None) -> None:
+    """`physical_rows` is 0 if unknown."""
+    if fragment_id > MAX_FRAGMENT_ID:
+        raise CorruptFileError(
+            f"fragment id {fragment_id} does not fit 32 bits", expected=MAX_FRAGMENT_ID, found=fragment_id
+        )
     if physical_rows > MAX_ROWS:
         raise CorruptFileError(
             f"fragment {fragment_id} claims {physical_rows} rows; a row offset has 32 bits",
             expected=MAX_ROWS,
             found=physical_rows,
         )
-    if deletion_file is not None and (deletion_file.num_deleted_rows or 0) > physical_rows:
+    if deletion_file is not None and physical_rows and (deletion_file.num_deleted_rows or 0) > physical_rows:
         raise CorruptFileError(
             f"fragment {fragment_id} has {physical_rows} rows and {deletion_file.num_deleted_rows} deleted ones",
             expected=physical_rows,
@@ -370,12 +371,16 @@ def _lineage_to_json(value: bytes | LineagePlace | None, key: str) -> dict[str, 
     return {key: list(value)} if isinstance(value, bytes) else {value.value: None}
 
 
-def _lineage_from_json(value: Mapping[str, Any] | None, key: str) -> bytes | LineagePlace | None:
+def _lineage_from_json(value: Any, key: str) -> bytes | LineagePlace | None:
     if value is None:
         return None
-    if key in value:
-        return _json_bytes(value[key])
-    return LineagePlace(next(iter(value)))
+    if isinstance(value, dict):
+        if key in value:
+            return _json_bytes(value[key])
+        for place in LineagePlace:
+            if place.value in value:
+                return place
+    raise CorruptFileError(f"malformed sequence in fragment JSON: {str(value)[:50]}", expected=key)
 
 
 def _json_message(kind: Any, **values: Any) -> Any:
@@ -385,8 +390,8 @@ def _json_message(kind: Any, **values: Any) -> Any:
         raise CorruptFileError(f"malformed {kind.DESCRIPTOR.name} JSON: {error}") from error
 
 
-def _json_str(value: Mapping[str, Any], key: str) -> str:
-    text = value.get(key)
+def _json_str(value: Any, key: str) -> str:
+    text = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(text, str):
         raise CorruptFileError(f"JSON without {key}", expected=key, found=type(text).__name__)
     return text

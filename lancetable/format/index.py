@@ -73,7 +73,7 @@ class IndexMetadata:
     def to_proto(self) -> table_pb2.IndexMetadata:
         message = table_pb2.IndexMetadata.FromString(self.raw)
         for name in ("fields", "files", "covering_fields", "fragment_bitmap", "index_version", "created_at", "base_id"):
-            message.ClearField(name)  # type: ignore[arg-type]  # the stub wants each name as a literal
+            message.ClearField(name)
         message.MergeFrom(
             table_pb2.IndexMetadata(
                 uuid=table_pb2.UUID(uuid=self.uuid.bytes),

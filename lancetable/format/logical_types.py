@@ -318,7 +318,7 @@ def _extension_name(field: pa.Field) -> str | None:
 
 
 def _is_struct(data_type: pa.DataType) -> bool:
-    return pa.types.is_struct(storage_type(data_type))
+    return bool(pa.types.is_struct(storage_type(data_type)))
 
 
 def encoding_of(logical_type: str) -> int:

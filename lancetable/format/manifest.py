@@ -96,7 +96,7 @@ class DataStorageFormat:
 
 
 class FragmentList(Sequence[Fragment]):
-    """The fragments of a manifest, made when touched. Positions follow the manifest, which is sorted by id as a rule."""
+    """The fragments of a manifest, made when touched. Positions follow the manifest, sorted by id as a rule."""
 
     __slots__ = ("_ids", "_kept", "_messages", "_order")
 

@@ -1,11 +1,15 @@
 """Where everything of a table lies: every file name rule of the format.
 
-    R/_versions/{2^64-1 - version, 20 digits}.manifest   V2 naming       R/data/{name}.lance
-    R/_versions/{version}.manifest                       V1 naming       R/_deletions/{fragment}-{read version}-{id}.arrow
-    R/_versions/d{version}.manifest                      detached        R/_deletions/{fragment}-{read version}-{id}.bin
-    R/_transactions/{read version}-{uuid}.txn                            R/_refs/tags/{tag}.json
-    R/_indices/{uuid}/...                                                R/_refs/branches/{branch, / as %2F}.json
-    R/tree/{branch}/...   a branch: its own root
+    R/_versions/{2^64-1 - version, 20 digits}.manifest           V2 naming
+    R/_versions/{version}.manifest                               V1 naming
+    R/_versions/d{version}.manifest                              detached
+    R/_transactions/{read version}-{uuid}.txn
+    R/data/{name}.lance
+    R/_deletions/{fragment}-{read version}-{id}.{arrow|bin}
+    R/_indices/{uuid}/...
+    R/_refs/tags/{tag}.json
+    R/_refs/branches/{branch, / as %2F}.json
+    R/tree/{branch}/...                                          a branch: a root of its own
 
 R is a path inside a store, "/"-separated. Names that come from a file are a stranger's: they pass `check_relative`
 before they are joined to anything.

@@ -175,9 +175,7 @@ def parse_time(text: str) -> int:
     return seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
 
 
-_TIME: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
-)
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 # ------------------------------------------------------------------------------------------------------------- JSON
@@ -205,10 +203,11 @@ def _get(value: Mapping[str, Any], key: str, kind: type, path: str | None) -> An
 
 
 def _get_optional(value: Mapping[str, Any], key: str, kind: type, path: str | None) -> Any:
-    found = value.get(key)
+    found: Any = value.get(key)
     if found is None:
         return None
-    if not isinstance(found, kind) or isinstance(found, bool) or (kind is int and not 0 <= found <= MAX_U64):
+    suits = isinstance(found, kind) and not isinstance(found, bool)
+    if not suits or (isinstance(found, int) and not 0 <= found <= MAX_U64):
         raise CorruptFileError(
             f"field `{key}` is no {kind.__name__} in range: {path or 'no path'}", path=path, expected=kind.__name__
         )

@@ -34,4 +34,5 @@ def split(addresses: npt.NDArray[Any]) -> tuple[U64Array, U64Array]:
 def join(fragment_ids: npt.NDArray[Any] | int, row_offsets: npt.NDArray[Any]) -> U64Array:
     """Fragment ids (or one for all) and (n,) row offsets -> (n,) addresses."""
     high = np.asarray(fragment_ids, dtype=np.uint64) << _SHIFT
-    return np.bitwise_or(high, np.asarray(row_offsets, dtype=np.uint64))
+    addresses: U64Array = high | np.asarray(row_offsets, dtype=np.uint64)
+    return addresses

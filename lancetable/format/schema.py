@@ -29,7 +29,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.format import logical_types
-from lancetable.format.logical_types import EXTENSION_METADATA_KEY, EXTENSION_NAME_KEY, JSON_NAMES
+from lancetable.format.logical_types import EXTENSION_METADATA_KEY, EXTENSION_NAME_KEY
 from lancetable.proto import file_pb2
 
 __all__ = ["RESERVED_NAMES", "Field", "Schema", "format_path", "parse_path"]
@@ -356,7 +356,7 @@ class Schema:
         return Schema(tuple(fields), self.metadata)
 
     def project_ids(self, ids: Iterable[int]) -> Schema:
-        """Only the fields with these ids, and their ancestors, in schema order; a field asked for keeps all below it."""
+        """Only the fields with these ids and their ancestors, in schema order; a field asked for keeps all below it."""
         wanted: dict[int, set[int] | None] = {}
         for field_id in ids:
             self._want(self.by_id[field_id], wanted)
@@ -684,9 +684,7 @@ def _check_keys(fields: Iterable[Field]) -> None:
 def _prune(each: Field, kept: set[int] | None) -> Field:
     if kept is None or each.id in kept:
         return each
-    children = tuple(
-        _prune(child, kept) for child in each.children if any(below.id in kept for below in child.walk())
-    )
+    children = tuple(_prune(child, kept) for child in each.children if any(below.id in kept for below in child.walk()))
     return replace(each, children=children)
 
 

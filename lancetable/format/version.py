@@ -107,9 +107,7 @@ _BY_MANIFEST = {version.manifest_pair: version for version in FileVersion} | {
 }
 
 
-def _of_pair(
-    table: dict[tuple[int, int], FileVersion], major: int, minor: int, path: str | None
-) -> FileVersion:
+def _of_pair(table: dict[tuple[int, int], FileVersion], major: int, minor: int, path: str | None) -> FileVersion:
     version = table.get((major, minor))
     if version is not None:
         return version

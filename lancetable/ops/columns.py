@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError
-from lancetable.expr import Column, Expr, columns_of, evaluate, parse_expression
+from lancetable.expr import Expr, columns_of, evaluate, parse_expression
+from lancetable.expr.ast import Column
 from lancetable.format.schema import BLOB_KEY, Field, Schema, format_path, parse_path
 
 __all__ = [

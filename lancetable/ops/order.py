@@ -33,21 +33,16 @@ class ColumnOrdering:
 
 def sort_indices(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering]) -> pa.Array:
     """The stable order of rows by `keys`, the first key foremost. Returns uint64 row numbers."""
-    simple = [_sortable(key) for key in keys]
-    if len(simple) == 1:
-        order = "ascending" if orderings[0].ascending else "descending"
-        placement = "at_start" if orderings[0].nulls_first else "at_end"
-        return pc.sort_indices(pa.table({"0": simple[0]}), sort_keys=[("0", order)], null_placement=placement)
     columns: dict[str, pa.ChunkedArray | pa.Array] = {}
     sort_keys: list[tuple[str, str]] = []
-    for key, ordering in zip(simple, orderings):
-        if key.null_count:
-            # Arrow places nulls alike for all keys, so whether a value is null becomes a key of its own.
+    for key, ordering in zip(keys, orderings):
+        if ordering.nulls_first and key.null_count:
+            # Arrow puts nulls last whichever way it sorts; that this is not wanted becomes a key of its own.
             flag = f"{len(columns)}"
             columns[flag] = pc.cast(pc.is_null(key), pa.uint8())
-            sort_keys.append((flag, "descending" if ordering.nulls_first else "ascending"))
+            sort_keys.append((flag, "descending"))
         name = f"{len(columns)}"
-        columns[name] = key
+        columns[name] = _sortable(key)
         sort_keys.append((name, "ascending" if ordering.ascending else "descending"))
     return pc.sort_indices(pa.table(columns), sort_keys=sort_keys)
 

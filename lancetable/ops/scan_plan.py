@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, OutOfRangeError
-from lancetable.expr import Bound, Expr, bounds, columns_of, from_arrow_expression, parse_predicate
+from lancetable.expr import Expr, columns_of, parse_predicate
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.columns import (
     PHYSICAL_ADDRESS,
@@ -89,7 +89,7 @@ class ScanPlan:
     predicate: Expr | None = None
     filter_columns: tuple[Field, ...] = ()
     filter_virtual: tuple[str, ...] = ()
-    bounds: tuple[Bound, ...] = ()
+    use_stats: bool = False
     shared: tuple[int | None, ...] = ()
     order: tuple[ColumnOrdering, ...] = ()
     keys: Projection | None = None
@@ -113,6 +113,14 @@ class ScanPlan:
             return ()
         return tuple(field for field, shared in zip(self.projection.columns, self.shared) if shared is None)
 
+    def for_keys(self) -> ScanPlan:
+        """The plan that reads the columns of `order` and the address of every row, in scan order and unlimited."""
+        assert self.keys is not None
+        shared = tuple(_place_of(field, self.filter_columns) for field in self.keys.columns)
+        return replace(
+            self, projection=self.keys, shared=shared, order=(), keys=None, limit=None, offset=0, stats_callback=None
+        )
+
     def explain(self, *, verbose: bool = False, pruned: str | None = None) -> str:
         """The plan as text, the last step first. `pruned` says what statistics rule out, where that was looked up."""
         lines = [f"Project: {', '.join(self.output_schema.names) or '(no columns)'}"]
@@ -129,8 +137,8 @@ class ScanPlan:
         names = ", ".join(field.name for field in scanned)
         text = f"Scan: columns=[{names}], num_fragments={len(self.fragments)} of {self.num_fragments_of_version}"
         lines.append(text + (", deleted rows included" if self.include_deleted else ""))
-        if self.bounds:
-            lines.append("Statistics: " + (pruned or " AND ".join(map(_bound_text, self.bounds))))
+        if self.use_stats:
+            lines.append(f"Statistics: {pruned or 'zones that the filter rules out are skipped'}")
         if verbose:
             lines.append(f"Batches: rows={self.batch_rows}, strict={self.strict_batch_size}")
             lines.extend(f"Column: {field.name} id={field.id} type={field.data_type}" for field in scanned)
@@ -140,12 +148,6 @@ class ScanPlan:
 def _order_text(ordering: ColumnOrdering) -> str:
     direction = "ASC" if ordering.ascending else "DESC"
     return f"{ordering.column_name} {direction} NULLS {'FIRST' if ordering.nulls_first else 'LAST'}"
-
-
-def _bound_text(bound: Bound) -> str:
-    if bound.op in ("is_null", "is_not_null"):
-        return f"{bound.column} {bound.op.replace('_', ' ').upper()}"
-    return f"{bound.column} {bound.op.upper()} {bound.value}"
 
 
 def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
@@ -172,7 +174,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
         predicate=predicate,
         filter_columns=filter_columns,
         filter_virtual=filter_virtual,
-        bounds=() if predicate is None or options.use_stats is False else tuple(bounds(predicate)),
+        use_stats=predicate is not None and options.use_stats is not False,
         shared=tuple(_place_of(field, filter_columns) for field in projection.columns),
         order=order,
         keys=_keys(schema, order),
@@ -240,6 +242,9 @@ def resolve_filter(schema: Schema, predicate: Filter) -> Expr:
     if isinstance(predicate, str):
         return parse_predicate(predicate, evaluation_schema(schema))
     if isinstance(predicate, pc.Expression):
+        # Substrait is only needed here.
+        from lancetable.expr import from_arrow_expression
+
         return from_arrow_expression(predicate, evaluation_schema(schema))
     if isinstance(predicate, Expr):
         return predicate

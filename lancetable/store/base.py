@@ -152,6 +152,9 @@ class ObjectStore(Protocol):
     def find(self, path: str) -> int | None:
         """Bytes in the object, or None where there is none: `size` for callers that expect it to be missing."""
 
+    def modified_ns(self, path: str) -> int | None:
+        """When an object, or the names in a directory, last changed, in ns; None where nobody keeps that time."""
+
     def delete(self, paths: Iterable[str]) -> None:
         """Remove objects. One that is missing is no error."""
 

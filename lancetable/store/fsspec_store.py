@@ -267,6 +267,10 @@ class FsspecStore:
             if name.startswith(root):
                 yield _meta(entries[full], name[len(root) :])
 
+    def modified_ns(self, path: str) -> int | None:
+        """Not told: most of these file systems keep no time of a directory."""
+        return None
+
     def delete(self, paths: Iterable[str]) -> None:
         """Batches where the file system has them. See ObjectStore."""
         waiting = list(paths)

@@ -133,7 +133,7 @@ class LocalStore:
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:
         """The whole file. See ObjectStore."""
-        data, found = self._tail(path, None)
+        data, found = self._tail(path, size, None)
         if size is not None and size != found:
             raise CorruptFileError(
                 f"{path}: {size} bytes expected, the file has {found}", path=path, offset=0, expected=size, found=found
@@ -141,11 +141,19 @@ class LocalStore:
         return data
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """The last `min(length, size)` bytes, and the size. See ObjectStore."""
-        if size is None:
-            return self._tail(path, length)
-        start = max(size - length, 0)
-        return self.read(path, start, size), size
+        """The last `min(length, size)` bytes, and the size. See ObjectStore.
+
+        A small file is read, not mapped: for one whose other bytes are wanted as well, `read` is the better call.
+        """
+        data, found = self._tail(path, size, length)
+        return data, found if size is None else size
+
+    def modified_ns(self, path: str) -> int | None:
+        """Time of the last change of a file, or of the names in a directory. See ObjectStore."""
+        try:
+            return os.stat(path).st_mtime_ns
+        except (OSError, ValueError):
+            return None
 
     def size(self, path: str) -> int:
         """Bytes in the file. Raises NotFoundError."""
@@ -172,25 +180,29 @@ class LocalStore:
         except (OSError, ValueError) as error:
             raise _failure(error, path) from error
 
-    def _tail(self, path: str, length: int | None) -> tuple[memoryview, int]:
-        """The last `length` bytes, or all, and the size; what is small is read, what is large is mapped."""
+    def _tail(self, path: str, size: int | None, length: int | None) -> tuple[memoryview, int]:
+        """The last `length` bytes of the first `size`, and the size of the file; None means all.
+
+        What is small is read, what is large is mapped.
+        """
         try:
             descriptor = os.open(path, _READ_FLAGS)
             try:
                 facts = os.fstat(descriptor)
                 if not stat.S_ISREG(facts.st_mode):
                     raise missing(path)
-                size = facts.st_size
-                wanted = size if length is None else min(max(length, 0), size)
-                if size <= _SMALL_BYTES or not self._mmap:
-                    return _read_at(descriptor, path, size - wanted, size), size
+                found = facts.st_size
+                end = found if size is None else size
+                start = 0 if length is None else max(end - max(length, 0), 0)
+                if end <= _SMALL_BYTES or not self._mmap:
+                    return _read_at(descriptor, path, start, end), found
             finally:
                 os.close(descriptor)
         except (OSError, ValueError) as error:
             if isinstance(error, LanceError):
                 raise
             raise _failure(error, path) from error
-        return self.read(path, size - wanted, size), size
+        return self.read(path, start, end), found
 
     def _pread(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
         try:
@@ -585,6 +597,11 @@ def _exchange(source: str, target: str) -> bool:
     which makes it ten times slower than a swap.
     """
     if not sys.platform.startswith("linux"):
+        return False
+    try:
+        if not stat.S_ISREG(os.lstat(target).st_mode):
+            return False
+    except OSError:
         return False
     return _system_rename("renameat2", _HERE, os.fsencode(source), _HERE, os.fsencode(target), 2) == 0  # EXCHANGE
 

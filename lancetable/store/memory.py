@@ -166,6 +166,10 @@ class MemoryStore:
         entry = self._space.objects.get(path)
         return None if entry is None else len(entry[0])
 
+    def modified_ns(self, path: str) -> int | None:
+        """Nobody keeps the time of a directory here, so none is told."""
+        return None
+
     def delete(self, paths: Iterable[str]) -> None:
         """See ObjectStore."""
         for path in paths:

@@ -2,7 +2,7 @@
 
 Arrow form: an Arrow IPC file with one record batch of one column `row_id: uint32 not null`.
 
-    ARROW1\\0\\0 | schema message | batch: ffffffff, i32 length, flatbuffer, body | ... | footer flatbuffer | i32 length | ARROW1
+    ARROW1, 2 zeros | schema message | batch: ffffffff, i32 length, flatbuffer, body | footer, i32 length, ARROW1
 
 Only this one shape is legal, so the few flatbuffer tables it needs are walked here with every offset checked; a general
 reader may allocate by a damaged length, or give up the process.
@@ -64,7 +64,8 @@ def build_arrow(offsets: Offsets) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(pa.record_batch([pa.array(offsets, pa.uint32())], schema=schema))
-    return sink.getvalue().to_pybytes()
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:

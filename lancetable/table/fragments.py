@@ -42,14 +42,18 @@ __all__ = [
     "file_metadata",
     "files_of",
     "live_offsets",
+    "narrow",
     "physical_offsets",
     "physical_rows",
     "read_columns_of",
     "read_rows",
     "rows_of",
+    "select",
+    "virtual_column",
 ]
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
+Deleted: TypeAlias = npt.NDArray[np.uint32]
 Rows: TypeAlias = "range | Offsets | None"
 Column: TypeAlias = "pa.ChunkedArray | pa.Array"
 
@@ -60,6 +64,8 @@ LAST_UPDATED_AT = "_row_last_updated_at_version"
 
 # Below this share of live rows single rows are fetched instead of a range that is then filtered.
 _SPARSE_SHARE = 1 / 8
+# From this share on, rows that pass a filter are read as one range and masked.
+_DENSE_SHARE = 1 / 4
 _MAX_KEPT_LAYOUTS = 64
 
 
@@ -144,7 +150,7 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
         return Selection(rows, whole, len(rows))
     if isinstance(rows, range):
         return _select_range(rows, deleted, whole, keep_deleted)
-    slots = np.searchsorted(deleted, rows)
+    slots = np.searchsorted(deleted, rows.astype(np.uint32))
     dead = deleted[np.minimum(slots, len(deleted) - 1)] == rows
     if not dead.any():
         return Selection(rows, whole, len(rows))
@@ -154,8 +160,10 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
     return Selection(live, False, len(live))
 
 
-def _select_range(rows: range, deleted: Offsets, whole: bool, keep_deleted: bool) -> Selection:
-    first, last = np.searchsorted(deleted, (rows.start, rows.stop))
+def _select_range(rows: range, deleted: Deleted, whole: bool, keep_deleted: bool) -> Selection:
+    # A range may end at 2^32, which uint32 does not hold; its last row does.
+    first = np.searchsorted(deleted, np.uint32(rows.start)) if len(rows) else 0
+    last = np.searchsorted(deleted, np.uint32(rows.stop - 1), side="right") if len(rows) else 0
     if first == last:
         return Selection(rows, whole, len(rows))
     dead = np.zeros(len(rows), dtype=np.bool_)
@@ -167,6 +175,24 @@ def _select_range(rows: range, deleted: Offsets, whole: bool, keep_deleted: bool
         live = np.flatnonzero(~dead) + rows.start
         return Selection(live, False, num_live)
     return Selection(rows, whole, num_live, keep=~dead)
+
+
+def narrow(selection: Selection, mask: npt.NDArray[np.bool_]) -> Selection:
+    """The rows of a selection where `mask` (bool per row that comes out, at least one true) holds.
+
+    Rows side by side stay a range, dense ones a range with a mask; few ones are fetched one by one.
+    """
+    offsets = selection.offsets()[mask]
+    dead = None if selection.dead is None else selection.dead[mask]
+    count, first, last = len(offsets), int(offsets[0]), int(offsets[-1])
+    span = last + 1 - first
+    if count == span:
+        return Selection(range(first, last + 1), False, count, dead=dead)
+    if count < span * _DENSE_SHARE:
+        return Selection(offsets, False, count, dead=dead)
+    keep = np.zeros(span, dtype=np.bool_)
+    keep[offsets - first] = True
+    return Selection(range(first, last + 1), False, count, keep=keep, dead=dead)
 
 
 def read_columns_of(
@@ -200,11 +226,11 @@ def virtual_column(version: TableVersion, fragment: Fragment, name: str, selecti
         values, dead = _addresses(fragment, offsets), selection.dead
     elif name == ROW_ID:
         stable = version.manifest.has_stable_row_ids
-        values = row_id_lookup.row_ids(version, fragment)[offsets] if stable else _addresses(fragment, offsets)
+        values = row_id_lookup.row_ids_at(version, fragment, offsets) if stable else _addresses(fragment, offsets)
         dead = selection.dead
     else:
         which = fragment.created_at if name == CREATED_AT else fragment.last_updated_at
-        values = row_id_lookup.row_versions(version, fragment, which)[offsets]
+        values = row_id_lookup.row_versions_at(version, fragment, which, offsets)
     return pa.array(values, mask=dead)
 
 
@@ -282,14 +308,33 @@ def num_live_rows(version: TableVersion, fragment: Fragment) -> int:
     return total - deleted
 
 
-def deleted_offsets(version: TableVersion, fragment: Fragment) -> Offsets | None:
-    """The deleted physical offsets of a fragment, ascending; None where there are none."""
+def bytes_per_row(version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> float:
+    """About how many bytes a row of these columns takes in the fragment's files; 0.0 for an empty fragment."""
+    num_rows = physical_rows(version, fragment)
+    if not num_rows:
+        return 0.0
+    files = files_of(version, fragment)
+    size_bytes = 0
+    for column in columns:
+        for field in column.walk():
+            file_number = files.owner.get(field.id)
+            if file_number is not None:
+                index = files.columns[file_number][field.id]
+                size_bytes += file_metadata(version, files.files[file_number]).column_size_bytes(index)
+    return size_bytes / num_rows
+
+
+def deleted_offsets(version: TableVersion, fragment: Fragment) -> Deleted | None:
+    """The deleted physical offsets of a fragment, ascending uint32; None where there are none.
+
+    Search it with uint32: numpy would otherwise widen a copy of it first.
+    """
     if fragment.deletion_file is None:
         return None
     vector = deletions.read(version, fragment)
     if vector is None or len(vector) == 0:
         return None
-    return vector.offsets()  # type: ignore[return-value]  # uint32 compares and indexes like int64
+    return vector.offsets()
 
 
 def live_offsets(version: TableVersion, fragment: Fragment) -> Offsets | None:
@@ -307,9 +352,20 @@ def physical_offsets(version: TableVersion, fragment: Fragment, ordinals: Offset
     deleted = deleted_offsets(version, fragment)
     if deleted is None:
         return ordinals
-    # The i-th deleted row has deleted[i] - i live rows before it, so that many ordinals stay below it.
-    live_before = deleted.astype(np.int64) - np.arange(len(deleted))
+    live_before = _live_before(version, fragment, deleted)
     return ordinals + np.searchsorted(live_before, ordinals, side="right")
+
+
+def _live_before(version: TableVersion, fragment: Fragment, deleted: Deleted) -> Offsets:
+    """How many live rows lie before each deleted one: the i-th has `deleted[i] - i`."""
+    key = ("live before", id(deleted))
+    found = version.cache.get(key)
+    # Kept together with the vector, which keeps its id from being used again.
+    if found is not None and found[0] is deleted:
+        return found[1]  # type: ignore[no-any-return]  # put here under the same kind of key
+    made = deleted.astype(np.int64) - np.arange(len(deleted))
+    version.cache.put(key, (deleted, made), made.nbytes + 128)
+    return made
 
 
 def _addresses(fragment: Fragment, offsets: Offsets) -> npt.NDArray[np.uint64]:
@@ -484,7 +540,7 @@ def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
     if isinstance(found, FileMetadata):
         return found
     made = open_data_file(version.store, path, size=data_file.size_bytes or None)
-    version.cache.put(key, made, 4096 + 1024 * len(data_file.fields))
+    version.cache.put(key, made, made.memory_bytes)
     return made
 
 

@@ -201,7 +201,7 @@ def summarize(manifest: Manifest) -> VersionSummary:
 
 
 def history(version: TableVersion) -> list[VersionSummary]:
-    """One summary per version of this branch, ascending. Each manifest is read once and its summary kept in the cache."""
+    """One summary per version of this branch, ascending. A manifest is read once, its summary stays in the cache."""
     summaries = []
     for location in version.handler.history(version.store, version.base):
         if location.version == version.version:

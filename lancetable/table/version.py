@@ -155,7 +155,7 @@ def open_version(
     """
     store, base = open_store(uri, storage_options)
     text = os.fspath(uri)
-    handler = choose_handler(store, text, commit_lock)
+    handler = choose_handler(store, text, commit_lock, storage_options)
     shared = _Shared(store, base, text, handler, TableCache() if cache is None else cache, storage_options)
     if type(ref) is int:
         return shared.at(base, ref)

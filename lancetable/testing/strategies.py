@@ -9,7 +9,6 @@ use it too, and `DRAWN` counts which cases the strategies drew, so that a test c
 from __future__ import annotations
 
 import json
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,7 +122,7 @@ def _integers(data_type: pa.DataType, dtype: str, low: int | None = None, high: 
 def _floats(data_type: pa.DataType, dtype: str) -> Builder:
     def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
         values = rng.standard_normal(n).astype(dtype)
-        info = np.finfo(np.dtype(dtype))  # type: ignore[arg-type]  # only ever a floating dtype
+        info = np.finfo(np.dtype(dtype))
         special = [np.nan, np.inf, -np.inf, 0.0, -0.0, float(info.max), float(info.smallest_subnormal)]
         _sprinkle(rng, values, np.array(special, dtype))
         return _fixed(data_type, values, _mask(rng, n, null_fraction))
@@ -143,8 +142,8 @@ def _decimals(data_type: pa.DataType) -> Builder:
         words[:, 0] = rng.integers(-limit, limit, n, endpoint=True)
         words[:, 1:] = words[:, :1] >> 63
         largest = 10**data_type.precision - 1
-        extremes = [np.frombuffer(value.to_bytes(width, "little", signed=True), np.int64) for value in (largest, -largest)]
-        _sprinkle(rng, words, np.array(extremes))
+        extremes = b"".join(value.to_bytes(width, "little", signed=True) for value in (largest, -largest))
+        _sprinkle(rng, words, np.frombuffer(extremes, np.int64).reshape(2, -1))
         return _fixed(data_type, words, _mask(rng, n, null_fraction))
 
     return build
@@ -275,7 +274,8 @@ def _simple_cases() -> list[TypeCase]:
     cases = [TypeCase("bool", pa.bool_(), _booleans), TypeCase("null", pa.null(), _nulls)]
     for width in (8, 16, 32, 64):
         for dtype in (f"int{width}", f"uint{width}"):
-            cases.append(TypeCase(dtype, pa.type_for_alias(dtype), _integers(pa.type_for_alias(dtype), dtype)))
+            integer = pa.type_for_alias(dtype)
+            cases.append(TypeCase(dtype, integer, _integers(integer, dtype)))
     cases.append(TypeCase("int64 small", pa.int64(), _integers(pa.int64(), "int64", 0, 100)))
     for name, dtype in (("halffloat", "float16"), ("float", "float32"), ("double", "float64")):
         cases.append(TypeCase(name, pa.type_for_alias(dtype), _floats(pa.type_for_alias(dtype), dtype)))
@@ -328,6 +328,7 @@ def _nested_cases() -> list[TypeCase]:
         for name, item, build, size in fixed_items
     ]
     vectors = pa.list_(pa.float32(), 8)
+    labels = pa.dictionary(pa.int8(), pa.utf8())
     list_items: list[tuple[str, pa.DataType, Builder]] = [
         ("int32", pa.int32(), _INT32),
         ("string", pa.utf8(), _UTF8),
@@ -336,7 +337,7 @@ def _nested_cases() -> list[TypeCase]:
         ("list<int32>", pa.list_(pa.int32()), _lists(pa.list_(pa.int32()), _INT32)),
         ("fixed_size_list<float>[8]", vectors, _fixed_size_lists(_FLOAT32, 8)),
         ("large_binary", pa.large_binary(), _binaries(pa.large_binary())),
-        ("dictionary", pa.dictionary(pa.int8(), pa.utf8()), _dictionaries(pa.dictionary(pa.int8(), pa.utf8()), _UTF8, 5)),
+        ("dictionary", labels, _dictionaries(labels, _UTF8, 5)),
     ]
     for name, item, build in list_items:
         cases.append(TypeCase(f"list<{name}>", pa.list_(item), _lists(pa.list_(item), build)))
@@ -431,9 +432,7 @@ def columns(
     return case.field(column_name), case(rng, draw(sizes), draw(st.sampled_from(NULL_FRACTIONS)))
 
 
-def arrays(
-    names: Sequence[str] | None = None, sizes: st.SearchStrategy[int] = _SIZES
-) -> st.SearchStrategy[pa.Array]:
+def arrays(names: Sequence[str] | None = None, sizes: st.SearchStrategy[int] = _SIZES) -> st.SearchStrategy[pa.Array]:
     """Arrays of the named cases; every case without names."""
     return columns(names, sizes).map(lambda column: column[1])
 
@@ -540,7 +539,8 @@ def fragments(draw: st.DrawFn, ids: st.SearchStrategy[int] = _U32) -> Fragment:
 def operations(draw: st.DrawFn, arm: str | None = None) -> tx.Operation:
     """Operations of every known kind, or only of the kind named by its arm."""
     chosen = draw(st.sampled_from(sorted(tx.OPERATIONS))) if arm is None else arm
-    return draw(_OPERATIONS[chosen])
+    operation: tx.Operation = draw(_OPERATIONS[chosen])
+    return operation
 
 
 def transactions() -> st.SearchStrategy[tx.Transaction]:
@@ -563,9 +563,9 @@ def _schema_values(*, metadata: bool = True) -> st.SearchStrategy[Schema]:
 _FRAGMENTS: Final = st.lists(fragments(), max_size=3).map(tuple)
 _IDS: Final = st.lists(_U64, max_size=3).map(tuple)
 _FIELD_IDS: Final = st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple)
-_BASES: Final = st.lists(
-    st.builds(BasePath, _U32, st.just("/base"), st.booleans(), _optional(_NAMES)), max_size=2
-).map(tuple)
+_BASES: Final = st.lists(st.builds(BasePath, _U32, st.just("/base"), st.booleans(), _optional(_NAMES)), max_size=2).map(
+    tuple
+)
 _UPDATE_MAPS: Final = st.builds(
     tx.UpdateMap, st.dictionaries(_NAMES, _optional(st.text(max_size=8)), max_size=3), st.booleans()
 )
@@ -607,9 +607,7 @@ _OPERATIONS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
         tx.DataReplacement, st.lists(st.builds(tx.DataReplacementGroup, _U64, data_files()), max_size=2).map(tuple)
     ),
     "update_mem_wal_state": st.just(tx.UpdateMemWalState()),
-    "clone": st.builds(
-        tx.Clone, st.booleans(), _U64, st.just("/source"), _optional(_NAMES), _optional(_NAMES)
-    ),
+    "clone": st.builds(tx.Clone, st.booleans(), _U64, st.just("/source"), _optional(_NAMES), _optional(_NAMES)),
     "update_bases": st.builds(tx.UpdateBases, _BASES),
     "data_overlay": st.builds(
         tx.DataOverlay, st.lists(st.builds(tx.OverlayGroup, _U64, st.just((b"",))), max_size=2).map(tuple)

@@ -68,6 +68,8 @@ def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np
         raise CorruptFileError(
             "bit-packed stream is cut short", expected=stream_bytes(first + count, width), found=len(data)
         )
+    if count == 0:
+        return np.empty(0, dtype)
     # Eight values fill whole bytes, so value k of every group of eight starts at the same bit of its byte.
     group = first // 8
     skip = first - group * 8

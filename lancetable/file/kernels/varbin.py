@@ -22,15 +22,28 @@ __all__ = [
     "concat_offsets",
     "gather",
     "is_ascii",
+    "offset_dtype",
     "offsets_from_ends",
     "offsets_to_ends",
     "pack_validity",
 ]
 
-_MAX_INT32: Final = (1 << 31) - 1
 _HIGH_BITS: Final = 0x8080808080808080
 
 Offsets = npt.NDArray[Any]  # int32 or int64
+
+
+_OFFSET_DTYPES: Final = {
+    pa.string().id: np.dtype(np.int32),
+    pa.binary().id: np.dtype(np.int32),
+    pa.large_string().id: np.dtype(np.int64),
+    pa.large_binary().id: np.dtype(np.int64),
+}
+
+
+def offset_dtype(data_type: pa.DataType) -> np.dtype[Any] | None:
+    """Type of the offsets of strings and bytes, None for other types."""
+    return _OFFSET_DTYPES.get(data_type.id)
 
 
 def offsets_from_ends(
@@ -50,24 +63,22 @@ def offsets_from_ends(
     if len(ends) == 0:
         return offsets, None
     valid: npt.NDArray[np.bool_] | None = None
-    adjustment = np.uint64(null_adjustment)
     if int(ends.max()) >= null_adjustment:
+        adjustment = np.uint64(null_adjustment)
         valid = ends < adjustment
         ends = np.where(valid, ends, ends - adjustment)
-        largest = int(ends.max())
-    else:
-        largest = int(ends[-1])
-    # The last end is the largest if none decreases, which is looked at next.
-    if largest > limit or int(ends[-1]) < base:
-        raise CorruptFileError("a value ends outside of its page", expected=f"{base} to {limit}", found=largest)
-    if largest - base > np.iinfo(dtype).max:
-        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=largest - base)
+    # Before anything is narrowed: a wrapped end must not look like an honest one.
+    if (ends[1:] < ends[:-1]).any():
+        raise CorruptFileError("a value ends before it starts")
+    first, last = int(ends[0]), int(ends[-1])
+    if first < base or last > limit:
+        raise CorruptFileError("a value lies outside of its page", expected=f"{base} to {limit}", found=(first, last))
+    if last - base > np.iinfo(dtype).max:
+        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=last - base)
     if base:
         np.subtract(ends, np.uint64(base), out=offsets[1:], casting="unsafe")
     else:
         offsets[1:] = ends
-    if (offsets[1:] < offsets[:-1]).any():
-        raise CorruptFileError("a value ends before it starts")
     return offsets, valid
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,7 +38,7 @@ def arrays_of(values: list[bytes], dtype: type = np.int32) -> tuple[np.ndarray, 
 
 
 def values_of(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
-    return [data[a:b].tobytes() for a, b in zip(offsets[:-1], offsets[1:])]
+    return [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
 
 
 # a value: literals (0xff is the hard one) and codes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ def test_runs_round_trip(runs: list[tuple[int, int]], dtype: str) -> None:
     values = np.array([value for value, count in runs for _ in range(count)], dtype)
     keys, lengths = rle.runs(values)
     assert rle.expand(keys, lengths, len(values)).tolist() == values.tolist()
-    distinct = sum(a[0] != b[0] for a, b in zip(runs, runs[1:])) + bool(runs)
+    distinct = sum(a[0] != b[0] for a, b in itertools.pairwise(runs)) + bool(runs)
     assert len(keys) <= distinct + sum(-(-count // 255) for _, count in runs)
 
 

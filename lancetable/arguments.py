@@ -1,0 +1,171 @@
+"""Arguments of the public functions, checked and turned into what `ops` takes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import InvalidInputError, InvalidOperationError, OutOfRangeError
+from lancetable.format.transaction import COMMIT_MESSAGE_KEY
+from lancetable.format.version import FileVersion
+
+if TYPE_CHECKING:
+    from lancetable.types import Reference, WriteMode
+
+__all__ = [
+    "DEFAULT_MAX_BYTES_PER_FILE",
+    "check_count",
+    "check_mode",
+    "check_positive",
+    "parse_asof",
+    "parse_reference",
+    "row_numbers",
+    "transaction_properties_of",
+    "uri_text",
+    "version_to_write",
+]
+
+
+DEFAULT_MAX_BYTES_PER_FILE = 90 * 1024 * 1024 * 1024
+MODES: dict[str, WriteMode] = {"create": "create", "append": "append", "overwrite": "overwrite"}
+U64 = 2**64
+
+
+def uri_text(uri: Any) -> str:
+    """A URI or path as text. Raises TypeError for anything else."""
+    try:
+        text = os.fspath(uri)
+    except TypeError:
+        raise TypeError(f"uri must be text or a path, got {type(uri).__name__}") from None
+    if isinstance(text, bytes):
+        raise TypeError("uri must be text or a path, got bytes")
+    return text
+
+
+def check_count(name: str, value: Any) -> int:
+    """A count as an int. Raises TypeError for no integer, InvalidInputError below zero, OutOfRangeError from 2^63."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    number = int(value.__index__())
+    if number < 0:
+        raise InvalidInputError(f"{name} must be non-negative, got {number}")
+    if number >= 2**63:
+        raise OutOfRangeError(f"{name} must be below 2^63, got {number}")
+    return number
+
+
+def check_positive(name: str, value: Any) -> int:
+    """A count of at least 1. Raises as `check_count`."""
+    number = check_count(name, value)
+    if number == 0:
+        raise InvalidInputError(f"{name} must be at least 1")
+    return number
+
+
+def check_mode(mode: Any) -> WriteMode:
+    """One of the write modes, in lower case. Raises InvalidInputError."""
+    found = MODES.get(mode.lower()) if isinstance(mode, str) else None
+    if found is None:
+        raise InvalidInputError(f"Invalid mode {mode!r}: one of {', '.join(MODES)}")
+    return found
+
+
+def parse_reference(version: Any, *, branches: bool = False) -> Reference:
+    """A version number, a tag, or with `branches` (branch, number).
+
+    Raises InvalidInputError or InvalidOperationError for another type, OutOfRangeError for an impossible number.
+    """
+    if isinstance(version, str):
+        return version
+    if branches and isinstance(version, tuple) and len(version) == 2:
+        branch, number = version
+        if branch is not None and not isinstance(branch, str):
+            raise InvalidInputError(f"a branch is named by text, not {type(branch).__name__}")
+        return branch, None if number is None else version_number(number)
+    if not isinstance(version, bool) and hasattr(version, "__index__"):
+        return version_number(version)
+    if branches:
+        raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(version).__name__}")
+    raise InvalidOperationError(f"version must be an integer or a string, not {type(version).__name__}")
+
+
+def version_number(version: Any) -> int:
+    """Raises OutOfRangeError for a number that does not fit 64 bits."""
+    number = int(version.__index__())
+    if not 0 <= number < U64:
+        raise OutOfRangeError(f"versions are numbers from 1 to 2^64 - 1, not {number}")
+    return number
+
+
+def parse_asof(asof: Any) -> datetime:
+    """A time from a datetime, a pandas timestamp, or text. Raises InvalidInputError for text that is no time."""
+    if isinstance(asof, datetime):
+        return asof
+    if not isinstance(asof, str):
+        raise TypeError(f"asof must be a datetime or text, got {type(asof).__name__}")
+    try:
+        return datetime.fromisoformat(asof.strip())
+    except ValueError:
+        pass
+    try:
+        import pandas as pd
+
+        parsed: datetime = pd.to_datetime(asof).to_pydatetime()
+    except (ImportError, ValueError, AttributeError) as error:
+        raise InvalidInputError(
+            f"Failed to parse timestamp string {asof!r}: write it as 2026-01-31 13:45:00, or install pandas"
+        ) from error
+    return parsed
+
+
+def version_to_write(data_storage_version: str | None, use_legacy_format: bool | None) -> FileVersion | None:
+    """The format to write, None if the table decides. Raises InvalidInputError, UnsupportedFeatureError, TypeError."""
+    if use_legacy_format is not None:
+        warnings.warn("use_legacy_format is deprecated: use data_storage_version", DeprecationWarning, stacklevel=3)
+        return FileVersion.LEGACY if use_legacy_format else FileVersion.parse("stable")
+    if data_storage_version is None:
+        return None
+    if not isinstance(data_storage_version, str):
+        raise TypeError(f"data_storage_version must be text, got {type(data_storage_version).__name__}")
+    return FileVersion.parse(data_storage_version)
+
+
+def transaction_properties_of(properties: Mapping[str, str] | None, message: str | None) -> dict[str, str]:
+    """The properties of a transaction with the commit message among them."""
+    result = dict(properties or {})
+    if message is not None:
+        result[COMMIT_MESSAGE_KEY] = message
+    return result
+
+
+def row_numbers(values: Any, name: str) -> npt.NDArray[Any]:
+    """Positions, ids or addresses as a one-dimensional integer array (int64, or uint64 beyond it).
+
+    Raises TypeError for anything but integers, OutOfRangeError for a negative number.
+    """
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        if values.null_count:
+            raise TypeError(f"{name} must not contain nulls")
+        numbers = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
+    elif isinstance(values, (str, bytes)):
+        raise TypeError(f"{name} must be integers, got text")
+    else:
+        numbers = np.asarray(values if isinstance(values, (list, tuple, range, np.ndarray)) else list(values))
+    if numbers.ndim != 1:
+        raise TypeError(f"{name} must be a flat list of integers")
+    if not len(numbers):
+        return np.empty(0, np.int64)
+    if numbers.dtype.kind == "O" and all(isinstance(value, int) and not isinstance(value, bool) for value in numbers):
+        raise OutOfRangeError(f"{name} must be from 0 to 2^64 - 1")
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {numbers.dtype}")
+    if numbers.dtype.kind == "i" and numbers.min() < 0:
+        raise OutOfRangeError(f"{name} must not be negative, got {int(numbers.min())}")
+    return numbers

@@ -1,0 +1,373 @@
+"""The commit loop: read what is new, judge, repair, build, publish; on a lost race, again.
+
+One attempt:
+    1. find the versions after the one last looked at, and load each one's transaction (table.transactions)
+    2. one of them is ours: an earlier attempt had landed and only the reply was lost. Done
+    3. judge ours against each (conflicts); repair it where rows differ (rebase)
+    4. write the transaction file
+    5. apply ours to the newest manifest (build) and pack it (table.manifests)
+    6. publish it as the next version: won, lost or unknown (handlers)
+
+Lost means another attempt after a random wait. Unknown is looked into once; if the answer stays open, the caller gets
+CommitStateUnknownError and no file is removed, because the commit may still appear.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lancetable.commit.backoff import Backoff
+from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest
+from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
+from lancetable.commit.rebase import rebase_deletions, rebase_index
+from lancetable.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidOperationError,
+    LanceError,
+    RetryableCommitConflictError,
+    VersionNotFoundError,
+)
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.paths import DETACHED_BIT, ManifestNaming, is_detached, manifest_path, transaction_path
+from lancetable.format.transaction import Transaction
+from lancetable.handlers.base import ManifestLocation
+from lancetable.store.base import PutOutcome
+from lancetable.table import manifests, transactions
+from lancetable.table.manifests import ManifestFile, read_manifest
+from lancetable.table.version import TableVersion, open_location
+
+if TYPE_CHECKING:
+    from lancetable.format.version import FileVersion
+    from lancetable.handlers.base import CommitHandler
+    from lancetable.store.base import ObjectStore
+    from lancetable.table.cache import TableCache
+    from lancetable.table.deletions import DeletionVector
+
+__all__ = ["commit_transaction", "create_table"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_RETRIES = 20
+DEFAULT_TIMEOUT_SECONDS = 30 * 60.0
+
+
+def commit_transaction(
+    base: TableVersion,
+    transaction: Transaction,
+    *,
+    max_retries: int = DEFAULT_MAX_RETRIES,
+    timeout_s: float = DEFAULT_TIMEOUT_SECONDS,
+    affected_rows: Mapping[int, DeletionVector] | None = None,
+    detached: bool = False,
+    file_version: FileVersion | None = None,
+) -> TableVersion:
+    """Commit `transaction` on top of the newest version and return the version it became.
+
+    `base` is any version of the branch, best the one the transaction was prepared on. `affected_rows` are the rows
+    that a Delete or Update newly deletes, by fragment: with them, deletes of different rows of one fragment go
+    together. `detached` makes a version beside the history, on top of `base`. `file_version` changes the data format
+    in an Overwrite. An Overwrite with `max_retries` 0 is strict: it becomes the version right after its read version
+    or fails, and is not checked for conflicts.
+
+    Raises RetryableCommitConflictError (run the operation again), CommitConflictError (look at the other change),
+    CommitStateUnknownError (look for the transaction before trying again), UnsupportedFeatureError.
+    """
+    flags.check_writable(base.manifest.writer_flags, base.uri, reader_flags=base.manifest.reader_flags)
+    if detached:
+        return _commit_detached(base, transaction, max_retries, timeout_s)
+    if is_detached(base.version):
+        raise InvalidOperationError(f"{base.uri}: the detached version {base.version} can have no successor")
+    run = _Run(base, transaction, affected_rows or {}, file_version)
+    strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
+    backoff = Backoff(max_retries, timeout_s)
+    try:
+        while True:
+            landed = run.catch_up(strict=strict)
+            if landed is None:
+                landed = run.publish()
+            if landed is not None:
+                return landed
+            if strict or not backoff.next_attempt():
+                raise _used_up(run, backoff, timeout_s)
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        # Nothing was published. An interrupt may come from within the publication, so then the files stay.
+        run.remove_own_files()
+        raise
+
+
+def create_table(
+    store: ObjectStore,
+    base: str,
+    uri: str,
+    handler: CommitHandler,
+    transaction: Transaction,
+    *,
+    file_version: FileVersion,
+    cache: TableCache,
+    storage_options: Mapping[str, str] | None = None,
+    naming: ManifestNaming = ManifestNaming.V2,
+    config: Mapping[str, str] | None = None,
+) -> TableVersion:
+    """Make version 1 from an Overwrite with read version 0.
+
+    Raises AlreadyExistsError if there is a table, CommitStateUnknownError if the reply was lost for good.
+    """
+    data = transaction.to_bytes()
+    built = build_first_manifest(transaction, file_version, timestamp_ns=time.time_ns(), config=config)
+    name = transactions.write(store, base, transaction, data)
+    location = ManifestLocation(1, manifest_path(base, 1, naming), None, naming)
+    packed = manifests.pack(built.message, data, built.index_section)
+    outcome = handler.commit(store, base, 1, naming, packed)
+    if outcome is not PutOutcome.WON:
+        outcome = _look_again(store, base, location, transaction, outcome)
+    if outcome is PutOutcome.UNKNOWN:
+        raise _unknown(uri, transaction, 1)
+    if outcome is PutOutcome.LOST:
+        _remove_quietly(store, [transaction_path(base, name)])
+        raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
+    return TableVersion(store, base, uri, manifests.unpack(location, packed), handler, cache, storage_options)
+
+
+class _Run:
+    """One call of `commit_transaction`: what has been seen so far, and the transaction as it stands now."""
+
+    def __init__(
+        self,
+        base: TableVersion,
+        transaction: Transaction,
+        affected_rows: Mapping[int, DeletionVector],
+        file_version: FileVersion | None,
+    ) -> None:
+        self.base, self.newest, self.ours = base, base, transaction
+        self.original = transaction
+        self._affected_rows, self._file_version = affected_rows, file_version
+        self._context = Context(frozenset(affected_rows))
+        self._seen = transaction.read_version
+        self._written_transaction: tuple[int, bytes] | None = None
+        self._own_paths: list[str] = []
+
+    def catch_up(self, *, strict: bool = False) -> TableVersion | None:
+        """Judge ours against every version not seen yet. Returns the version if one of them turns out to be ours."""
+        base = self.base
+        for location in self._unseen():
+            if location.version != self._seen + 1:
+                raise CommitConflictError(
+                    f"Incompatible transaction: {describe(self.ours.operation)} was prepared on version"
+                    f" {self.original.read_version} of {base.uri}, and version {self._seen + 1} has been cleaned up, so"
+                    " nobody can tell what it changed. Prepare the operation again on the newest version",
+                    version=self._seen + 1,
+                )
+            ((file, theirs),) = transactions.read_since(base.store, base.base, [location])
+            version = replace(base, file=file)
+            if theirs is not None and theirs.uuid == self.ours.uuid:
+                return open_location(base, file.location)
+            if strict:
+                raise _conflict(self, theirs, location.version, Verdict(Severity.INCOMPATIBLE, "a strict overwrite"))
+            self._judge(theirs, version)
+            self.newest, self._seen = version, location.version
+        manifest = self.newest.manifest
+        flags.check_writable(manifest.writer_flags, base.uri, reader_flags=manifest.reader_flags)
+        return None
+
+    def _unseen(self) -> list[ManifestLocation]:
+        newest, store = self.newest, self.base.store
+        if self._seen == newest.version:
+            return newest.handler.newer(store, newest.base, newest.location)
+        if self._seen > newest.version:
+            # Prepared on a version that this handle has not seen.
+            locations = newest.handler.newer(store, newest.base, newest.location)
+            at = next((each for each in locations if each.version == self._seen), None)
+            if at is None:
+                raise VersionNotFoundError(
+                    f"{newest.uri} has no version {self._seen}, on which the transaction was prepared",
+                    version=self._seen,
+                )
+            self.newest = replace(newest, file=read_manifest(store, at))
+            return [each for each in locations if each.version > self._seen]
+        return newest.handler.history(store, newest.base, self._seen)
+
+    def _judge(self, theirs: Transaction | None, version: TableVersion) -> None:
+        operation = None if theirs is None else theirs.operation
+        verdict = check(self.ours.operation, operation, self._context)
+        if verdict.severity is Severity.COMPATIBLE:
+            return
+        if verdict.severity is not Severity.REBASABLE:
+            raise _conflict(self, theirs, version.version, verdict)
+        if isinstance(self.ours.operation, tx.CreateIndex):
+            self.ours = rebase_index(self.ours, verdict.fragments)
+            return
+        rebased = rebase_deletions(self.ours, version, verdict.fragments, self._affected_rows)
+        self.ours = rebased.transaction
+        self._own_paths += rebased.new_paths
+
+    def publish(self) -> TableVersion | None:
+        """Write the transaction and the next manifest. None: another writer was first."""
+        newest, store, base = self.newest, self.base.store, self.base.base
+        version, naming = newest.version + 1, newest.location.naming
+        # Built before anything is written: an operation that does not fit the table leaves no trace.
+        built = self._build(version)
+        data = self.ours.to_bytes()
+        if self._written_transaction != (self.ours.read_version, data):
+            name = transactions.write(store, base, self.ours, data)
+            self._written_transaction = (self.ours.read_version, data)
+            self._own_paths.append(transaction_path(base, name))
+        packed = manifests.pack(built.message, data, built.index_section)
+        location = ManifestLocation(version, manifest_path(base, version, naming), None, naming)
+        outcome = newest.handler.commit(store, base, version, naming, packed)
+        if outcome is PutOutcome.UNKNOWN:
+            outcome = _look_again(store, base, location, self.ours, outcome)
+            if outcome is PutOutcome.UNKNOWN:
+                raise _unknown(newest.uri, self.ours, version)
+        if outcome is PutOutcome.LOST:
+            logger.debug("%s: version %d went to another writer", newest.uri, version)
+            return None
+        return replace(newest, file=manifests.unpack(location, packed))
+
+    def _build(self, version: int) -> Built:
+        newest = self.newest
+        return build_manifest(
+            newest.manifest.message,
+            newest.file.index_section(newest.store),
+            self.ours,
+            version=version,
+            timestamp_ns=time.time_ns(),
+            restored=_restored(newest, self.ours),
+            file_version=self._file_version,
+        )
+
+    def remove_own_files(self) -> None:
+        """Remove what the loop itself wrote. The files that came with the transaction are the caller's."""
+        _remove_quietly(self.base.store, self._own_paths)
+
+
+def _remove_quietly(store: ObjectStore, paths: list[str]) -> None:
+    if paths:
+        try:
+            store.delete(paths)
+        except (LanceError, OSError) as error:
+            logger.warning("could not remove %d files of a failed commit: %s", len(paths), error)
+
+
+def _restored(newest: TableVersion, ours: Transaction) -> Restored | None:
+    operation = ours.operation
+    if not isinstance(operation, tx.Restore):
+        return None
+    location = newest.handler.locate(newest.store, newest.base, operation.version)
+    if location is None:
+        raise VersionNotFoundError(
+            f"{newest.uri} has no version {operation.version} to restore", version=operation.version
+        )
+    file = read_manifest(newest.store, location)
+    manifest = file.manifest
+    flags.check_writable(manifest.writer_flags, location.path, reader_flags=manifest.reader_flags)
+    return Restored(manifest.message, file.index_section(newest.store))
+
+
+def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: int, timeout_s: float) -> TableVersion:
+    if transaction.read_version != base.version:
+        raise InvalidOperationError(
+            f"a detached version is built on the version it was prepared on: open version {transaction.read_version}"
+        )
+    data = transaction.to_bytes()
+    backoff = Backoff(max_retries, timeout_s)
+    naming = base.location.naming
+    while True:
+        version = secrets.randbits(63) | DETACHED_BIT
+        built = build_manifest(
+            base.manifest.message,
+            base.file.index_section(base.store),
+            transaction,
+            version=version,
+            timestamp_ns=time.time_ns(),
+            restored=_restored(base, transaction),
+        )
+        if backoff.attempts == 1:
+            transactions.write(base.store, base.base, transaction, data)
+        packed = manifests.pack(built.message, data, built.index_section)
+        location = ManifestLocation(version, manifest_path(base.base, version, naming), None, naming)
+        outcome = base.handler.commit(base.store, base.base, version, naming, packed)
+        if outcome is PutOutcome.UNKNOWN:
+            outcome = _look_again(base.store, base.base, location, transaction, outcome)
+            if outcome is PutOutcome.UNKNOWN:
+                raise _unknown(base.uri, transaction, version)
+        if outcome is PutOutcome.WON:
+            return replace(base, file=manifests.unpack(location, packed))
+        if not backoff.next_attempt():
+            raise RetryableCommitConflictError(f"{base.uri}: no free number for a detached version was found")
+
+
+def _look_again(
+    store: ObjectStore, base: str, location: ManifestLocation, ours: Transaction, outcome: PutOutcome
+) -> PutOutcome:
+    """Whose manifest lies at `location`: ours (WON), another's (LOST), or the outcome as it was if that stays open."""
+    try:
+        file: ManifestFile = read_manifest(store, location)
+        theirs = transactions.read(store, base, file)
+    except (LanceError, OSError):
+        return outcome
+    if theirs is None:
+        return PutOutcome.LOST
+    return PutOutcome.WON if theirs.uuid == ours.uuid else PutOutcome.LOST
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def _conflict(run: _Run, theirs: Transaction | None, version: int, verdict: Verdict) -> CommitConflictError:
+    ours = describe(run.ours.operation)
+    other = describe(None if theirs is None else theirs.operation)
+    fragments = f" (fragments {_shorten(verdict.fragments)})" if verdict.fragments else ""
+    facts: dict[str, Any] = {
+        "version": version,
+        "read_version": run.original.read_version,
+        "fragments": verdict.fragments,
+        "operation": ours,
+        "other_operation": other,
+    }
+    if verdict.severity is Severity.RETRYABLE:
+        return RetryableCommitConflictError(
+            f"Retryable commit conflict for version {version}: our {ours}, prepared on version"
+            f" {run.original.read_version}, was preempted by {other}: {verdict.reason}{fragments}. Run the operation"
+            " again on the newest version",
+            **facts,
+        )
+    return CommitConflictError(
+        f"Incompatible transaction: our {ours}, prepared on version {run.original.read_version}, cannot follow"
+        f" {other} in version {version}: {verdict.reason}{fragments}. Look at version {version}, then decide whether"
+        " the operation still makes sense",
+        **facts,
+    )
+
+
+def _used_up(run: _Run, backoff: Backoff, timeout_s: float) -> RetryableCommitConflictError:
+    return RetryableCommitConflictError(
+        f"Too many concurrent writers: {describe(run.ours.operation)} on {run.base.uri} lost {backoff.attempts} races"
+        f" in {backoff.elapsed_seconds:.1f} s (limit {timeout_s:g} s), last for version {run.newest.version + 1}."
+        " Run it again, or raise max_retries",
+        version=run.newest.version + 1,
+        attempts=backoff.attempts,
+    )
+
+
+def _unknown(uri: str, transaction: Transaction, version: int) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        f"{uri}: it is not known whether version {version} was committed; the store did not say. Look for transaction"
+        f" {transaction.uuid} in the newest versions before committing again, and delete no files",
+        version=version,
+        transaction_uuid=transaction.uuid,
+    )
+
+
+def _shorten(fragments: Iterable[int]) -> str:
+    ids = list(fragments)
+    return ", ".join(map(str, ids[:10])) + (", ..." if len(ids) > 10 else "")

@@ -1,0 +1,1270 @@
+"""`LanceDataset`: a table at one version, and `dataset()` and `write_dataset()` that open and write one.
+
+A dataset holds one `TableVersion` value and replaces it after a commit of its own; nothing else here has state. All
+work is in `lancetable.ops`.
+"""
+
+from __future__ import annotations
+
+import html
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from lancetable import scope
+from lancetable.arguments import (
+    DEFAULT_MAX_BYTES_PER_FILE,
+    check_count,
+    check_mode,
+    parse_asof,
+    parse_reference,
+    transaction_properties_of,
+    uri_text,
+)
+from lancetable.errors import (
+    DatasetNotFoundError,
+    InvalidInputError,
+    InvalidOperationError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lancetable.file import LanceFileSession
+from lancetable.format.manifest import BasePath
+from lancetable.fragment import LanceFragment, write_fragments, write_options
+from lancetable.fragment_metadata import DataFile, FragmentMetadata
+from lancetable.inputs import read_input
+from lancetable.operation import LanceOperation, Transaction
+from lancetable.ops import commit as commits
+from lancetable.ops import delete, drop, files, refs, sample, scan, stats, take, validate, write
+from lancetable.refs import Tags
+from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
+from lancetable.schema import LanceSchema, as_text
+from lancetable.session import Session
+from lancetable.table import manifests, transactions
+from lancetable.table.cache import TableCache
+from lancetable.table.version import TableVersion, checkout, latest, open_version
+from lancetable.types import (
+    AlterColumn,
+    AutoCleanupConfig,
+    BulkCommitResult,
+    Columns,
+    CommitLock,
+    DatasetStats,
+    DeleteResult,
+    Filter,
+    ReaderLike,
+    Reference,
+    Tag,
+    Uri,
+    Version,
+    VersionRef,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lancetable.progress import FragmentWriteProgress
+
+__all__ = [
+    "AlterColumn",
+    "AutoCleanupConfig",
+    "BulkCommitResult",
+    "ColumnOrdering",
+    "DataFile",
+    "DatasetStats",
+    "DeleteResult",
+    "FragmentMetadata",
+    "LanceDataset",
+    "LanceFragment",
+    "LanceOperation",
+    "LanceScanner",
+    "LanceSchema",
+    "LanceStats",
+    "ScannerBuilder",
+    "Tag",
+    "Tags",
+    "Transaction",
+    "Version",
+    "VersionRef",
+    "dataset",
+    "write_dataset",
+    "write_fragments",
+]
+
+COMMIT_TIMEOUT = timedelta(seconds=1800)
+
+
+def dataset(
+    uri: Uri | None = None,
+    version: int | str | None = None,
+    asof: datetime | str | None = None,
+    block_size: int | None = None,
+    commit_lock: CommitLock | None = None,
+    index_cache_size: int | None = None,
+    storage_options: dict[str, str] | None = None,
+    default_scan_options: dict[str, Any] | None = None,
+    metadata_cache_size_bytes: int | None = None,
+    index_cache_size_bytes: int | None = None,
+    read_params: dict[str, Any] | None = None,
+    session: Session | None = None,
+    namespace_client: Any = None,
+    table_id: list[str] | None = None,
+    base_store_params: dict[str, dict[str, str]] | None = None,
+) -> LanceDataset:
+    """Open a table: its newest version, one version or tag, or what was newest at some time.
+
+    Parameters
+    ----------
+    uri : str or Path
+        A local path, or a URI such as `s3://bucket/table`.
+    version : int or str, optional
+        A version number or the name of a tag.
+    asof : datetime or str, optional
+        Open the newest version committed at or before this time; without a zone it is local time. `version` wins.
+    commit_lock : callable, optional
+        Used around the manifest write of commits, on stores that cannot create an object exclusively.
+    storage_options : dict, optional
+        Settings of the store: credentials, endpoint and the like.
+    default_scan_options : dict, optional
+        Arguments of `scanner` that apply whenever the call does not give them.
+    metadata_cache_size_bytes : int, optional
+        Upper bound of the cache of parsed metadata; without it, 256 MiB.
+    session : Session, optional
+        Share the cache of other datasets.
+    block_size, index_cache_size, index_cache_size_bytes, read_params
+        Accepted for compatibility, without effect.
+    namespace_client, table_id, base_store_params
+        Not supported: UnsupportedFeatureError when given.
+
+    Raises
+    ------
+    DatasetNotFoundError, VersionNotFoundError, RefNotFoundError
+        All are ValueError and FileNotFoundError.
+    CorruptFileError, UnsupportedFeatureError, StoreError
+        The manifest cannot be read, needs a newer reader, or the storage failed.
+
+    Examples
+    --------
+    >>> import lancetable as lance
+    >>> lance.dataset("flights.lance", version=3).count_rows()  # doctest: +SKIP
+    336776
+    """
+    scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
+    if uri is None:
+        raise InvalidInputError("no table: give the argument uri")
+    moment = None if asof is None or version is not None else parse_asof(asof)
+    return LanceDataset(
+        uri,
+        version,
+        block_size,
+        index_cache_size,
+        commit_lock=commit_lock,
+        storage_options=storage_options,
+        default_scan_options=default_scan_options,
+        metadata_cache_size_bytes=metadata_cache_size_bytes,
+        index_cache_size_bytes=index_cache_size_bytes,
+        read_params=read_params,
+        session=session,
+        base_store_params=base_store_params,
+        asof=moment,
+    )
+
+
+@scope.fill_gaps(scope.DATASET)
+class LanceDataset(pads.Dataset):
+    """A table at one version.
+
+    Get one from `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and others scan
+    it with projection and filter pushed down, and it offers the Arrow C stream.
+
+    A dataset stays at its version whatever others commit; `checkout_latest` moves it. Its own changes (`insert`,
+    `delete`, `restore`) move it to the version they made. It pickles with its manifest, so that a worker process sees
+    the same version without reading it again.
+    """
+
+    def __init__(
+        self,
+        uri: Uri,
+        version: int | str | None = None,
+        block_size: int | None = None,
+        index_cache_size: int | None = None,
+        metadata_cache_size: int | None = None,
+        commit_lock: CommitLock | None = None,
+        storage_options: dict[str, str] | None = None,
+        serialized_manifest: bytes | None = None,
+        default_scan_options: dict[str, Any] | None = None,
+        metadata_cache_size_bytes: int | None = None,
+        index_cache_size_bytes: int | None = None,
+        read_params: dict[str, Any] | None = None,
+        session: Session | None = None,
+        namespace_client: Any = None,
+        table_id: list[str] | None = None,
+        namespace_client_managed_versioning: bool = False,
+        base_store_params: dict[str, dict[str, str]] | None = None,
+        *,
+        asof: datetime | None = None,
+    ) -> None:
+        scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
+        scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
+        scope.reject("manifests handed over as bytes", planned=False, serialized_manifest=serialized_manifest)
+        if session is not None:
+            cache = session.cache
+        elif metadata_cache_size_bytes is not None:
+            cache = TableCache(check_count("metadata_cache_size_bytes", metadata_cache_size_bytes))
+        else:
+            cache = None
+        self._table = open_version(
+            uri_text(uri),
+            None if version is None else parse_reference(version),
+            asof=asof,
+            storage_options=storage_options,
+            commit_lock=commit_lock,
+            cache=cache,
+        )
+        self._default_scan_options = dict(default_scan_options or {})
+
+    @classmethod
+    def from_version(cls, table: TableVersion, default_scan_options: dict[str, Any] | None = None) -> LanceDataset:
+        """A dataset around a table version that is open already."""
+        made = cls.__new__(cls)
+        made._table = table
+        made._default_scan_options = dict(default_scan_options or {})
+        return made
+
+    # ------------------------------------------------------------------------------------------- Python's protocols
+
+    def __copy__(self) -> LanceDataset:
+        return LanceDataset.from_version(self._table, self._default_scan_options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LanceDataset.from_version, (self._table, self._default_scan_options)
+
+    def __len__(self) -> int:
+        return self.count_rows()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        manifest = self._table.manifest
+        rows = manifest.fragments.num_rows()
+        told = "unknown" if rows is None else f"{rows:,}"
+        head = f"LanceDataset({self.uri!r}, version={self.version}, rows={told}, fragments={len(manifest.fragments)})"
+        return "\n".join([head, *(f"  {field.name}: {field.type}" for field in manifest.schema.to_arrow())])
+
+    def _repr_html_(self) -> str:
+        manifest = self._table.manifest
+        rows = manifest.fragments.num_rows()
+        facts = [
+            ("uri", self.uri),
+            ("version", f"{self.version}, {manifest.timestamp:%Y-%m-%d %H:%M:%S} UTC"),
+            ("rows", "unknown" if rows is None else f"{rows:,}"),
+            ("fragments", f"{len(manifest.fragments):,}"),
+            ("data format", self.data_storage_version),
+        ]
+        fields = [(field.name, f"{field.type}{'' if field.nullable else ' not null'}") for field in self.schema]
+        return f"<div><b>LanceDataset</b>{html_table(facts)}{html_table(fields)}</div>"
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """All rows as an Arrow C stream, for any library that reads those."""
+        return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
+
+    # ------------------------------------------------------------------------------------------- state and versions
+
+    @property
+    def table_version(self) -> TableVersion:
+        """The immutable value behind this dataset, which `lancetable.ops` works on."""
+        return self._table
+
+    @property
+    def default_scan_options(self) -> dict[str, Any]:
+        """Arguments of `scanner` that apply when the call does not give them."""
+        return self._default_scan_options
+
+    @property
+    def uri(self) -> str:
+        """Where the table is, as it was given."""
+        return self._table.uri
+
+    @property
+    def version(self) -> int:
+        """Number of the version this dataset is at."""
+        return self._table.version
+
+    @property
+    def latest_version(self) -> int:
+        """Number of the newest version in storage; looks there each time."""
+        return latest(self._table).version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of what a scan without arguments yields."""
+        if self._default_scan_options:
+            return self.scanner().projected_schema
+        return self._table.schema.to_arrow()
+
+    @property
+    def lance_schema(self) -> LanceSchema:
+        """Schema with the field ids of the format."""
+        return LanceSchema(self._table.schema)
+
+    @property
+    def max_field_id(self) -> int:
+        """Highest field id in the schema or any data file; -1 without any."""
+        return self._table.manifest.max_field_id
+
+    @property
+    def data_storage_version(self) -> str:
+        """Format version of new data files, such as "2.0"."""
+        return self._table.manifest.file_version.number
+
+    @property
+    def has_stable_row_ids(self) -> bool:
+        """Whether rows keep their `_rowid` when they are rewritten."""
+        return self._table.manifest.has_stable_row_ids
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the table has a secondary index, made by another library."""
+        return stats.has_user_index(self._table)
+
+    @property
+    def schema_metadata(self) -> dict[str, str]:
+        """Key/values of the schema."""
+        return as_text(self._table.manifest.schema_metadata)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Key/values of the table."""
+        return dict(self._table.manifest.table_metadata)
+
+    def config(self) -> dict[str, str]:
+        """Settings kept with the table."""
+        return dict(self._table.manifest.config)
+
+    def base_paths(self) -> dict[int, BasePath]:
+        """Other places in which files of this table may lie, by id."""
+        return dict(self._table.manifest.base_paths)
+
+    @property
+    def initial_storage_options(self) -> dict[str, str] | None:
+        """The storage options as given."""
+        options = self._table.storage_options
+        return None if options is None else dict(options)
+
+    def latest_storage_options(self) -> dict[str, str] | None:
+        """The storage options in use; the same as the initial ones."""
+        return self.initial_storage_options
+
+    def session(self) -> Session:
+        """The session whose cache this dataset uses."""
+        return Session.of(self._table.cache)
+
+    def versions(self) -> list[Version]:
+        """All versions that are still there, oldest first.
+
+        Each is `{"version", "timestamp", "metadata"}`: the timestamp naive and in local time, the metadata counts of
+        rows, files and bytes as decimal text. Reads every manifest once; `version_refs` is cheaper.
+        """
+        return [public_version(summary) for summary in manifests.history(self._table)]
+
+    def version_refs(self) -> list[VersionRef]:
+        """The numbers of all versions, oldest first, from one listing."""
+        locations = self._table.handler.history(self._table.store, self._table.base)
+        return [VersionRef(version=location.version) for location in locations]
+
+    def get_version(self) -> Version:
+        """The entry of `versions` for the version this dataset is at; no I/O."""
+        return public_version(manifests.summarize(self._table.manifest))
+
+    def checkout_version(self, version: Reference) -> LanceDataset:
+        """A dataset at another version of this table; caches are shared and this dataset stays where it is.
+
+        `version` is a number, the name of a tag, or `(branch, number)` where None stands for main and for the newest.
+        Raises VersionNotFoundError, RefNotFoundError, InvalidInputError.
+        """
+        return LanceDataset.from_version(
+            checkout(self._table, parse_reference(version, branches=True)), self._default_scan_options
+        )
+
+    def checkout_latest(self) -> None:
+        """Move this dataset to the newest version of its branch."""
+        self._table = latest(self._table)
+
+    def restore(self) -> None:
+        """Commit the version this dataset is at as the newest one.
+
+        Raises CommitConflictError if another commit does not allow it.
+        """
+        self._table = refs.restore(self._table)
+
+    @property
+    def tags(self) -> Tags:
+        """The tags of the table."""
+        return Tags(self)
+
+    # ----------------------------------------------------------------------------------------------------- reading
+
+    def scanner(
+        self,
+        columns: Columns | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        nearest: Any = None,
+        batch_size: int | None = None,
+        batch_size_bytes: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        scan_in_order: bool | None = None,
+        fragments: Iterable[LanceFragment] | None = None,
+        index_segments: Iterable[Any] | None = None,
+        full_text_query: Any = None,
+        *,
+        prefilter: bool | None = None,
+        with_row_id: bool | None = None,
+        with_row_address: bool | None = None,
+        use_stats: bool | None = None,
+        fast_search: bool | None = None,
+        io_buffer_size: int | None = None,
+        late_materialization: bool | list[str] | None = None,
+        blob_handling: str | None = None,
+        use_scalar_index: bool | None = None,
+        include_deleted_rows: bool | None = None,
+        scan_stats_callback: Callable[[Any], None] | None = None,
+        strict_batch_size: bool | None = None,
+        order_by: list[ColumnOrdering | str] | None = None,
+        disable_scoring_autoprojection: bool | None = None,
+        row_addr_allowlist: bytes | None = None,
+        row_addr_blocklist: bytes | None = None,
+    ) -> LanceScanner:
+        """Describe a scan; nothing is read before one of the scanner's methods is called.
+
+        Parameters
+        ----------
+        columns : list of str or dict, optional
+            Names, dotted for nested fields, or `{output name: SQL expression}`. `_rowid`, `_rowaddr`, `_rowoffset`,
+            `_row_created_at_version` and `_row_last_updated_at_version` may be among them. None: all columns.
+        filter : str or pyarrow.compute.Expression, optional
+            Which rows, as a SQL condition or an expression. Its errors come when the scan is planned.
+        limit, offset : int, optional
+            Rows to yield and to skip, after filter and order.
+        batch_size : int, optional
+            Rows per batch, at most.
+        batch_size_bytes : int, optional
+            Bytes per batch, about.
+        fragments : iterable of LanceFragment, optional
+            Scan only these.
+        with_row_id, with_row_address : bool, optional
+            Add `_rowid` or `_rowaddr`, both uint64.
+        use_stats : bool, optional
+            False: do not skip rows by the statistics in data files. The result is the same.
+        io_buffer_size : int, optional
+            Bytes to read ahead, at most.
+        late_materialization : bool or list of str, optional
+            Read columns that the filter does not need only for matching rows: all, none, or those named. Decided by
+            width when not given.
+        blob_handling : str, optional
+            "blobs_descriptions" (default), "all_descriptions" or "all_binary".
+        include_deleted_rows : bool, optional
+            Also yield deleted rows, with null `_rowid`; needs `with_row_id`.
+        scan_stats_callback : callable, optional
+            Called with a `ScanStatistics` at the end of the scan.
+        strict_batch_size : bool, optional
+            All batches but the last have exactly `batch_size` rows.
+        order_by : list of str or ColumnOrdering, optional
+            Sort keys, the first one most significant.
+        batch_readahead, fragment_readahead, scan_in_order
+            How much to work ahead, and whether rows must come in table order.
+        nearest, full_text_query, index_segments, fast_search, row_addr_allowlist, row_addr_blocklist
+            Search by index, which is outside of lancetable: UnsupportedFeatureError when given.
+        prefilter, use_scalar_index, disable_scoring_autoprojection
+            Accepted for compatibility, without effect.
+
+        Raises
+        ------
+        InvalidInputError, OutOfRangeError, TypeError
+            For numbers below zero or beyond 2^63 and for wrong types. Everything about names, SQL and types of columns
+            is raised by the reading methods of the scanner.
+        """
+        scope.reject("vector search", planned=False, nearest=nearest)
+        scope.reject("full text search", planned=False, full_text_query=full_text_query)
+        builder = ScannerBuilder(self)
+        builder.row_addr_prefilter(row_addr_allowlist, row_addr_blocklist)
+        given = {
+            "columns": columns,
+            "filter": filter,
+            "limit": limit,
+            "offset": offset,
+            "batch_size": batch_size,
+            "batch_size_bytes": batch_size_bytes,
+            "batch_readahead": batch_readahead,
+            "fragment_readahead": fragment_readahead,
+            "scan_in_order": scan_in_order,
+            "fragments": fragments,
+            "index_segments": index_segments,
+            "with_row_id": with_row_id,
+            "with_row_address": with_row_address,
+            "use_stats": use_stats,
+            "fast_search": fast_search,
+            "io_buffer_size": io_buffer_size,
+            "late_materialization": late_materialization,
+            "blob_handling": blob_handling,
+            "include_deleted_rows": include_deleted_rows,
+            "scan_stats_callback": scan_stats_callback,
+            "strict_batch_size": strict_batch_size,
+            "order_by": order_by,
+        }
+        for name, value in given.items():
+            if value is not None:
+                getattr(builder, SETTERS[name])(value)
+        return builder.to_scanner()
+
+    def to_table(
+        self,
+        columns: Columns | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        nearest: Any = None,
+        batch_size: int | None = None,
+        batch_size_bytes: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        scan_in_order: bool | None = None,
+        *,
+        prefilter: bool | None = None,
+        with_row_id: bool | None = None,
+        with_row_address: bool | None = None,
+        use_stats: bool | None = None,
+        fast_search: bool | None = None,
+        full_text_query: Any = None,
+        io_buffer_size: int | None = None,
+        late_materialization: bool | list[str] | None = None,
+        blob_handling: str | None = None,
+        use_scalar_index: bool | None = None,
+        include_deleted_rows: bool | None = None,
+        order_by: list[ColumnOrdering | str] | None = None,
+        disable_scoring_autoprojection: bool | None = None,
+    ) -> pa.Table:
+        """Read rows into an Arrow table; the arguments are those of `scanner`.
+
+        Raises InvalidSqlError, ColumnNotFoundError, InvalidInputError for the call; CorruptFileError, NotFoundError,
+        StoreError for files that cannot be read.
+
+        Examples
+        --------
+        >>> ds.to_table(columns={"km": "distance * 1.609"}, filter="carrier = 'UA'", limit=5)  # doctest: +SKIP
+        """
+        return self.scanner(
+            columns,
+            filter,
+            limit,
+            offset,
+            nearest,
+            batch_size,
+            batch_size_bytes,
+            batch_readahead,
+            fragment_readahead,
+            scan_in_order,
+            full_text_query=full_text_query,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            use_stats=use_stats,
+            fast_search=fast_search,
+            io_buffer_size=io_buffer_size,
+            late_materialization=late_materialization,
+            blob_handling=blob_handling,
+            include_deleted_rows=include_deleted_rows,
+            order_by=order_by,
+        ).to_table()
+
+    def to_batches(
+        self,
+        columns: Columns | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        nearest: Any = None,
+        batch_size: int | None = None,
+        batch_size_bytes: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        scan_in_order: bool | None = None,
+        *,
+        prefilter: bool | None = None,
+        with_row_id: bool | None = None,
+        with_row_address: bool | None = None,
+        use_stats: bool | None = None,
+        full_text_query: Any = None,
+        io_buffer_size: int | None = None,
+        late_materialization: bool | list[str] | None = None,
+        blob_handling: str | None = None,
+        use_scalar_index: bool | None = None,
+        strict_batch_size: bool | None = None,
+        order_by: list[ColumnOrdering | str] | None = None,
+        disable_scoring_autoprojection: bool | None = None,
+        **kwargs: Any,
+    ) -> Iterator[pa.RecordBatch]:
+        """Stream rows in record batches with bounded memory; the arguments, `kwargs` too, are those of `scanner`."""
+        return self.scanner(
+            columns,
+            filter,
+            limit,
+            offset,
+            nearest,
+            batch_size,
+            batch_size_bytes,
+            batch_readahead,
+            fragment_readahead,
+            scan_in_order,
+            full_text_query=full_text_query,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            use_stats=use_stats,
+            io_buffer_size=io_buffer_size,
+            late_materialization=late_materialization,
+            blob_handling=blob_handling,
+            strict_batch_size=strict_batch_size,
+            order_by=order_by,
+            **kwargs,
+        ).to_batches()
+
+    def to_pandas(
+        self,
+        columns: Columns | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        nearest: Any = None,
+        batch_size: int | None = None,
+        batch_readahead: int | None = None,
+        fragment_readahead: int | None = None,
+        scan_in_order: bool | None = None,
+        *,
+        prefilter: bool | None = None,
+        with_row_id: bool | None = None,
+        with_row_address: bool | None = None,
+        use_stats: bool | None = None,
+        fast_search: bool | None = None,
+        full_text_query: Any = None,
+        io_buffer_size: int | None = None,
+        late_materialization: bool | list[str] | None = None,
+        blob_mode: str = "lazy",
+        use_scalar_index: bool | None = None,
+        include_deleted_rows: bool | None = None,
+        order_by: list[ColumnOrdering | str] | None = None,
+        disable_scoring_autoprojection: bool | None = None,
+        **kwargs: Any,
+    ) -> pd.DataFrame:
+        """Read rows into a pandas frame.
+
+        The arguments are those of `scanner`; `blob_mode` says how blob columns come (see `LanceScanner.to_pandas`) and
+        `kwargs` go to `pyarrow.Table.to_pandas`.
+        """
+        return self.scanner(
+            columns,
+            filter,
+            limit,
+            offset,
+            nearest,
+            batch_size,
+            None,
+            batch_readahead,
+            fragment_readahead,
+            scan_in_order,
+            full_text_query=full_text_query,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            use_stats=use_stats,
+            fast_search=fast_search,
+            io_buffer_size=io_buffer_size,
+            late_materialization=late_materialization,
+            include_deleted_rows=include_deleted_rows,
+            order_by=order_by,
+        ).to_pandas(blob_mode=blob_mode, **kwargs)
+
+    def count_rows(self, filter: Filter | None = None, **kwargs: Any) -> int:
+        """Number of rows, deleted ones left out; with `filter`, of those that match.
+
+        Without a filter the manifest usually answers alone. Raises InvalidSqlError, ColumnNotFoundError; TypeError for
+        a filter that is neither text nor expression.
+        """
+        if filter is not None and not isinstance(filter, (str, pc.Expression)):
+            raise TypeError(f"filter must be SQL text or a pyarrow expression, got {type(filter).__name__}")
+        options = self._default_scan_options
+        if options and ("filter" in options or "include_deleted_rows" in options):
+            return self.scanner(columns=[], filter=filter, with_row_id=True).count_rows()
+        return scan.count_rows(self._table, filter)
+
+    def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
+        """The first rows of a scan; `kwargs` are arguments of `scanner`."""
+        kwargs["limit"] = num_rows
+        return self.scanner(**kwargs).to_table()
+
+    def slice(self, start: int, end: int, columns: Columns | None = None) -> pa.Table:
+        """Rows `start` up to `end` (exclusive) by position; fewer when the table ends before.
+
+        Raises InvalidInputError for a negative start or an end before it.
+        """
+        if self._default_scan_options:
+            return self.scanner(columns, offset=start, limit=check_count("end", end - start)).to_table()
+        return sample.slice_rows(self._table, start, end, columns)
+
+    def take(self, indices: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
+        """Rows by position in scan order, counting live rows from 0, in the order asked for; repeats are allowed.
+
+        Raises OutOfRangeError for a position beyond the end or below 0, ColumnNotFoundError, InvalidSqlError; TypeError
+        for anything but integers.
+        """
+        return take.take_offsets(self._table, indices, columns)
+
+    def take_row_ids(self, row_ids: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
+        """Rows by `_rowid`, in the order asked for; ids that name no live row are left out.
+
+        Raises ColumnNotFoundError, InvalidSqlError, OutOfRangeError for a negative id, TypeError for no integers.
+        """
+        return take.take_row_ids(self._table, row_ids, columns)
+
+    def _take_rows(
+        self,
+        row_ids: Sequence[int] | pa.Array,
+        columns: Columns | None = None,
+        *,
+        ignore_deletions: bool = False,
+        **kargs: Any,
+    ) -> pa.Table:
+        """pylance's private form of `take_row_ids`."""
+        scope.reject("taking deleted rows", planned=False, ignore_deletions=ignore_deletions)
+        return self.take_row_ids(row_ids, columns)
+
+    def sample(
+        self, num_rows: int, columns: Columns | None = None, randomize_order: bool = True, **kwargs: Any
+    ) -> pa.Table:
+        """`num_rows` different rows chosen at random; in table order when `randomize_order` is False.
+
+        Raises InvalidInputError when there are not as many rows.
+        """
+        number = check_count("num_rows", num_rows)
+        return sample.sample(self._table, number, columns, randomize_order=randomize_order)
+
+    # --------------------------------------------------------------------------- the rest of pyarrow.dataset.Dataset
+
+    def filter(self, expression: pc.Expression) -> LanceDataset:
+        """A view of this version whose scans yield only the rows that match; filters of further calls are added.
+
+        It concerns what scans (`scanner`, `to_table`, `head`, `count_rows` …), not what counts positions (`take`).
+        Raises TypeError for anything but a pyarrow expression.
+        """
+        if not isinstance(expression, pc.Expression):
+            raise TypeError(f"expression must be a pyarrow expression, got {type(expression).__name__}")
+        old = self._default_scan_options.get("filter")
+        if isinstance(old, str):
+            raise InvalidOperationError("the default filter of this dataset is SQL text; an expression cannot be added")
+        options = {**self._default_scan_options, "filter": expression if old is None else old & expression}
+        return LanceDataset.from_version(self._table, options)
+
+    def sort_by(self, sorting: str | list[tuple[str, str]], **kwargs: Any) -> pads.InMemoryDataset:
+        """All rows in memory, sorted; `sorting` is a column or a list of (column, "ascending" or "descending")."""
+        return pads.InMemoryDataset(self.to_table().sort_by(sorting, **kwargs))
+
+    def join(
+        self,
+        right_dataset: pads.Dataset,
+        keys: str | list[str],
+        right_keys: str | list[str] | None = None,
+        join_type: str = "left outer",
+        left_suffix: str | None = None,
+        right_suffix: str | None = None,
+        coalesce_keys: bool = True,
+        use_threads: bool = True,
+    ) -> pads.InMemoryDataset:
+        """Join all rows with those of another dataset, both in memory; arguments as in `pyarrow.Table.join`."""
+        joined = self.to_table().join(
+            right_dataset.to_table(), keys, right_keys, join_type, left_suffix, right_suffix, coalesce_keys, use_threads
+        )
+        return pads.InMemoryDataset(joined)
+
+    def join_asof(
+        self,
+        right_dataset: pads.Dataset,
+        on: str,
+        by: str | list[str],
+        tolerance: int,
+        right_on: str | list[str] | None = None,
+        right_by: str | list[str] | None = None,
+    ) -> pads.InMemoryDataset:
+        """Join each row with the nearest one of another dataset, both in memory; see `pyarrow.Table.join_asof`."""
+        joined = self.to_table().join_asof(right_dataset.to_table(), on, by, tolerance, right_on, right_by)
+        return pads.InMemoryDataset(joined)
+
+    @property
+    def partition_expression(self) -> pc.Expression:
+        """Always true: a Lance table has no partitions."""
+        return pc.scalar(True)
+
+    def replace_schema(self, schema: pa.Schema) -> NoReturn:
+        """Not available: the schema belongs to the table."""
+        raise scope.unsupported("a view with another schema", planned=False, name="LanceDataset.replace_schema")
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> list[LanceFragment]:
+        """All fragments. A filter is refused: fragments hold no partition to choose by."""
+        scope.reject("choosing fragments by a filter", planned=False, filter=filter)
+        return [LanceFragment(self, None, fragment=fragment) for fragment in self._table.manifest.fragments]
+
+    def _get_fragments(self, filter: pc.Expression | None) -> list[LanceFragment]:
+        return self.get_fragments(filter)
+
+    def _scanner_options(self, options: Any) -> NoReturn:
+        raise UnsupportedFeatureError("a Lance table has no pyarrow scan options", feature="pyarrow scan options")
+
+    @property
+    def _scan_options(self) -> dict[str, Any]:
+        return {}
+
+    def get_fragment(self, fragment_id: int) -> LanceFragment | None:
+        """The fragment with this id, or None."""
+        number = check_count("fragment_id", fragment_id)
+        found = self._table.manifest.fragments.by_id(number) if number < 2**64 else None
+        return None if found is None else LanceFragment(self, None, fragment=found)
+
+    def fragment_ids(self) -> set[int]:
+        """The ids of all fragments, without an object for each."""
+        return set(self._table.manifest.fragments.ids().tolist())
+
+    # ---------------------------------------------------------------------------------------------------- changing
+
+    def insert(self, data: ReaderLike, *, mode: str = "append", **kwargs: Any) -> None:
+        """Write rows and move this dataset to the new version; `kwargs` are arguments of `write_dataset`."""
+        self._table = write_dataset(data, self, mode=mode, **kwargs)._table
+
+    def delete(
+        self,
+        predicate: Filter,
+        *,
+        conflict_retries: int = 10,
+        retry_timeout: timedelta = timedelta(seconds=30),
+    ) -> DeleteResult:
+        """Delete the rows that match, and move this dataset to the new version.
+
+        Rows are only marked in deletion files. When another commit touches the same rows meanwhile, the whole delete
+        runs again on the newer version, at most `conflict_retries` times and until `retry_timeout` has passed.
+
+        Returns `{"num_deleted_rows": n}`. Raises InvalidSqlError, ColumnNotFoundError, TypeError for the predicate;
+        RetryableCommitConflictError when every attempt lost, CommitConflictError when another attempt is hopeless.
+
+        Examples
+        --------
+        >>> ds.delete("dep_time IS NULL")  # doctest: +SKIP
+        {'num_deleted_rows': 8255}
+        """
+        if not isinstance(predicate, (str, pc.Expression)):
+            raise TypeError(f"predicate must be SQL text or a pyarrow expression, got {type(predicate).__name__}")
+        self._table, num_rows = delete.delete(
+            self._table,
+            predicate,
+            conflict_retries=check_count("conflict_retries", conflict_retries),
+            retry_timeout_s=retry_timeout.total_seconds(),
+        )
+        return DeleteResult(num_deleted_rows=num_rows)
+
+    def truncate_table(self) -> None:
+        """Delete all rows and keep the schema."""
+        self.delete("true")
+
+    # ----------------------------------------------------------------------------------- commits and transactions
+
+    @staticmethod
+    def commit(
+        base_uri: Uri | LanceDataset,
+        operation: LanceOperation.BaseOperation | Transaction,
+        read_version: int | None = None,
+        commit_lock: CommitLock | None = None,
+        storage_options: dict[str, str] | None = None,
+        enable_v2_manifest_paths: bool | None = None,
+        detached: bool | None = False,
+        max_retries: int = 20,
+        *,
+        commit_message: str | None = None,
+        enable_stable_row_ids: bool | None = None,
+        namespace_client: Any = None,
+        table_id: list[str] | None = None,
+        namespace_client_managed_versioning: bool = False,
+        base_store_params: dict[str, dict[str, str]] | None = None,
+        commit_timeout: timedelta | None = COMMIT_TIMEOUT,
+    ) -> LanceDataset:
+        """Commit a change whose files are written already, for instance by other machines.
+
+        Parameters
+        ----------
+        base_uri : str, Path or LanceDataset
+            The table. An Overwrite creates it if it is not there.
+        operation : LanceOperation or Transaction
+            A Transaction brings its own read version, uuid and properties.
+        read_version : int, optional
+            The version the change was computed from; required for all operations but Overwrite and Restore.
+        detached : bool
+            Make a version outside the lineage, which only its number finds.
+        max_retries : int
+            How often to try again when other commits come between.
+        commit_message : str, optional
+            Kept with the transaction.
+        commit_timeout : timedelta
+            How long to try.
+
+        Returns the table at the new version. Raises InvalidInputError without read version, TypeError for another
+        object, DatasetNotFoundError, VersionNotFoundError, CommitConflictError or RetryableCommitConflictError,
+        CommitStateUnknownError if the storage did not say whether the commit landed.
+
+        Examples
+        --------
+        >>> fragments = write_fragments(table, uri)  # doctest: +SKIP
+        >>> LanceDataset.commit(uri, LanceOperation.Append(fragments), read_version=3)  # doctest: +SKIP
+        """
+        scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
+        scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
+        scope.reject("assigning stable row ids", planned=True, enable_stable_row_ids=enable_stable_row_ids)
+        if isinstance(operation, Transaction):
+            transaction = operation
+        elif isinstance(operation, LanceOperation.BaseOperation):
+            if read_version is None and not isinstance(operation, (LanceOperation.Overwrite, LanceOperation.Restore)):
+                raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")
+            transaction = Transaction(read_version or 0, operation)
+        else:
+            raise TypeError(
+                f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation).__name__}"
+            )
+        properties = transaction_properties_of(transaction.transaction_properties, commit_message)
+        committed = commits.commit(
+            target_of(base_uri, storage_options, commit_lock),
+            transaction.to_format(properties),
+            storage_options=storage_options,
+            commit_lock=commit_lock,
+            max_retries=check_count("max_retries", max_retries),
+            timeout_s=(commit_timeout or COMMIT_TIMEOUT).total_seconds(),
+            detached=bool(detached),
+            v2_manifest_paths=enable_v2_manifest_paths is not False,
+        )
+        return LanceDataset.from_version(committed)
+
+    @staticmethod
+    def commit_batch(
+        dest: Uri | LanceDataset,
+        transactions: Sequence[Transaction],
+        commit_lock: CommitLock | None = None,
+        storage_options: dict[str, str] | None = None,
+        enable_v2_manifest_paths: bool | None = None,
+        detached: bool | None = False,
+        max_retries: int = 20,
+        base_store_params: dict[str, dict[str, str]] | None = None,
+        commit_timeout: timedelta | None = COMMIT_TIMEOUT,
+    ) -> BulkCommitResult:
+        """Commit several appends as one.
+
+        Returns `{"dataset", "merged"}`, the new version and the transaction that stands for all. Raises
+        InvalidOperationError for an empty list, UnsupportedFeatureError for operations other than Append, and what
+        `commit` raises.
+        """
+        if not transactions:
+            raise InvalidOperationError("No transactions to commit")
+        fragments: list[FragmentMetadata] = []
+        for transaction in transactions:
+            if not isinstance(transaction, Transaction):
+                raise TypeError(f"transactions must be of type Transaction, got {type(transaction).__name__}")
+            if not isinstance(transaction.operation, LanceOperation.Append):
+                raise scope.unsupported(
+                    f"a batch with {type(transaction.operation).__name__}", planned=False, name="commit_batch"
+                )
+            fragments.extend(transaction.operation.fragments)
+        merged = Transaction(min(each.read_version for each in transactions), LanceOperation.Append(fragments))
+        committed = LanceDataset.commit(
+            dest,
+            merged,
+            None,
+            commit_lock,
+            storage_options,
+            enable_v2_manifest_paths,
+            detached,
+            max_retries,
+            base_store_params=base_store_params,
+            commit_timeout=commit_timeout,
+        )
+        return BulkCommitResult(dataset=committed, merged=merged)
+
+    def read_transaction(self, version: int) -> Transaction | None:
+        """What made a version; None if its writer kept no transaction. Raises VersionNotFoundError."""
+        table = checkout(self._table, check_count("version", version))
+        found = transactions.read(table.store, table.base, table.file)
+        return None if found is None else Transaction.from_format(found)
+
+    def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
+        """The transactions of the newest versions up to this one, newest first; None where there is none."""
+        found: list[Transaction | None] = []
+        for number in range(self.version, 0, -1):
+            if len(found) >= recent_transactions:
+                break
+            try:
+                found.append(self.read_transaction(number))
+            except VersionNotFoundError:
+                break
+        return found
+
+    @staticmethod
+    def drop(
+        base_uri: Uri, storage_options: dict[str, str] | None = None, ignore_not_found: bool | None = None
+    ) -> None:
+        """Delete a table with all its files.
+
+        Raises DatasetNotFoundError if the path does not exist (unless `ignore_not_found`), InvalidInputError, with
+        nothing deleted, if it exists and is not empty but holds no readable manifest.
+        """
+        drop.drop(uri_text(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
+
+    # ------------------------------------------------------------------------------------------------- inspecting
+
+    @property
+    def stats(self) -> LanceStats:
+        """Sizes and counts."""
+        return LanceStats(self)
+
+    def validate(self) -> None:
+        """Check that every file of this version is there and fits the manifest.
+
+        Raises CorruptFileError or NotFoundError for the first one that does not.
+        """
+        validate.validate(self._table)
+
+    def all_files(self) -> pa.RecordBatchReader:
+        """Every object that lies below the table's root, whether a version uses it or not.
+
+        A reader of batches (base_uri: dictionary of string, path: string relative to it, size_bytes: int64,
+        last_modified: timestamp[us, UTC]).
+        """
+        return files.all_files(self._table)
+
+    def new_file_session(self) -> LanceFileSession:
+        """A `LanceFileSession` on the root of this table, with its storage options."""
+        return LanceFileSession(self.uri, self.initial_storage_options)
+
+
+@scope.fill_gaps(scope.STATS)
+class LanceStats:
+    """Sizes and counts of one version."""
+
+    def __init__(self, dataset: LanceDataset) -> None:
+        self._dataset = dataset
+
+    def dataset_stats(self, max_rows_per_group: int = 1024) -> DatasetStats:
+        """Deleted rows, fragments, and fragments with fewer rows than `max_rows_per_group`."""
+        counted = stats.dataset_stats(self._dataset.table_version, max_rows_per_group)
+        return DatasetStats(
+            num_deleted_rows=counted.num_deleted_rows,
+            num_fragments=counted.num_fragments,
+            num_small_files=counted.num_small_files,
+        )
+
+    def data_stats(self) -> stats.DataStatistics:
+        """Bytes on disk of each field; reads the footer of every data file."""
+        return stats.data_stats(self._dataset.table_version)
+
+
+def write_dataset(
+    data_obj: ReaderLike,
+    uri: Uri | LanceDataset | None = None,
+    schema: pa.Schema | None = None,
+    mode: str = "create",
+    *,
+    max_rows_per_file: int = 1024 * 1024,
+    max_rows_per_group: int = 1024,
+    max_bytes_per_file: int = DEFAULT_MAX_BYTES_PER_FILE,
+    data_cache_bytes: int | None = None,
+    max_page_bytes: int | None = None,
+    commit_lock: CommitLock | None = None,
+    progress: FragmentWriteProgress | None = None,
+    storage_options: dict[str, str] | None = None,
+    data_storage_version: str | None = None,
+    use_legacy_format: bool | None = None,
+    enable_v2_manifest_paths: bool = True,
+    enable_stable_row_ids: bool = False,
+    auto_cleanup_options: AutoCleanupConfig | None = None,
+    commit_message: str | None = None,
+    transaction_properties: dict[str, str] | None = None,
+    initial_bases: list[Any] | None = None,
+    target_bases: list[str] | None = None,
+    target_all_bases: bool | None = None,
+    base_store_params: dict[str, dict[str, str]] | None = None,
+    external_blob_mode: str = "reference",
+    allow_external_blob_outside_bases: bool = False,
+    blob_pack_file_size_threshold: int | None = None,
+    namespace_client: Any = None,
+    table_id: list[str] | None = None,
+    session: Session | None = None,
+) -> LanceDataset:
+    """Write rows to a table and return it at the new version.
+
+    Parameters
+    ----------
+    data_obj
+        Anything tabular: pandas and polars frames, Arrow tables, batches, readers, datasets, scanners, a dict of
+        columns, a list of dicts, an iterable of record batches (with `schema`), an object with an Arrow C stream.
+        Streams are read once, batch by batch.
+    uri : str, Path or LanceDataset
+        The table. A dataset stands for its table; the change is made on the version it is at.
+    schema : pyarrow.Schema, optional
+        Data of another schema is cast to it.
+    mode : "create", "append" or "overwrite"
+        "create" fails if the table exists. "append" adds rows; columns may come in any order and nullable ones may be
+        missing; a table that does not exist is created with a warning. "overwrite" makes a version with these rows and
+        this schema only; older versions stay readable.
+    max_rows_per_file, max_bytes_per_file : int
+        When to begin another data file.
+    max_rows_per_group : int
+        Of the 0.1 format, without effect.
+    data_cache_bytes : int, optional
+        Bytes to collect per column before a page is written; default 8 MiB.
+    max_page_bytes : int, optional
+        Larger pages are split; default 32 MiB.
+    commit_lock : callable, optional
+        See `dataset`.
+    progress : FragmentWriteProgress, optional
+        Told of every data file.
+    data_storage_version : str, optional
+        Format of the new files, such as "2.0". Without it, append and overwrite keep that of the table.
+    enable_v2_manifest_paths : bool
+        Name the manifests of a new table so that the newest one is listed first.
+    commit_message, transaction_properties
+        Kept with the transaction.
+    session : Session, optional
+        Share the cache of other datasets.
+    enable_stable_row_ids, auto_cleanup_options, initial_bases, target_bases, target_all_bases, base_store_params,
+    namespace_client, table_id
+        Not supported: UnsupportedFeatureError when given.
+    external_blob_mode, allow_external_blob_outside_bases, blob_pack_file_size_threshold
+        They concern blobs of the format 2.2, which is not written yet; without effect.
+
+    Raises
+    ------
+    AlreadyExistsError
+        mode "create" on an existing table.
+    SchemaMismatchError
+        Appended data has another column or type, lacks a required column or has nulls in one.
+    InvalidSchemaError, UnsupportedFeatureError
+        Names or types that no table may have, or a format that is not written.
+    InvalidInputError, TypeError
+        A bad argument, or data that is not tabular. Exceptions of the caller's own iterator pass through.
+    CommitConflictError, CommitStateUnknownError, StoreError
+        The commit did not succeed, or its outcome is unknown.
+
+    Examples
+    --------
+    >>> import pyarrow as pa, lancetable as lance
+    >>> ds = lance.write_dataset(pa.table({"id": [1, 2]}), "/tmp/t.lance")  # doctest: +SKIP
+    >>> ds.version  # doctest: +SKIP
+    1
+    """
+    scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
+    scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
+    scope.reject(
+        "several base paths",
+        planned=True,
+        initial_bases=initial_bases,
+        target_bases=target_bases,
+        target_all_bases=target_all_bases,
+    )
+    scope.reject("assigning stable row ids", planned=True, enable_stable_row_ids=enable_stable_row_ids)
+    scope.reject("automatic cleanup", planned=True, auto_cleanup_options=auto_cleanup_options)
+    if uri is None:
+        raise InvalidInputError("no table: give the argument uri")
+    mode = check_mode(mode)
+    options = write_options(
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+        data_cache_bytes=data_cache_bytes,
+        max_page_bytes=max_page_bytes,
+        data_storage_version=data_storage_version,
+        use_legacy_format=use_legacy_format,
+        progress=progress,
+        properties=transaction_properties_of(transaction_properties, commit_message),
+        v2_manifest_paths=enable_v2_manifest_paths,
+    )
+    source = read_input(data_obj, schema)
+    cache = None if session is None else session.cache
+    if mode == "create":
+        if isinstance(uri, LanceDataset):
+            storage_options = storage_options or uri.initial_storage_options
+            uri = uri.uri
+        table = write.create(
+            uri_text(uri),
+            source.schema,
+            source.batches,
+            options,
+            storage_options=storage_options,
+            commit_lock=commit_lock,
+            cache=cache,
+        )
+        return LanceDataset.from_version(table)
+    target = target_of(uri, storage_options, commit_lock, cache)
+    if isinstance(target, str):
+        if mode == "append":
+            warnings.warn(f"no table at {target}: it will be created", stacklevel=2)
+        table = write.create(
+            target,
+            source.schema,
+            source.batches,
+            options,
+            storage_options=storage_options,
+            commit_lock=commit_lock,
+            cache=cache,
+        )
+    elif mode == "append":
+        table = write.append(target, source.schema, source.batches, options)
+    else:
+        table = write.overwrite(target, source.schema, source.batches, options)
+    return LanceDataset.from_version(table)
+
+
+def target_of(
+    uri: Uri | LanceDataset,
+    storage_options: Mapping[str, str] | None,
+    commit_lock: CommitLock | None,
+    cache: TableCache | None = None,
+) -> TableVersion | str:
+    """The table to change: the version of a dataset, the newest version at a URI, or the URI if nothing is there."""
+    if isinstance(uri, LanceDataset):
+        return uri.table_version
+    text = uri_text(uri)
+    try:
+        return open_version(text, storage_options=storage_options, commit_lock=commit_lock, cache=cache)
+    except DatasetNotFoundError:
+        return text
+
+
+def public_version(summary: manifests.VersionSummary) -> Version:
+    """A version as `versions` shows it."""
+    return Version(
+        version=summary.version,
+        timestamp=summary.timestamp.astimezone().replace(tzinfo=None),
+        metadata={
+            "total_data_file_rows": str(summary.total_data_file_rows),
+            "total_data_files": str(summary.total_data_files),
+            "total_deletion_file_rows": str(summary.total_deletion_file_rows),
+            "total_deletion_files": str(summary.total_deletion_files),
+            "total_files_size": str(summary.total_files_size),
+            "total_fragments": str(summary.total_fragments),
+            "total_rows": str(summary.total_rows),
+        },
+    )
+
+
+def html_table(rows: Iterable[tuple[str, str]]) -> str:
+    """A two-column HTML table; all text is escaped."""
+    cells = [f"<tr><th>{html.escape(str(key))}</th><td>{html.escape(str(value))}</td></tr>" for key, value in rows]
+    return f"<table>{''.join(cells)}</table>"

@@ -1,0 +1,36 @@
+"""Predicates and value expressions: SQL text or pyarrow Expressions, typed, printed, evaluated and used for pruning."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.expr.analyze import Bound, ZoneValues, bounds, columns_of, conjuncts, data_type, prune_mask
+from lancetable.expr.arrow import evaluate
+from lancetable.expr.ast import Expr
+from lancetable.expr.names import VIRTUAL_COLUMNS
+from lancetable.expr.parser import parse_expression, parse_predicate
+
+
+def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
+    """See `substrait.from_arrow_expression`; imported when used, because few filters are Arrow's."""
+    from lancetable.expr.substrait import from_arrow_expression as convert
+
+    return convert(expression, schema)
+
+
+__all__ = [
+    "Bound",
+    "Expr",
+    "VIRTUAL_COLUMNS",
+    "ZoneValues",
+    "bounds",
+    "columns_of",
+    "conjuncts",
+    "data_type",
+    "evaluate",
+    "from_arrow_expression",
+    "parse_expression",
+    "parse_predicate",
+    "prune_mask",
+]

@@ -1,0 +1,402 @@
+"""What the named functions compute, over Arrow values. `functions.py` says which operand types each takes.
+
+Operands that SQL allows to vary by row but Arrow's kernels want constant (a pattern, a length) are handled row by row
+when they do vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.expr import kinds
+from lancetable.expr.casts import cast_values
+from lancetable.expr.kernels import EvaluationError, Values, aligned, compare, concat, is_constant, whole
+
+Kernel = Callable[[list[Values], pa.DataType], Values]
+
+
+def _constants(args: list[Values]) -> list[Any] | None:
+    """The Python values of all operands after the first if they are constants and not null."""
+    if all(is_constant(arg) and arg.is_valid for arg in args[1:]):
+        return [arg.as_py() for arg in args[1:]]
+    return None
+
+
+def _by_row(args: list[Values], target: pa.DataType, function: Callable[..., Any]) -> pa.Array[Any]:
+    """`function` on each row whose operands are all valid; null elsewhere."""
+    rows = zip(*(array.to_pylist() for array in aligned(*args)))
+    return pa.array([None if None in row else function(*row) for row in rows], target)
+
+
+def coalesce(args: list[Values], target: pa.DataType) -> Values:
+    return pc.coalesce(*args) if not pa.types.is_nested(target) else pc.coalesce(*aligned(*args))
+
+
+def _extreme(op: str) -> Kernel:
+    def pick(args: list[Values], target: pa.DataType) -> Values:
+        best = args[0]
+        for value in args[1:]:
+            better = pc.or_(pc.is_null(best), pc.fill_null(compare(op, value, best), False))
+            best = pc.if_else(pc.and_(better, pc.is_valid(value)), value, best)
+        return best
+
+    return pick
+
+
+def absolute(args: list[Values], target: pa.DataType) -> Values:
+    (value,) = args
+    if target == pa.float16():
+        return pc.cast(pc.abs(pc.cast(value, pa.float32())), target)
+    return pc.abs_checked(value) if kinds.kind_of(target) == "int" else pc.abs(value)
+
+
+def rounded(args: list[Values], target: pa.DataType) -> Values:
+    value, places = args
+    if not is_constant(places):
+        raise EvaluationError("round() wants a constant number of places")
+    if not places.is_valid:
+        return pc.if_else(pc.is_valid(value), pa.scalar(None, target), pa.scalar(None, target))
+    return pc.round(value, ndigits=places.as_py(), round_mode="half_towards_infinity")
+
+
+def _unary(kernel: Callable[[Values], Values]) -> Kernel:
+    def compute(args: list[Values], target: pa.DataType) -> Values:
+        result = kernel(args[0])
+        return result if result.type == target else pc.cast(result, target)
+
+    return compute
+
+
+def concat_skipping_nulls(args: list[Values], target: pa.DataType) -> Values:
+    separator = pa.scalar("", target)
+    return pc.binary_join_element_wise(*args, separator, null_handling="skip")
+
+
+def _text_test(kernel: Callable[..., Values], python: Callable[[str, str], bool]) -> Kernel:
+    def compute(args: list[Values], target: pa.DataType) -> Values:
+        constants = _constants(args)
+        return kernel(args[0], constants[0]) if constants else _by_row(args, target, python)
+
+    return compute
+
+
+def replace(args: list[Values], target: pa.DataType) -> Values:
+    constants = _constants(args)
+    if constants and constants[0]:
+        return pc.replace_substring(args[0], pattern=constants[0], replacement=constants[1])
+    return _by_row(args, target, lambda text, old, new: text.replace(old, new))
+
+
+def left(args: list[Values], target: pa.DataType) -> Values:
+    constants = _constants(args)
+    if constants:
+        return pc.utf8_slice_codeunits(args[0], 0, constants[0])
+    return _by_row(args, target, lambda text, count: text[:count])
+
+
+def right(args: list[Values], target: pa.DataType) -> Values:
+    constants = _constants(args)
+    if constants and constants[0]:
+        count = constants[0]
+        return pc.utf8_slice_codeunits(args[0], -count) if count > 0 else pc.utf8_slice_codeunits(args[0], -count, None)
+    return _by_row(args, target, lambda text, count: text[-count:] if count else "")
+
+
+def trim(args: list[Values], target: pa.DataType) -> Values:
+    constants = _constants(args)
+    if constants is None:
+        return _by_row(args, target, lambda text, characters: text.strip(characters))
+    return pc.utf8_trim(args[0], constants[0] if constants else " ")
+
+
+def substr(args: list[Values], target: pa.DataType) -> Values:
+    constants = _constants(args)
+    if len(args) == 3 and constants and constants[1] < 0:
+        raise EvaluationError("substr() wants a length that is not negative")
+    if constants:
+        start = constants[0] - 1
+        stop = None if len(constants) == 1 else max(start + constants[1], 0)
+        return pc.utf8_slice_codeunits(args[0], max(start, 0), stop)
+
+    def cut(text: str, start: int, length: int | None = None) -> str:
+        if length is not None and length < 0:
+            raise EvaluationError("substr() wants a length that is not negative")
+        stop = None if length is None else max(start - 1 + length, 0)
+        return text[max(start - 1, 0) : stop]
+
+    return _by_row(args, target, cut)
+
+
+# Rust's \w and \d know Unicode, RE2's only ASCII.
+_CLASSES = {"d": r"\p{Nd}", "D": r"\P{Nd}", "w": r"[\p{L}\p{M}\p{N}_]", "W": r"[^\p{L}\p{M}\p{N}_]"}
+_CLASSES_IN_SET = {"d": r"\p{Nd}", "D": r"\P{Nd}", "w": r"\p{L}\p{M}\p{N}_"}
+
+
+def translate_regex(pattern: str) -> str:
+    """A pattern written for Rust's regex crate as RE2 reads it: word and digit classes are Unicode ones.
+
+    Word boundaries remain ASCII, and so does `\\W` inside a bracketed set.
+    """
+    out, in_set, at = [], 0, 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\" and at + 1 < len(pattern):
+            following = pattern[at + 1]
+            out.append((_CLASSES_IN_SET if in_set else _CLASSES).get(following, char + following))
+            at += 2
+            continue
+        in_set += (char == "[" and not in_set) - (char == "]" and in_set > 0)
+        out.append(char)
+        at += 1
+    return "".join(out)
+
+
+def _regex(pattern: str, flags: str = "") -> str:
+    if not set(flags) <= set("imsU"):
+        raise EvaluationError(f"regexp_like() does not know the flags {flags!r}")
+    return (f"(?{flags})" if flags else "") + translate_regex(pattern)
+
+
+def regexp_like(args: list[Values], target: pa.DataType) -> Values:
+    constants = _constants(args)
+    if constants:
+        return pc.match_substring_regex(args[0], _regex(*constants))
+    arrays = aligned(*args)
+    keys = pc.binary_join_element_wise(*(pc.cast(array, pa.string()) for array in arrays[1:]), "\0").dictionary_encode()
+    out = pa.nulls(len(arrays[0]), pa.bool_())
+    for number, key in enumerate(keys.dictionary.to_pylist()):
+        here = pc.fill_null(pc.equal(keys.indices, number), False)
+        out = pc.if_else(here, pc.match_substring_regex(arrays[0], _regex(*key.split("\0"))), out)
+    return out
+
+
+# Dates and times
+
+
+def _naive(values: Values) -> Values:
+    return pc.local_timestamp(values) if pa.types.is_timestamp(values.type) and values.type.tz is not None else values
+
+
+def _fraction_of_minute(values: Values, per_second: int) -> Values:
+    """Seconds and their fraction, in units of 1 / `per_second`, cut towards the past."""
+    nanos = pc.add(
+        pc.multiply(pc.millisecond(values), 1_000_000),
+        pc.add(pc.multiply(pc.microsecond(values), 1_000), pc.nanosecond(values)),
+    )
+    return pc.add(
+        pc.multiply(pc.second(values), per_second), pc.divide(nanos, pa.scalar(1_000_000_000 // per_second, pa.int64()))
+    )
+
+
+def _epoch(values: Values) -> Values:
+    step = kinds.step_of(values.type)
+    assert step is not None
+    counts = cast_values(values, pa.int64())
+    if step >= 1_000_000_000:
+        return pc.multiply(pc.cast(counts, pa.float64()), float(step / 1_000_000_000))
+    return pc.divide(pc.cast(counts, pa.float64(), safe=False), float(1_000_000_000 / step))
+
+
+_CLOCK_PARTS: dict[str, Callable[[Values], Values]] = {
+    "hour": pc.hour,
+    "minute": pc.minute,
+    "second": pc.second,
+    "millisecond": lambda values: _fraction_of_minute(values, 1_000),
+    "microsecond": lambda values: _fraction_of_minute(values, 1_000_000),
+    "nanosecond": lambda values: _fraction_of_minute(values, 1_000_000_000),
+}
+_DAY_PARTS: dict[str, Callable[[Values], Values]] = {
+    "year": pc.year,
+    "isoyear": pc.iso_year,
+    "quarter": pc.quarter,
+    "month": pc.month,
+    "week": pc.iso_week,
+    "day": pc.day,
+    "doy": pc.day_of_year,
+    "dow": lambda values: pc.day_of_week(values, count_from_zero=True, week_start=7),
+    "isodow": lambda values: pc.day_of_week(values, count_from_zero=False, week_start=1),
+}
+DATE_PARTS = (*_DAY_PARTS, *_CLOCK_PARTS, "epoch")
+TRUNCATIONS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
+_UNIT_ALIASES = {
+    "isoweek": "week",
+    "dayofyear": "doy",
+    "dayofweek": "dow",
+    "weekday": "dow",
+    **{name + "s": name for name in (*TRUNCATIONS, "nanosecond")},
+}
+
+
+def unit_name(text: str) -> str:
+    lowered = text.strip().lower()
+    return _UNIT_ALIASES.get(lowered, lowered)
+
+
+def date_part(args: list[Values], target: pa.DataType) -> Values:
+    unit = unit_name(args[0].as_py())
+    values = args[1]
+    kind = kinds.kind_of(values.type)
+    if unit == "epoch":
+        return _epoch(values)
+    values = _naive(values)
+    if unit in _CLOCK_PARTS:
+        if kind == "date":
+            values = cast_values(values, pa.timestamp("ms"))
+        elif pa.types.is_time32(values.type):
+            values = pc.cast(values, pa.time64("us"))
+        return pc.cast(_CLOCK_PARTS[unit](values), target)
+    return pc.cast(_DAY_PARTS[unit](values), target)
+
+
+def date_trunc(args: list[Values], target: pa.DataType) -> Values:
+    values = args[1]
+    return pc.cast(pc.floor_temporal(values, unit=unit_name(args[0].as_py())), target)
+
+
+def to_timestamp(args: list[Values], target: pa.DataType) -> Values:
+    (value,) = args
+    kind = kinds.kind_of(value.type)
+    if kind == "int":
+        return cast_values(cast_values(value, pa.timestamp("s")), target)
+    if kind == "float":
+        nanos = pc.multiply(pc.cast(value, pa.float64()), 1e9)
+        return cast_values(cast_values(pc.round(nanos), pa.int64()), target)
+    return cast_values(value, target)
+
+
+def to_date(args: list[Values], target: pa.DataType) -> Values:
+    return cast_values(args[0], target)
+
+
+# Lists
+
+
+def array_length(args: list[Values], target: pa.DataType) -> Values:
+    # A fixed-size list has no lengths of its own for null rows; the kernel answers null there as for other lists.
+    return pc.cast(pc.list_value_length(args[0]), target)
+
+
+def array_has(args: list[Values], target: pa.DataType) -> Values:
+    lists, wanted = args
+    if is_constant(lists) or not is_constant(wanted):
+        return _by_row(args, target, lambda items, item: item in items)
+    lists = whole(lists)
+    if not wanted.is_valid:
+        return pa.nulls(len(lists), target)
+    items = pc.list_flatten(lists)
+    parents = pc.list_parent_indices(lists)
+    hits = pc.unique(parents.filter(pc.fill_null(compare("=", items, wanted), False)))
+    rows = pa.array(range(len(lists)), parents.type)
+    found = pc.is_in(rows, value_set=hits)
+    return pc.if_else(pc.is_valid(lists), found, pa.scalar(None, target))
+
+
+KERNELS: dict[str, Kernel] = {
+    "||": lambda args, target: concat(args),
+    "coalesce": coalesce,
+    "greatest": _extreme(">"),
+    "least": _extreme("<"),
+    "abs": absolute,
+    "round": rounded,
+    "ceil": _unary(pc.ceil),
+    "floor": _unary(pc.floor),
+    "isnan": _unary(lambda value: pc.is_nan(pc.cast(value, pa.float32()) if value.type == pa.float16() else value)),
+    "lower": _unary(pc.utf8_lower),
+    "upper": _unary(pc.utf8_upper),
+    "length": _unary(pc.utf8_length),
+    "concat": concat_skipping_nulls,
+    "starts_with": _text_test(pc.starts_with, str.startswith),
+    "ends_with": _text_test(pc.ends_with, str.endswith),
+    "contains": _text_test(pc.match_substring, str.__contains__),
+    "replace": replace,
+    "left": left,
+    "right": right,
+    "btrim": trim,
+    "substr": substr,
+    "regexp_like": regexp_like,
+    "date_part": date_part,
+    "date_trunc": date_trunc,
+    "to_timestamp": to_timestamp,
+    "to_date": to_date,
+    "array_length": array_length,
+    "array_has": array_has,
+}
+
+_SIMPLE_TYPES: dict[str, pa.DataType] = {
+    "Null": pa.null(),
+    "Boolean": pa.bool_(),
+    **{f"Int{bits}": kinds.int_type(bits, signed=True) for bits in (8, 16, 32, 64)},
+    **{f"UInt{bits}": kinds.int_type(bits, signed=False) for bits in (8, 16, 32, 64)},
+    "Float16": pa.float16(),
+    "Float32": pa.float32(),
+    "Float64": pa.float64(),
+    "Utf8": pa.string(),
+    "LargeUtf8": pa.large_string(),
+    "Utf8View": pa.string(),
+    "Binary": pa.binary(),
+    "LargeBinary": pa.large_binary(),
+    "BinaryView": pa.binary(),
+    "Date32": pa.date32(),
+    "Date64": pa.date64(),
+}
+_UNITS = {"second": "s", "millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
+_UNITS.update({short: short for short in ("s", "ms", "us", "ns")})
+_UNITS["µs"] = "us"
+
+
+def arrow_type(text: str) -> pa.DataType | None:
+    """The type of an `arrow_cast` name such as `Timestamp(ns, "UTC")` or `Dictionary(Int32, Utf8)`; None if unknown."""
+    head, _, inside = text.strip().partition("(")
+    head = head.strip()
+    if not inside:
+        return _SIMPLE_TYPES.get(head)
+    if not inside.endswith(")"):
+        return None
+    parts = [part.strip() for part in _split(inside[:-1])]
+    try:
+        return _parametric(head, parts)
+    except (KeyError, ValueError, pa.ArrowInvalid):
+        return None
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    return [*parts, text[start:]]
+
+
+def _parametric(head: str, parts: list[str]) -> pa.DataType | None:
+    if head == "Timestamp":
+        zone = parts[1] if len(parts) > 1 else "None"
+        if zone.startswith("Some(") and zone.endswith(")"):
+            zone = zone[5:-1]
+        return pa.timestamp(_UNITS[parts[0].lower()], None if zone == "None" else zone.strip("\"'"))
+    if head == "Duration":
+        return pa.duration(_UNITS[parts[0].lower()])
+    if head == "Time32":
+        return pa.time32(_UNITS[parts[0].lower()])
+    if head == "Time64":
+        return pa.time64(_UNITS[parts[0].lower()])
+    if head == "Decimal128":
+        return pa.decimal128(int(parts[0]), int(parts[1]))
+    if head == "Decimal256":
+        return pa.decimal256(int(parts[0]), int(parts[1]))
+    if head == "FixedSizeBinary":
+        return pa.binary(int(parts[0]))
+    inner = arrow_type(parts[-1])
+    if inner is None:
+        return None
+    if head == "Dictionary":
+        index = arrow_type(parts[0])
+        return None if index is None else pa.dictionary(index, inner)
+    if head == "List":
+        return pa.list_(inner)
+    return pa.large_list(inner) if head == "LargeList" else None

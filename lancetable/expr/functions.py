@@ -1,0 +1,290 @@
+"""The functions SQL text may call: one binder each, which checks the operands and makes the node.
+
+What they compute stands in `function_kernels.py`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from lancetable.expr import build, kinds
+from lancetable.expr.ast import BOOLEAN, Call, Expr, Literal
+from lancetable.expr.build import Refused, plain, settle
+from lancetable.expr.function_kernels import DATE_PARTS, TRUNCATIONS, arrow_type, unit_name
+from lancetable.expr.kinds import kind_of
+
+Binder = Callable[[Sequence[Expr]], Expr]
+
+
+def call(name: str, args: Sequence[Expr]) -> Expr:
+    """The call of a function by its name, in any case. Raises Refused, with what exists, for a name not in the table."""
+    binder = FUNCTIONS.get(name.lower())
+    if binder is None:
+        raise Refused(f"no function {name!r}; there are {', '.join(sorted(FUNCTIONS))}")
+    return binder(args)
+
+
+def _arity(name: str, args: Sequence[Expr], low: int, high: int | None = None) -> None:
+    high = low if high is None else high
+    if not low <= len(args) <= high:
+        wanted = str(low) if low == high else f"{low} to {high}"
+        raise Refused(f"{name}() takes {wanted} operands, not {len(args)}")
+
+
+def _make(name: str, args: Sequence[Expr], data_type: pa.DataType) -> Expr:
+    return settle(Call(name, tuple(args), data_type))
+
+
+def _want(name: str, arg: Expr, *families: str) -> Expr:
+    arg = plain(arg)
+    kind = kind_of(arg.data_type)
+    if kind not in families and kind != "null":
+        raise Refused(f"{name}() takes {' or '.join(families)}, {arg} is {arg.data_type}")
+    return arg
+
+
+def _as_text(name: str, arg: Expr) -> Expr:
+    arg = _want(name, arg, "string")
+    return build.implied_cast(arg, pa.string()) if kind_of(arg.data_type) == "null" else arg
+
+
+def _as_count(name: str, arg: Expr) -> Expr:
+    return build.implied_cast(_want(name, arg, "int"), pa.int64())
+
+
+def _constant_text(name: str, arg: Expr) -> str:
+    if not isinstance(arg, Literal) or arg.data_type != pa.string() or not arg.value.is_valid:
+        raise Refused(f"{name}() wants a text constant, not {arg}")
+    return str(arg.value.as_py())
+
+
+def _unified(name: str, low: int = 1, high: int = 1 << 30, kernel: str | None = None) -> Binder:
+    def bind(args: Sequence[Expr]) -> Expr:
+        _arity(name, args, low, high)
+        operands = build.unify(args, f"{name}()")
+        return operands[0] if len(operands) == 1 else _make(kernel or name, operands, operands[0].data_type)
+
+    return bind
+
+
+def _nullif(args: Sequence[Expr]) -> Expr:
+    _arity("nullif", args, 2)
+    return build.case([build.compare("=", args[0], args[1])], [Literal(pa.scalar(None, pa.null()))], args[0])
+
+
+def _abs(args: Sequence[Expr]) -> Expr:
+    _arity("abs", args, 1)
+    value = _want("abs", args[0], "int", "float", "decimal")
+    return _make("abs", [value], value.data_type)
+
+
+def _round(args: Sequence[Expr]) -> Expr:
+    _arity("round", args, 1, 2)
+    value = _want("round", args[0], "int", "float", "decimal")
+    if kind_of(value.data_type) != "decimal" and value.data_type not in (pa.float32(), pa.float64()):
+        value = build.implied_cast(value, pa.float64())
+    places = _as_count("round", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
+    return _make("round", [value, places], value.data_type)
+
+
+def _whole(name: str) -> Binder:
+    def bind(args: Sequence[Expr]) -> Expr:
+        _arity(name, args, 1)
+        value = _want(name, args[0], "int", "float", "decimal")
+        if kind_of(value.data_type) != "decimal" and value.data_type not in (pa.float32(), pa.float64()):
+            value = build.implied_cast(value, pa.float64())
+        return _make(name, [value], value.data_type)
+
+    return bind
+
+
+def _isnan(args: Sequence[Expr]) -> Expr:
+    _arity("isnan", args, 1)
+    value = _want("isnan", args[0], "float", "int")
+    if kind_of(value.data_type) != "float":
+        value = build.implied_cast(value, pa.float64())
+    return _make("isnan", [value], BOOLEAN)
+
+
+def _text_to_text(name: str) -> Binder:
+    def bind(args: Sequence[Expr]) -> Expr:
+        _arity(name, args, 1)
+        value = _as_text(name, args[0])
+        return _make(name, [value], value.data_type)
+
+    return bind
+
+
+def _length(args: Sequence[Expr]) -> Expr:
+    _arity("length", args, 1)
+    return _make("length", [_as_text("length", args[0])], pa.int32())
+
+
+def _concat(args: Sequence[Expr]) -> Expr:
+    _arity("concat", args, 1, 1 << 30)
+    parts = [build.implied_cast(build.as_text(arg), pa.string()) for arg in args]
+    return _make("concat", parts, pa.string())
+
+
+def _text_test(name: str) -> Binder:
+    def bind(args: Sequence[Expr]) -> Expr:
+        _arity(name, args, 2)
+        value = _as_text(name, args[0])
+        return _make(name, [value, build.implied_cast(_as_text(name, args[1]), value.data_type)], BOOLEAN)
+
+    return bind
+
+
+def _replace(args: Sequence[Expr]) -> Expr:
+    _arity("replace", args, 3)
+    value, old, new = (_as_text("replace", arg) for arg in args)
+    return _make("replace", [value, old, new], value.data_type)
+
+
+def _side(name: str) -> Binder:
+    def bind(args: Sequence[Expr]) -> Expr:
+        _arity(name, args, 2)
+        value = _as_text(name, args[0])
+        return _make(name, [value, _as_count(name, args[1])], value.data_type)
+
+    return bind
+
+
+def _btrim(args: Sequence[Expr]) -> Expr:
+    _arity("btrim", args, 1, 2)
+    operands = [_as_text("btrim", arg) for arg in args]
+    return _make("btrim", operands, operands[0].data_type)
+
+
+def _substr(args: Sequence[Expr]) -> Expr:
+    _arity("substr", args, 2, 3)
+    value = _as_text("substr", args[0])
+    return _make("substr", [value, *(_as_count("substr", arg) for arg in args[1:])], value.data_type)
+
+
+def _regexp_like(args: Sequence[Expr]) -> Expr:
+    _arity("regexp_like", args, 2, 3)
+    return _make("regexp_like", [_as_text("regexp_like", arg) for arg in args], BOOLEAN)
+
+
+def _date_part(args: Sequence[Expr]) -> Expr:
+    _arity("date_part", args, 2)
+    unit = unit_name(_constant_text("date_part", args[0]))
+    if unit not in DATE_PARTS:
+        raise Refused(f"date_part() does not know {unit!r}; there are {', '.join(DATE_PARTS)}")
+    value = _moment("date_part", args[1], "date", "timestamp", "time")
+    target = {"epoch": pa.float64(), "nanosecond": pa.int64()}.get(unit, pa.int32())
+    if kind_of(value.data_type) == "time" and unit not in DATE_PARTS[-7:]:
+        raise Refused(f"date_part() finds no {unit} in {value}, which is {value.data_type}")
+    return _make("date_part", [args[0], value], target)
+
+
+def _moment(name: str, arg: Expr, *families: str) -> Expr:
+    arg = plain(arg)
+    if kind_of(arg.data_type) in ("string", "null"):
+        arg = build.implied_cast(arg, pa.timestamp("ns"))
+    return _want(name, arg, *families)
+
+
+def _date_trunc(args: Sequence[Expr]) -> Expr:
+    _arity("date_trunc", args, 2)
+    unit = unit_name(_constant_text("date_trunc", args[0]))
+    if unit not in TRUNCATIONS:
+        raise Refused(f"date_trunc() does not know {unit!r}; there are {', '.join(TRUNCATIONS)}")
+    value = _moment("date_trunc", args[1], "date", "timestamp")
+    if kind_of(value.data_type) == "date":
+        value = build.implied_cast(value, pa.timestamp("ns"))
+    return _make("date_trunc", [args[0], value], value.data_type)
+
+
+def _to_timestamp(args: Sequence[Expr]) -> Expr:
+    _arity("to_timestamp", args, 1)
+    value = _want("to_timestamp", args[0], "int", "float", "string", "date", "timestamp")
+    return _make("to_timestamp", [value], pa.timestamp("ns"))
+
+
+def _to_date(args: Sequence[Expr]) -> Expr:
+    _arity("to_date", args, 1)
+    return _make("to_date", [_want("to_date", args[0], "int", "string", "date", "timestamp")], pa.date32())
+
+
+def _now(args: Sequence[Expr]) -> Expr:
+    """The time of planning, UTC: one value for all rows and batches of a query."""
+    _arity("now", args, 0)
+    moment = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+    return Literal(pa.scalar(moment, pa.timestamp("us")).cast(pa.timestamp("ns")), typed=True)
+
+
+def _array_has(args: Sequence[Expr]) -> Expr:
+    _arity("array_has", args, 2)
+    lists = _want("array_has", args[0], "list")
+    if kind_of(lists.data_type) == "null":
+        return build.NULL_BOOLEAN
+    items = kinds.plain_type(lists.data_type.value_type)
+    wanted = args[1]
+    common = build.common_type(items, plain(wanted).data_type)
+    if common is None:
+        raise Refused(f"{lists} holds {items}, which does not compare with {wanted}")
+    if common != items:
+        lists = build.implied_cast(lists, pa.list_(common))
+    return _make("array_has", [lists, build.implied_cast(plain(wanted), common)], BOOLEAN)
+
+
+def _array_length(args: Sequence[Expr]) -> Expr:
+    _arity("array_length", args, 1)
+    return _make("array_length", [_want("array_length", args[0], "list")], pa.uint64())
+
+
+def _get_field(args: Sequence[Expr]) -> Expr:
+    _arity("get_field", args, 2)
+    return build.field_access(args[0], _constant_text("get_field", args[1]))
+
+
+def _arrow_cast(args: Sequence[Expr]) -> Expr:
+    _arity("arrow_cast", args, 2)
+    name = _constant_text("arrow_cast", args[1])
+    target = arrow_type(name)
+    if target is None:
+        raise Refused(f"arrow_cast() does not know the type {name!r}")
+    return build.checked_cast(args[0], target)
+
+
+FUNCTIONS: dict[str, Binder] = {
+    "coalesce": _unified("coalesce"),
+    "ifnull": _unified("ifnull", 2, 2, kernel="coalesce"),
+    "nvl": _unified("nvl", 2, 2, kernel="coalesce"),
+    "nullif": _nullif,
+    "greatest": _unified("greatest"),
+    "least": _unified("least"),
+    "abs": _abs,
+    "round": _round,
+    "ceil": _whole("ceil"),
+    "floor": _whole("floor"),
+    "isnan": _isnan,
+    "lower": _text_to_text("lower"),
+    "upper": _text_to_text("upper"),
+    "length": _length,
+    "concat": _concat,
+    "starts_with": _text_test("starts_with"),
+    "ends_with": _text_test("ends_with"),
+    "contains": _text_test("contains"),
+    "replace": _replace,
+    "left": _side("left"),
+    "right": _side("right"),
+    "btrim": _btrim,
+    "trim": _btrim,
+    "substr": _substr,
+    "regexp_like": _regexp_like,
+    "date_part": _date_part,
+    "date_trunc": _date_trunc,
+    "to_timestamp": _to_timestamp,
+    "to_date": _to_date,
+    "now": _now,
+    "array_has": _array_has,
+    "array_length": _array_length,
+    "get_field": _get_field,
+    "arrow_cast": _arrow_cast,
+}

@@ -1,0 +1,1 @@
+"""Encodings of data files of version 2.0."""

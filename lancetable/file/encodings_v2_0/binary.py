@@ -1,0 +1,302 @@
+"""Binary: strings and bytes as 64-bit ends and one run of bytes.
+
+    ['x', 'yy', null]   A = 4   ends 1, 3, 3 + 4   bytes 'xyy'
+
+The end of a null carries the null adjustment A, which is larger than any end; the 0 before the first end is left out.
+A row needs its own end and the one before it. Source: protos/encodings_v2_0.proto, Binary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.column import Decoded
+from lancetable.file.container import Page
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
+from lancetable.file.encodings_v2_0.flat import Flat, bitmap_piece
+from lancetable.file.encodings_v2_0.nullable import Nullable
+from lancetable.file.fetch import MAPPED, ReadPlan, Slots, cluster, join, positions
+from lancetable.file.kernels import general, varbin
+from lancetable.proto import encodings_v2_0_pb2 as pb
+from lancetable.store.base import ByteRange
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "Binary",
+    "check_strings",
+    "encode_binary",
+    "encode_ends",
+    "fetch_ends",
+    "fetch_spans",
+    "select_spans",
+    "unwrap",
+]
+
+_OFFSET_TYPES: Final = {
+    pa.string(): np.dtype("<i4"),
+    pa.binary(): np.dtype("<i4"),
+    pa.large_string(): np.dtype("<i8"),
+    pa.large_binary(): np.dtype("<i8"),
+}
+_OFFSET_DTYPES: Final = {data_type.id: dtype for data_type, dtype in _OFFSET_TYPES.items()}
+_STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
+_MAX_INT32: Final = (1 << 31) - 1
+_MAX_INT64: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    arm: ClassVar[str] = "binary"
+
+    indices: ArrayEncoding
+    bytes: ArrayEncoding
+    null_adjustment: int
+
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+        dtype = _OFFSET_DTYPES.get(data_type.id)
+        if dtype is None:
+            raise page.corrupt(f"an encoding of strings or bytes for {data_type}")
+        if self.null_adjustment == 0:
+            raise page.corrupt("a null adjustment of 0")
+        rows = positions(slots)
+        content = unwrap(self.bytes)
+        if not isinstance(content, Flat) or content.bits_per_value != 8:
+            raise page.unsupported(f"bytes in encoding {content.arm}")
+        if isinstance(rows, range):
+            decoded = yield from self._read_range(page, content, dtype, length, rows)
+        else:
+            decoded = yield from self._read_rows(page, content, dtype, length, rows, gap)
+        if data_type.id in _STRINGS:
+            check_strings(decoded, data_type)
+        return decoded
+
+    def _read_range(
+        self, page: Page, content: Flat, dtype: np.dtype[Any], length: int, rows: range
+    ) -> ReadPlan[Decoded]:
+        stored = yield from fetch_ends(self.indices, page, length, range(max(rows.start - 1, 0), rows.stop), MAPPED)
+        base = 0
+        if rows.start:
+            base = self._end(stored[0])
+            stored = stored[1:]
+        whole = yield from self._decompressed(page, content, length)
+        size = page.buffer(content.buffer).end - page.buffer(content.buffer).start if whole is None else len(whole)
+        offsets, valid = varbin.offsets_from_ends(stored, self.null_adjustment, size, dtype, base)
+        end = base + int(offsets[-1])
+        if whole is None:
+            start = page.buffer(content.buffer).start
+            (data,) = yield (ByteRange(start + base, start + end),)
+        else:
+            data = whole[base:end]
+        validity = None if valid is None else varbin.pack_validity(valid)
+        return Decoded(len(rows), (pa.py_buffer(offsets), pa.py_buffer(data)), validity)
+
+    def _read_rows(
+        self, page: Page, content: Flat, dtype: np.dtype[Any], length: int, rows: npt.NDArray[np.int64], gap: int
+    ) -> ReadPlan[Decoded]:
+        starts, ends, valid = yield from fetch_spans(self.indices, page, length, rows, self.null_adjustment, gap)
+        whole = yield from self._decompressed(page, content, length)
+        where = page.buffer(content.buffer)
+        size = where.end - where.start if whole is None else len(whole)
+        if int(ends[-1]) > size:
+            raise page.corrupt("a value ends beyond the bytes of its page", f"at most {size}", int(ends[-1]))
+        if whole is None:
+            ranges, shift = cluster(starts + where.start, ends + where.start, gap)
+            buffers = yield ranges
+            data = join(buffers)
+            shift = shift - where.start
+            starts = starts - shift
+            ends = ends - shift
+        else:
+            data = whole
+        validity = None if valid is None else varbin.pack_validity(valid)
+        total = int((ends - starts).sum())
+        if dtype.itemsize == 4 and total > _MAX_INT32:
+            raise page.corrupt("values too long for their type", f"at most {_MAX_INT32} bytes", total)
+        offsets, chosen = select_spans(starts, ends, data, dtype)
+        return Decoded(len(rows), (offsets, chosen), validity)
+
+    def _decompressed(self, page: Page, content: Flat, length: int) -> ReadPlan[memoryview | None]:
+        """All bytes of a page that is compressed as a whole; None if it is not."""
+        if not content.is_compressed:
+            return None
+        last = yield from fetch_ends(self.indices, page, length, range(length - 1, length), MAPPED)
+        # The last end is the largest one, or the page is refused later on.
+        return (yield from content.fetch_all(page, self._end(last[0])))
+
+    def _end(self, stored: np.uint64) -> int:
+        end = int(stored)
+        return end - self.null_adjustment if end >= self.null_adjustment else end
+
+    @classmethod
+    def from_proto(cls, message: pb.Binary) -> Self:
+        return cls(from_message(message.indices), from_message(message.bytes), message.null_adjustment)
+
+    def to_proto(self) -> pb.Binary:
+        return pb.Binary(
+            indices=to_message(self.indices), bytes=to_message(self.bytes), null_adjustment=self.null_adjustment
+        )
+
+
+def unwrap(encoding: ArrayEncoding) -> ArrayEncoding:
+    """The encoding under wrappers that say that nothing is null."""
+    while isinstance(encoding, Nullable) and encoding.values is not None and encoding.validity is None:
+        encoding = encoding.values
+    return encoding
+
+
+def fetch_ends(
+    indices: ArrayEncoding, page: Page, length: int, rows: Slots, gap: int
+) -> ReadPlan[npt.NDArray[np.uint64]]:
+    """The stored ends at `rows`, adjustments included."""
+    indices = unwrap(indices)
+    if isinstance(indices, Flat):
+        if indices.bits_per_value != 64:
+            raise page.corrupt("offsets of the wrong width", 64, indices.bits_per_value)
+        data = yield from indices.fetch(page, length, rows, gap)
+    else:
+        decoded = yield from indices.read(page, pa.uint64(), length, rows, gap)
+        if decoded.validity is not None or not decoded.buffers:
+            raise page.corrupt("offsets that may be null")
+        data = decoded.buffers[0]
+    return np.frombuffer(data, "<u8", len(rows))
+
+
+def fetch_spans(
+    indices: ArrayEncoding,
+    page: Page,
+    length: int,
+    rows: npt.NDArray[np.int64],
+    adjustment: int,
+    gap: int,
+) -> ReadPlan[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]]:
+    """Where the values at `rows` start and end, and which are valid, None if all are. A null has no extent.
+
+    The spans ascend and do not overlap. Raises CorruptFileError if they would not.
+    """
+    wanted: Slots
+    if gap == MAPPED:
+        wanted = range(max(int(rows[0]) - 1, 0), int(rows[-1]) + 1)
+        at = rows - wanted.start
+    else:
+        wanted = np.union1d(rows, np.maximum(rows - 1, 0))
+        at = np.searchsorted(wanted, rows)
+    stored = yield from fetch_ends(indices, page, length, wanted, gap)
+    ends = stored[at]
+    before = stored[np.maximum(at - 1, 0)]
+    limit = np.uint64(adjustment)
+    valid = None
+    if int(ends.max()) >= adjustment:
+        valid = ends < limit
+        ends = np.minimum(ends, ends - limit)  # wraps around where the end is smaller, and is not taken there
+    before = np.minimum(before, before - limit)
+    if rows[0] == 0:
+        before[0] = 0
+    if int(ends.max()) > _MAX_INT64 or (before > ends).any() or (ends[:-1] > before[1:]).any():
+        raise page.corrupt("a value ends before it starts")
+    starts = before.view(np.int64)
+    ends = ends.view(np.int64)
+    return starts, ends if valid is None else np.where(valid, ends, starts), valid
+
+
+def select_spans(
+    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], data: Any, dtype: np.dtype[Any]
+) -> tuple[pa.Buffer, pa.Buffer]:
+    """Offsets and bytes of ascending spans of `data`, put side by side."""
+    if len(starts) == 1:
+        start, end = int(starts[0]), int(ends[0])
+        return pa.py_buffer(np.array([0, end - start], dtype)), pa.py_buffer(data[start:end])
+    # An array of the spans and of the gaps between them needs no copy; of these Arrow takes every second one.
+    first, last = int(starts[0]), int(ends[-1])
+    wide = dtype.itemsize == 8 or last - first > _MAX_INT32
+    edges = np.empty(2 * len(starts), np.int64 if wide else np.int32)
+    np.subtract(starts, first, out=edges[0::2], casting="unsafe")
+    np.subtract(ends, first, out=edges[1::2], casting="unsafe")
+    both = pa.Array.from_buffers(
+        pa.large_binary() if wide else pa.binary(),
+        len(edges) - 1,
+        [None, pa.py_buffer(edges), pa.py_buffer(data[first:last])],
+        0,
+    )
+    chosen = both.take(pa.array(np.arange(0, len(edges), 2, dtype=np.int64)))
+    _, offsets, content = chosen.buffers()
+    if wide and dtype.itemsize == 4:
+        offsets = pa.py_buffer(np.frombuffer(offsets, np.int64, len(starts) + 1).astype(np.int32))
+    return offsets, content if content is not None else pa.py_buffer(b"")
+
+
+def check_strings(decoded: Decoded, data_type: pa.DataType) -> None:
+    """Raise CorruptFileError unless every string that is not null is UTF-8."""
+    data = decoded.buffers[1]
+    if data is None or varbin.is_ascii(np.frombuffer(data, np.uint8)):
+        return
+    try:
+        decoded.to_array(data_type).validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise CorruptFileError("a string is not UTF-8") from error
+
+
+# ------------------------------------------------------------------------------------------------------------ encode
+
+
+def encode_binary(
+    arrays: Sequence[pa.Array], buffers: BufferList, compression: str = "", level: int | None = None
+) -> Binary:
+    """Strings or bytes of one type. Their bytes are taken over without a copy, those under nulls included."""
+    ends, adjustment, spans = encode_ends(arrays)
+    indices = Flat(64, buffers.add([ends]))
+    pieces: list[Any] = []
+    for array, (start, stop) in zip(arrays, spans):
+        if stop > start:
+            pieces.append(array.buffers()[2].slice(start, stop - start))
+    if compression not in ("", "none"):
+        pieces = [general.compress(compression, b"".join(memoryview(piece) for piece in pieces), level)]
+    return Binary(Nullable(indices), Flat(8, buffers.add(pieces), compression, level), adjustment)
+
+
+def encode_ends(arrays: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint64], int, list[tuple[int, int]]]:
+    """Stored ends of all values of string, binary or list arrays, one after the other; the null adjustment; and for
+    each array which of its bytes or items these are.
+    """
+    total_rows = sum(map(len, arrays))
+    ends = np.empty(total_rows, np.int64)
+    spans = []
+    row, base = 0, 0
+    for array in arrays:
+        offsets = _offsets_of(array)
+        start, stop = int(offsets[0]), int(offsets[-1])
+        np.add(offsets[1:], base - start, out=ends[row : row + len(array)], dtype=np.int64)
+        spans.append((start, stop))
+        row += len(array)
+        base += stop - start
+    row = 0
+    for array in arrays:
+        if array.null_count:
+            part = ends[row : row + len(array)]
+            # One pass over plain numbers; a mask would have to be looked at for each value.
+            part += np.multiply(_nulls_of(array), base + 1, dtype=np.int64)
+        row += len(array)
+    return ends, base + 1, spans
+
+
+def _offsets_of(array: pa.Array) -> npt.NDArray[Any]:
+    types = pa.types
+    wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
+    dtype = np.dtype("<i8" if wide else "<i4")
+    buffer = array.buffers()[1]
+    if len(array) == 0 or buffer is None or buffer.size == 0:
+        return np.zeros(len(array) + 1, dtype)
+    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+
+
+def _nulls_of(array: pa.Array) -> npt.NDArray[np.uint8]:
+    bitmap = bitmap_piece(array, 0)
+    return np.unpackbits(~bitmap, bitorder="little", count=len(array))

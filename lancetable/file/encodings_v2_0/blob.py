@@ -1,0 +1,150 @@
+"""Blob: large values that lie apart from their column, which holds where they are.
+
+    [b'abc', b'', null]     page: PackedStruct of two u64      position  size
+                                                                     p     3     file[p : p + 3]
+                                                                     0     0     empty
+                                                                     1     0     null
+
+Positions are absolute in the file. The column's own encoding is `blob`. A reader gives the bytes, or the descriptors
+as struct<position, size> where the field it is asked for is such a struct, so that single values can be opened later
+on. Source: protos/encodings_v2_0.proto, Blob.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.file.container import ColumnPages
+from lancetable.file.encodings_v2_0.base import encoding_of
+from lancetable.file.encodings_v2_0.binary import select_spans
+from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
+from lancetable.file.encodings_v2_0.packed_struct import PackedStruct
+from lancetable.file.fetch import ReadPlan, Rows, cluster, gather, join
+from lancetable.file.kernels import varbin
+from lancetable.format.schema import Field
+from lancetable.store.base import ByteRange
+
+if TYPE_CHECKING:
+    from lancetable.file.column import BlobSink
+    from lancetable.file.container import Page
+
+__all__ = ["COLUMN_ENCODING", "DESCRIPTOR", "BlobReader", "describe_blobs"]
+
+DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
+"""What the pages of a blob column hold."""
+
+COLUMN_ENCODING: Final = "blob"
+
+_NULL_POSITION: Final = 1
+_ALIGNMENT: Final = 64
+# Below this mean size, payloads are put together in memory and written as one.
+_SMALL_BYTES: Final = 4096
+
+
+class BlobReader:
+    """A blob column, as bytes or as descriptors."""
+
+    __slots__ = ("_descriptors_only", "_pages", "_type", "heavy", "num_rows")
+
+    def __init__(self, pages: ColumnPages, field: Field) -> None:
+        self._pages = pages
+        self._type = field.data_type
+        self._descriptors_only = field.is_struct
+        self.num_rows = pages.num_rows
+        self.heavy = not self._descriptors_only
+        wanted = DESCRIPTOR if self._descriptors_only else pa.large_binary()
+        if self._type != wanted:
+            raise pages.file.corrupt(f"a blob column for field {field.name!r} of type {self._type}", wanted, self._type)
+
+    def cuts(self, rows: range) -> list[range]:
+        return page_cuts(self._pages.starts, rows)
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        parts = split_rows(self._pages.starts, rows)
+        return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
+
+    def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+        encoding = encoding_of(page)
+        if not isinstance(encoding, PackedStruct):
+            raise page.corrupt("no descriptors where those of blobs should be", "packed_struct", encoding.arm)
+        decoded = yield from encoding.read(page, DESCRIPTOR, page.length, rows, gap)
+        descriptors = decoded.to_array(DESCRIPTOR)
+        if self._descriptors_only:
+            return descriptors
+        positions = np.asarray(descriptors.field(0))
+        sizes = np.asarray(descriptors.field(1))
+        offsets, data = yield from self._fetch(page, positions, sizes, gap)
+        valid = (sizes > 0) | (positions == 0)
+        validity = None if valid.all() else varbin.pack_validity(valid)
+        return pa.Array.from_buffers(self._type, len(sizes), [validity, pa.py_buffer(offsets), data])
+
+    def _fetch(
+        self, page: Page, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], gap: int
+    ) -> ReadPlan[tuple[npt.NDArray[np.int64], Any]]:
+        """Offsets and the bytes of all values."""
+        filled = sizes > 0
+        file_bytes = self._pages.file.size_bytes
+        starts, lengths = positions[filled], sizes[filled]
+        if len(starts) == 0:
+            return np.zeros(len(sizes) + 1, np.int64), pa.py_buffer(b"")
+        # Each alone, because a sum may wrap around.
+        if (
+            int(lengths.max()) > file_bytes
+            or int(starts.max()) > file_bytes
+            or int((starts + lengths).max()) > file_bytes
+        ):
+            raise page.corrupt("a blob ends beyond the file", f"at most {file_bytes}")
+        page.check_memory(sum(lengths.tolist()))
+        offsets = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes.astype(np.int64), out=offsets[1:])
+        first, end = starts.astype(np.int64), (starts + lengths).astype(np.int64)
+        if (first[1:] >= end[:-1]).all():
+            ranges, shift = cluster(first, end, gap)
+            buffers = yield ranges
+            _, data = select_spans(first - shift, end - shift, join(buffers), np.dtype(np.int64))
+            return offsets, data
+        # Not in the order of rows: a foreign writer, or rows that share a payload.
+        buffers = yield [ByteRange(a, b) for a, b in zip(first.tolist(), end.tolist())]
+        return offsets, pa.py_buffer(b"".join(buffers))
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+def describe_blobs(array: pa.Array, sink: BlobSink) -> pa.StructArray:
+    """Write the payloads of a large binary array and return their descriptors, which the pages of the column hold."""
+    count = len(array)
+    sizes = np.zeros(count, np.int64)
+    valid = np.ones(count, np.bool_) if array.null_count == 0 else np.asarray(array.is_valid())
+    if count:
+        offsets = np.frombuffer(array.buffers()[1], np.int64, count + 1, array.offset * 8)
+        sizes = np.where(valid, np.diff(offsets), 0)
+    positions = np.where(valid, 0, _NULL_POSITION)
+    filled = np.flatnonzero(sizes)
+    if len(filled):
+        data = array.buffers()[2]
+        if sizes.sum() < _SMALL_BYTES * len(filled):
+            positions[filled] = _write_together(array.take(pa.array(filled)), sizes[filled], sink)
+        else:
+            starts = offsets[filled].tolist()
+            positions[filled] = [sink(data.slice(start, size)) for start, size in zip(starts, sizes[filled].tolist())]
+    columns = [pa.array(positions.view(np.uint64)), pa.array(sizes.view(np.uint64))]
+    return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTOR))
+
+
+def _write_together(array: pa.Array, sizes: npt.NDArray[np.int64], sink: BlobSink) -> npt.NDArray[np.int64]:
+    """Write small payloads, each padded to the next aligned position, in one go; their positions."""
+    padded = -(-sizes // _ALIGNMENT) * _ALIGNMENT
+    paddings = pa.array([b"\x48" * length for length in range(_ALIGNMENT)], pa.large_binary())
+    order = np.empty(2 * len(sizes), np.int64)
+    order[0::2] = np.arange(len(sizes))
+    order[1::2] = len(sizes) + padded - sizes
+    together = pa.concat_arrays([array, paddings]).take(pa.array(order))
+    # The last padding is the sink's own business.
+    total = int(padded[:-1].sum() + sizes[-1])
+    base = sink(together.buffers()[2].slice(0, total))
+    return base + np.cumsum(padded) - padded

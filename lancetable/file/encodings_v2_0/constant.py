@@ -1,0 +1,36 @@
+"""Constant: in the message set of 2.0, but no reader of 2.0 pages knows it; it is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from lancetable.file.column import Decoded
+from lancetable.file.container import Page
+from lancetable.file.fetch import ReadPlan, Slots
+from lancetable.proto import encodings_v2_0_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Constant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    arm: ClassVar[str] = "constant"
+
+    value: bytes
+
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+        raise page.unsupported("encoding 'constant' in a 2.0 file")
+        yield ()  # makes this a plan like the others
+
+    @classmethod
+    def from_proto(cls, message: pb.Constant) -> Self:
+        return cls(message.value)
+
+    def to_proto(self) -> pb.Constant:
+        return pb.Constant(value=self.value)

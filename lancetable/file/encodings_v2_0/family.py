@@ -1,0 +1,12 @@
+"""File version 2.0 as reader.py and writer.py see it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lancetable.file.column import Family
+from lancetable.file.encodings_v2_0 import fields
+
+__all__ = ["FAMILY"]
+
+FAMILY: Final = Family(open_field=fields.open_field, writers=fields.open_field)

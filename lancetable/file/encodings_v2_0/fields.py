@@ -1,0 +1,371 @@
+"""Fields of 2.0 files: which columns make up a field, and how their pages become arrays.
+
+    leaf          one column                     each page is an array
+    struct        a header column, the children  children cut at common boundaries; never null
+    list          a column of ends, the items    ends of a page tell the rows of the item column
+    packed, blob  one column
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.file.column import ColumnReader
+from lancetable.file.container import ColumnPages, FileMetadata, Page
+from lancetable.file.encodings_v2_0.base import unpack_any
+from lancetable.file.encodings_v2_0.flat import value_width
+from lancetable.file.encodings_v2_0.lists import List
+from lancetable.file.encodings_v2_0.registry import encoding_of
+from lancetable.file.fetch import ReadPlan, Rows, gather
+from lancetable.file.kernels import varbin
+from lancetable.format.schema import Field
+from lancetable.proto import encodings_v2_0_pb2 as pb
+
+__all__ = ["LeafReader", "ListReader", "StructReader", "open_field", "split_rows"]
+
+COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
+
+
+def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
+    """A reader of `field`. A field below it that the file does not hold is read as nulls.
+
+    Raises CorruptFileError if the columns do not fit together.
+    """
+    index = columns.get(field.id)
+    if index is None and not field.children:
+        raise file.corrupt(f"no column for field {field.name!r}", f"a column for field id {field.id}")
+    pages = None if index is None else file.column(index)
+    kind = "values" if pages is None else _column_kind(pages)
+    if kind == "blob":
+        assert pages is not None
+        return _open_blob(pages, field)
+    if field.is_list:
+        if pages is None:
+            raise file.corrupt(f"no column for the offsets of field {field.name!r}")
+        return ListReader(pages, field, _open_child(file, field.children[0], columns, None))
+    if field.is_struct:
+        return _open_struct(file, field, columns, pages)
+    assert pages is not None
+    return LeafReader(pages, field.data_type)
+
+
+def _open_child(
+    file: FileMetadata, field: Field, columns: Mapping[int, int], num_rows: int | None
+) -> ColumnReader:
+    if num_rows is not None and all(below.id not in columns for below in field.walk()):
+        return NullReader(field.data_type, num_rows)
+    return open_field(file, field, columns)
+
+
+def _open_struct(
+    file: FileMetadata, field: Field, columns: Mapping[int, int], pages: ColumnPages | None
+) -> ColumnReader:
+    if pages is not None and len(pages) and encoding_of(pages.page(0)).arm == "packed_struct":
+        stored = file.schema.by_id.get(field.id, field)
+        return PackedReader(LeafReader(pages, stored.data_type), field.data_type)
+    present = [child for child in field.children if any(below.id in columns for below in child.walk())]
+    num_rows = None if pages is None else pages.num_rows
+    if num_rows is None and not present:
+        raise file.corrupt(f"no column for field {field.name!r}", f"a column for field id {field.id}")
+    readers = {child.id: open_field(file, child, columns) for child in present}
+    for child in present:
+        if num_rows is None:
+            num_rows = readers[child.id].num_rows
+        if readers[child.id].num_rows != num_rows:
+            raise file.corrupt(
+                f"struct {field.name!r} and its child {child.name!r} differ in length", num_rows, readers[child.id].num_rows
+            )
+    assert num_rows is not None
+    children = [readers.get(child.id) or NullReader(child.data_type, num_rows) for child in field.children]
+    return StructReader(children, field.data_type, num_rows)
+
+
+def _open_blob(pages: ColumnPages, field: Field) -> ColumnReader:
+    from lancetable.file.encodings_v2_0.blob import BlobReader
+
+    return BlobReader(pages, field)
+
+
+def _column_kind(pages: ColumnPages) -> str:
+    try:
+        return _parse_column(pages.encoding)
+    except CorruptFileError as error:
+        raise pages.file.corrupt(f"column {pages.index}: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def _parse_column(data: bytes) -> str:
+    message = pb.ColumnEncoding()
+    unpack_any(data, COLUMN_URL, message)
+    kind = message.WhichOneof("column_encoding")
+    while kind == "zone_index":  # a map that nobody writes; the values below it are complete
+        message = message.zone_index.inner
+        kind = message.WhichOneof("column_encoding")
+    if kind is None:
+        raise CorruptFileError("a column encoding is missing")
+    return kind
+
+
+# -------------------------------------------------------------------------------------------------------------- rows
+
+
+def split_rows(starts: Sequence[int] | npt.NDArray[np.int64], rows: Rows) -> list[tuple[int, Rows]]:
+    """Rows of a column by page: page number and rows within the page, for the pages that are touched.
+
+    `starts` has the first row of each page and, last, the number of rows.
+    """
+    if len(starts) == 2:
+        return [(0, rows)]
+    if isinstance(rows, range):
+        parts: list[tuple[int, Rows]] = []
+        number = int(np.searchsorted(starts, rows.start, "right")) - 1
+        while number < len(starts) - 1 and (start := int(starts[number])) < rows.stop:
+            stop = int(starts[number + 1])
+            parts.append((number, range(max(rows.start, start) - start, min(rows.stop, stop) - start)))
+            number += 1
+        return parts
+    if len(rows) == 1:
+        number = int(np.searchsorted(starts, rows[0], "right")) - 1
+        return [(number, rows - starts[number])]
+    page_of = np.searchsorted(starts, rows, "right") - 1
+    bounds = [0, *(np.flatnonzero(page_of[1:] != page_of[:-1]) + 1).tolist(), len(rows)]
+    within = rows - np.asarray(starts)[page_of]
+    return [(int(page_of[first]), within[first:end]) for first, end in zip(bounds, bounds[1:])]
+
+
+def page_cuts(starts: npt.NDArray[np.int64], rows: range) -> list[range]:
+    inside = starts[(starts > rows.start) & (starts < rows.stop)].tolist()
+    bounds = [rows.start, *inside, rows.stop]
+    return [range(first, end) for first, end in zip(bounds, bounds[1:])]
+
+
+def one_array(arrays: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
+    """Several arrays as one; a single one is not copied."""
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, data_type)
+
+
+# ----------------------------------------------------------------------------------------------------------- readers
+
+
+class LeafReader:
+    """A field in one column."""
+
+    __slots__ = ("_pages", "_type", "heavy", "num_rows")
+
+    def __init__(self, pages: ColumnPages, data_type: pa.DataType) -> None:
+        self._pages = pages
+        self._type = data_type
+        self.num_rows = pages.num_rows
+        item_type = data_type
+        while pa.types.is_fixed_size_list(item_type):
+            item_type = item_type.value_type
+        self.heavy = value_width(item_type) == 0
+
+    def cuts(self, rows: range) -> list[range]:
+        return page_cuts(self._pages.starts, rows)
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        parts = split_rows(self._pages.starts, rows)
+        if len(parts) == 1:
+            number, within = parts[0]
+            return [(yield from self._read_page(self._pages.page(number), within, gap))]
+        return (
+            yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts])
+        )
+
+    def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+        encoding = encoding_of(page)
+        try:
+            decoded = yield from encoding.read(page, self._type, page.length, rows, gap)
+            return decoded.to_array(self._type)
+        except (CorruptFileError, UnsupportedFeatureError) as error:
+            if error.__dict__.get("path") is not None:
+                raise
+            if isinstance(error, UnsupportedFeatureError):
+                raise page.unsupported(str(error.feature)) from error
+            raise page.corrupt(str(error)) from error
+        except pa.ArrowInvalid as error:
+            raise page.corrupt(f"values that Arrow refuses: {error}") from error
+
+
+class NullReader:
+    """A field that the file does not hold."""
+
+    __slots__ = ("_type", "num_rows")
+    heavy = False
+
+    def __init__(self, data_type: pa.DataType, num_rows: int) -> None:
+        self._type = data_type
+        self.num_rows = num_rows
+
+    def cuts(self, rows: range) -> list[range]:
+        return [rows]
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        return [pa.nulls(len(rows), self._type)]
+        yield ()  # makes this a plan like the others
+
+
+class StructReader:
+    """A struct from the columns of its children."""
+
+    __slots__ = ("_children", "_type", "heavy", "num_rows")
+
+    def __init__(self, children: Sequence[ColumnReader], data_type: pa.DataType, num_rows: int) -> None:
+        self._children = children
+        self._type = data_type
+        self.num_rows = num_rows
+        self.heavy = any(child.heavy for child in children)
+
+    def cuts(self, rows: range) -> list[range]:
+        # The child with the fewest pages decides: cutting it further would decode its pages in parts.
+        return min((child.cuts(rows) for child in self._children), key=len, default=[rows])
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        parts = yield from gather([child.read(rows, gap) for child in self._children])
+        if all(len(arrays) == 1 for arrays in parts):
+            return [self._assemble([arrays[0] for arrays in parts], len(rows))]
+        ends = sorted({end for arrays in parts for end in np.cumsum([len(array) for array in arrays]).tolist()})
+        columns = [_cut(arrays, ends) for arrays in parts]
+        return [
+            self._assemble(list(children), end - start)
+            for start, end, *children in zip([0, *ends], ends, *columns)
+        ]
+
+    def _assemble(self, children: list[pa.Array], count: int) -> pa.Array:
+        return pa.Array.from_buffers(self._type, count, [None], 0, children=children)
+
+
+def _cut(arrays: Sequence[pa.Array], ends: Sequence[int]) -> list[pa.Array]:
+    """The same values in pieces that stop at `ends`, among which are all the ends of the arrays."""
+    pieces = []
+    number, used, at = 0, 0, 0
+    for end in ends:
+        while used == len(arrays[number]):
+            number, used = number + 1, 0
+        array = arrays[number]
+        pieces.append(array if len(array) == end - at else array.slice(used, end - at))
+        used += end - at
+        at = end
+    return pieces
+
+
+class PackedReader:
+    """A struct whose records lie in one column; gives the children that are wanted."""
+
+    __slots__ = ("_inner", "_type", "num_rows")
+    heavy = True
+
+    def __init__(self, inner: LeafReader, data_type: pa.DataType) -> None:
+        self._inner = inner
+        self._type = data_type
+        self.num_rows = inner.num_rows
+
+    def cuts(self, rows: range) -> list[range]:
+        return self._inner.cuts(rows)
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        arrays = yield from self._inner.read(rows, gap)
+        if not arrays or arrays[0].type.equals(self._type):
+            return arrays
+        return [
+            pa.Array.from_buffers(
+                self._type, len(array), [None], 0, children=[array.field(field.name) for field in self._type]
+            )
+            for array in arrays
+        ]
+
+
+class ListReader:
+    """Lists: ends from their own column, items from the one below."""
+
+    __slots__ = ("_bases", "_dtype", "_items", "_pages", "_type", "num_rows")
+    heavy = True
+
+    def __init__(self, pages: ColumnPages, field: Field, items: ColumnReader) -> None:
+        self._pages = pages
+        self._type = field.data_type
+        self._items = items
+        self._dtype = np.dtype("<i8" if field.logical_type.startswith("large_") else "<i4")
+        self.num_rows = pages.num_rows
+        self._bases = [0]
+        for number in range(len(pages)):
+            self._bases.append(self._bases[-1] + self._encoding(number).num_items)
+        if self._bases[-1] != items.num_rows:
+            raise pages.file.corrupt(
+                f"the lists of column {pages.index} do not add up to their items", items.num_rows, self._bases[-1]
+            )
+
+    def cuts(self, rows: range) -> list[range]:
+        return page_cuts(self._pages.starts, rows)
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        parts = split_rows(self._pages.starts, rows)
+        if len(parts) == 1:
+            number, within = parts[0]
+            return [(yield from self._read_page(number, within, gap))]
+        return (yield from gather([self._read_page(number, within, gap) for number, within in parts]))
+
+    def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+        page = self._pages.page(number)
+        try:
+            if isinstance(rows, range):
+                offsets, validity, items = yield from self._read_range(page, number, rows, gap)
+            else:
+                offsets, validity, items = yield from self._read_rows(page, number, rows, gap)
+            return pa.Array.from_buffers(
+                self._type, len(rows), [validity, pa.py_buffer(offsets)], -1 if validity else 0, children=[items]
+            )
+        except CorruptFileError as error:
+            if error.__dict__.get("path") is not None:
+                raise
+            raise page.corrupt(str(error)) from error
+
+    def _read_range(
+        self, page: Page, number: int, rows: range, gap: int
+    ) -> ReadPlan[tuple[npt.NDArray[np.int32 | np.int64], pa.Buffer | None, pa.Array]]:
+        offsets, validity, first = yield from self._encoding(number).read_range(page, self._dtype, rows)
+        first += self._bases[number]
+        items = yield from self._read_items(range(first, first + int(offsets[-1])), gap)
+        return offsets, validity, items
+
+    def _read_rows(
+        self, page: Page, number: int, rows: npt.NDArray[np.int64], gap: int
+    ) -> ReadPlan[tuple[npt.NDArray[np.int32 | np.int64], pa.Buffer | None, pa.Array]]:
+        starts, ends, valid = yield from self._encoding(number).read_rows(page, rows, gap)
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(ends - starts, out=offsets[1:])
+        total = int(offsets[-1])
+        base = self._bases[number]
+        wanted: Rows
+        if len(rows) == 1 or total == int(ends[-1] - starts[0]):
+            wanted = range(base + int(starts[0]), base + int(ends[-1]))
+        else:
+            wanted = np.repeat(starts - offsets[:-1] + base, ends - starts)
+            wanted += np.arange(total)
+        if self._dtype.itemsize == 4 and total > np.iinfo(np.int32).max:
+            raise page.corrupt("too many items for 32-bit lists", found=total)
+        items = yield from self._read_items(wanted, gap)
+        return offsets.astype(self._dtype, copy=False), None if valid is None else varbin.pack_validity(valid), items
+
+    def _read_items(self, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+        item_type = self._type.value_type
+        if len(rows) == 0:
+            return pa.nulls(0, item_type)
+        return one_array((yield from self._items.read(rows, gap)), item_type)
+
+    def _encoding(self, number: int) -> List:
+        page = self._pages.page(number)
+        encoding = encoding_of(page)
+        if not isinstance(encoding, List):
+            raise page.corrupt("no list where lists should be", "list", encoding.arm)
+        return encoding

@@ -1,0 +1,67 @@
+"""FixedSizeList: n lists of `dimension` items are n x dimension items, those under null lists included.
+
+    [[1, null], null, [5, 6]]   validity 05 from the Nullable around it, items [1, null, ?, ?, 5, 6]
+
+Source: protos/encodings_v2_0.proto, FixedSizeList.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from lancetable.file.column import Decoded
+from lancetable.file.container import Page
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
+from lancetable.file.fetch import Blocks, ReadPlan, Slots, count_slots
+from lancetable.proto import encodings_v2_0_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["FixedSizeList", "encode_fixed_size_lists"]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSizeList:
+    arm: ClassVar[str] = "fixed_size_list"
+
+    dimension: int
+    items: ArrayEncoding
+
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+        if not pa.types.is_fixed_size_list(data_type):
+            raise page.corrupt(f"fixed-size lists where values of {data_type} should be")
+        size = data_type.list_size
+        if self.dimension != size:
+            raise page.corrupt("fixed-size lists of the wrong dimension", size, self.dimension)
+        if length * size > 1 << 62:
+            raise page.corrupt("an impossible number of items", found=length * size)
+        inner: Slots
+        if isinstance(slots, range):
+            inner = range(slots.start * size, slots.stop * size)
+        elif isinstance(slots, Blocks):
+            inner = Blocks(slots.rows, slots.size * size)
+        else:
+            inner = Blocks(slots, size)
+        items = yield from self.items.read(page, data_type.value_type, length * size, inner, gap)
+        return Decoded(count_slots(slots), children=(items.to_array(data_type.value_type),))
+
+    @classmethod
+    def from_proto(cls, message: pb.FixedSizeList) -> Self:
+        return cls(message.dimension, from_message(message.items))
+
+    def to_proto(self) -> pb.FixedSizeList:
+        return pb.FixedSizeList(dimension=self.dimension, items=to_message(self.items))
+
+
+def encode_fixed_size_lists(
+    arrays: Sequence[pa.Array], buffers: BufferList, items: Callable[[Sequence[pa.Array], BufferList], ArrayEncoding]
+) -> FixedSizeList:
+    """The lists without their validity; `items` encodes what they hold, values under null lists included."""
+    size = arrays[0].type.list_size
+    inner = [array.values.slice(array.offset * size, len(array) * size) for array in arrays]
+    return FixedSizeList(size, items(inner, buffers))

@@ -1,0 +1,91 @@
+"""Fsst: strings that are compressed one by one, and then stored as Binary; see kernels/fsst.py for the codes.
+
+    ['https://x', null]   symbols 0 'https://'   Binary: bytes 00 ff 'x', ends 3, 3 + A
+
+Source: protos/encodings_v2_0.proto, Fsst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.file.column import Decoded
+from lancetable.file.container import Page
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
+from lancetable.file.encodings_v2_0.binary import Binary, check_strings
+from lancetable.file.encodings_v2_0.flat import Flat
+from lancetable.file.encodings_v2_0.nullable import Nullable
+from lancetable.file.fetch import ReadPlan, Slots
+from lancetable.file.kernels import fsst, varbin
+from lancetable.proto import encodings_v2_0_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Fsst", "encode_fsst"]
+
+_MAX_EXPANSION: Final = 8  # bytes out of one code
+
+
+@dataclass(frozen=True, slots=True)
+class Fsst:
+    """`binary` holds the codes; `table` is the parsed form of `symbol_table`."""
+
+    arm: ClassVar[str] = "fsst"
+
+    binary: ArrayEncoding
+    symbol_table: bytes
+    table: fsst.SymbolTable = field(compare=False, repr=False)
+
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+        dtype = varbin.offset_dtype(data_type)
+        if dtype is None:
+            raise page.corrupt(f"an encoding of strings or bytes for {data_type}")
+        code_type = pa.binary() if dtype.itemsize == 4 else pa.large_binary()
+        decoded = yield from self.binary.read(page, code_type, length, slots, gap)
+        if decoded.array is not None:
+            # Nothing but nulls; there are no codes to expand.
+            return Decoded(decoded.length, array=pa.nulls(decoded.length, data_type))
+        offsets = _array(decoded.buffers[0], dtype)
+        codes = _array(decoded.buffers[1], np.dtype(np.uint8))
+        page.check_memory(_MAX_EXPANSION * (int(offsets[-1]) - int(offsets[0])))
+        content, offsets = fsst.decompress(codes, offsets, self.table)
+        decoded = Decoded(decoded.length, (pa.py_buffer(offsets), pa.py_buffer(content)), decoded.validity)
+        if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+            check_strings(decoded, data_type)
+        return decoded
+
+    @classmethod
+    def from_proto(cls, message: pb.Fsst) -> Self:
+        return cls(from_message(message.binary), message.symbol_table, fsst.SymbolTable.parse(message.symbol_table))
+
+    def to_proto(self) -> pb.Fsst:
+        return pb.Fsst(binary=to_message(self.binary), symbol_table=self.symbol_table)
+
+
+def _array(buffer: pa.Buffer | None, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.empty(0, dtype) if buffer is None else np.frombuffer(buffer, dtype)
+
+
+def encode_fsst(arrays: Sequence[pa.Array], buffers: BufferList) -> Fsst:
+    """String or binary arrays of one type, through a table made for them."""
+    array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    dtype = varbin.offset_dtype(array.type)
+    assert dtype is not None, f"{array.type} has no offsets"
+    _, stored_offsets, stored = array.buffers()
+    if len(array) == 0 or stored_offsets is None:
+        offsets = np.zeros(len(array) + 1, dtype)
+    else:
+        offsets = np.frombuffer(stored_offsets, dtype, len(array) + 1, array.offset * dtype.itemsize)
+    data = _array(stored, np.dtype(np.uint8))
+    codes, code_offsets, table = fsst.compress(data, offsets)
+    valid = np.asarray(array.is_valid()) if array.null_count else None
+    ends, adjustment = varbin.offsets_to_ends(code_offsets, valid)
+    indices = Nullable(Flat(64, buffers.add([ends])))
+    return Fsst(Binary(indices, Flat(8, buffers.add([codes])), adjustment), table.to_bytes(), table)

@@ -1,0 +1,173 @@
+"""PackedStruct: the children of a struct side by side in every row, in one buffer.
+
+    struct<a: int64, b: float, c: uint8>     row = 8 + 4 + 1 bytes, no padding     [aaaaaaaabbbbc][aaaaaaaabbbbc] ...
+
+Children have a fixed width of whole bytes; fixed-size lists of such count as their items. Neither the struct nor its
+children can be null. The encodings of the children only describe them: their buffer numbers mean nothing. Source:
+protos/encodings_v2_0.proto, PackedStruct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
+from lancetable.file.column import Decoded
+from lancetable.file.container import BufferRef, Page
+from lancetable.file.encodings_v2_0.base import (
+    ArrayEncoding,
+    BufferList,
+    buffer_message,
+    buffer_ref,
+    from_message,
+    to_message,
+)
+from lancetable.file.encodings_v2_0.binary import unwrap
+from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
+from lancetable.file.encodings_v2_0.flat import Flat, value_width
+from lancetable.file.encodings_v2_0.nullable import Nullable
+from lancetable.file.fetch import ReadPlan, Slots, count_slots, fetch_slots
+from lancetable.format.schema import Field
+from lancetable.proto import encodings_v2_0_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["PackedStruct", "encode_packed", "packed_width"]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStruct:
+    arm: ClassVar[str] = "packed_struct"
+
+    inner: tuple[ArrayEncoding, ...]
+    buffer: BufferRef
+
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+        if not pa.types.is_struct(data_type):
+            raise page.corrupt(f"a packed struct where values of {data_type} should be")
+        if len(self.inner) != data_type.num_fields:
+            raise page.corrupt(
+                "a packed struct with the wrong number of children", data_type.num_fields, len(self.inner)
+            )
+        widths = []
+        for encoding, field in zip(self.inner, data_type):
+            width = packed_width(field.type)
+            if width == 0:
+                raise page.corrupt(f"a packed struct with a child of {field.type}")
+            described = _described_bits(encoding)
+            if described not in (None, 8 * width):
+                raise page.corrupt(f"values of the wrong width for {field.type}", 8 * width, described)
+            widths.append(width)
+        records = yield from self._fetch(page, sum(widths), length, slots, gap)
+        children = []
+        start = 0
+        for field, width in zip(data_type, widths):
+            values = np.ascontiguousarray(records[:, start : start + width])
+            children.append(_unpack(pa.py_buffer(values), field.type, len(records)))
+            start += width
+        return Decoded(len(records), array=pa.StructArray.from_arrays(children, fields=list(data_type)))
+
+    def _fetch(self, page: Page, width: int, length: int, slots: Slots, gap: int) -> ReadPlan[npt.NDArray[np.uint8]]:
+        """(rows, width) bytes."""
+        where = page.buffer(self.buffer)
+        if where.end - where.start < length * width:
+            raise page.corrupt("a buffer is too small", f"{length * width} bytes", where.end - where.start)
+        page.check_memory(count_slots(slots) * width)
+        data = yield from fetch_slots(where.start, width, slots, gap)
+        return np.frombuffer(data, np.uint8).reshape(-1, width)
+
+    @classmethod
+    def from_proto(cls, message: pb.PackedStruct) -> Self:
+        if not message.HasField("buffer"):
+            raise CorruptFileError("a packed struct without a buffer")
+        return cls(tuple(from_message(inner) for inner in message.inner), buffer_ref(message.buffer))
+
+    def to_proto(self) -> pb.PackedStruct:
+        return pb.PackedStruct(inner=[to_message(inner) for inner in self.inner], buffer=buffer_message(self.buffer))
+
+
+def packed_width(data_type: pa.DataType) -> int:
+    """Bytes of one value inside a record; 0 for types that cannot be packed."""
+    if pa.types.is_fixed_size_list(data_type):
+        return int(data_type.list_size) * packed_width(data_type.value_type)
+    bits = value_width(data_type)
+    return 0 if bits % 8 else bits // 8
+
+
+def _described_bits(encoding: ArrayEncoding) -> int | None:
+    """Bits of one value as the description of a child has it, None if it has none that counts."""
+    encoding = unwrap(encoding)
+    if isinstance(encoding, Nullable) and encoding.values is not None:
+        return _described_bits(encoding.values)
+    if isinstance(encoding, Flat):
+        return encoding.bits_per_value
+    if isinstance(encoding, FixedSizeList):
+        items = _described_bits(encoding.items)
+        return None if items is None else encoding.dimension * items
+    return None
+
+
+def _unpack(values: pa.Buffer, data_type: pa.DataType, count: int) -> pa.Array:
+    if pa.types.is_fixed_size_list(data_type):
+        items = _unpack(values, data_type.value_type, count * data_type.list_size)
+        return pa.Array.from_buffers(data_type, count, [None], 0, children=[items])
+    return pa.Array.from_buffers(data_type, count, [None, values], 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+def encode_packed(arrays: Sequence[pa.StructArray], field: Field, buffers: BufferList) -> PackedStruct:
+    """Struct arrays of `field` as one run of records.
+
+    Raises UnsupportedFeatureError for a child that has no fixed width of whole bytes, InvalidInputError for nulls.
+    """
+    widths = [_checked_width(field, child) for child in arrays[0].type]
+    pieces = []
+    for array in arrays:
+        if array.null_count:
+            raise InvalidInputError(f"packed struct {field.name!r} cannot be null in data files of version 2.0")
+        records = np.empty((len(array), sum(widths)), np.uint8)
+        start = 0
+        for position, width in enumerate(widths):
+            values = _fixed_bytes(array.field(position), f"{field.name}.{array.type[position].name}")
+            records[:, start : start + width] = values.reshape(-1, width)
+            start += width
+        pieces.append(records.reshape(-1))
+    reference = buffers.add(pieces)
+    return PackedStruct(tuple(_description(child.type, reference) for child in arrays[0].type), reference)
+
+
+def _checked_width(field: Field, child: pa.Field) -> int:
+    width = packed_width(child.type)
+    if width == 0:
+        raise UnsupportedFeatureError(
+            f"packed struct {field.name!r} cannot hold {child.name!r} of type {child.type}",
+            feature=f"packed {child.type}",
+        )
+    return width
+
+
+def _fixed_bytes(array: pa.Array, name: str) -> npt.NDArray[np.uint8]:
+    """The bytes of all values of an array without nulls."""
+    if array.null_count:
+        raise InvalidInputError(f"{name!r} in a packed struct cannot be null in data files of version 2.0")
+    if pa.types.is_fixed_size_list(array.type):
+        return _fixed_bytes(array.flatten(), name)
+    width = packed_width(array.type)
+    if len(array) == 0:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
+
+
+def _description(data_type: pa.DataType, reference: BufferRef) -> Any:
+    if pa.types.is_fixed_size_list(data_type):
+        return Nullable(FixedSizeList(data_type.list_size, _description(data_type.value_type, reference)))
+    return Nullable(Flat(value_width(data_type), reference))

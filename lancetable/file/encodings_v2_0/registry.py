@@ -1,0 +1,40 @@
+"""Which class reads and writes which arm of ArrayEncoding (protos/encodings_v2_0.proto)."""
+
+from __future__ import annotations
+
+from lancetable.file.encodings_v2_0.base import ARMS, encoding_of, from_message, to_message
+from lancetable.file.encodings_v2_0.binary import Binary
+from lancetable.file.encodings_v2_0.bitpacked import Bitpacked, BitpackedForNonNeg
+from lancetable.file.encodings_v2_0.constant import Constant
+from lancetable.file.encodings_v2_0.dictionary import Dictionary
+from lancetable.file.encodings_v2_0.fixed_size_binary import FixedSizeBinary
+from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
+from lancetable.file.encodings_v2_0.flat import Flat
+from lancetable.file.encodings_v2_0.fsst import Fsst
+from lancetable.file.encodings_v2_0.lists import List
+from lancetable.file.encodings_v2_0.nullable import Nullable
+from lancetable.file.encodings_v2_0.packed_struct import PackedStruct
+from lancetable.file.encodings_v2_0.struct import SimpleStruct
+
+__all__ = ["ARMS", "encoding_of", "from_message", "to_message"]
+
+ARMS.update(
+    {
+        arm.arm: arm
+        for arm in (
+            Flat,
+            Nullable,
+            FixedSizeList,
+            List,
+            SimpleStruct,
+            Binary,
+            Dictionary,
+            Fsst,
+            PackedStruct,
+            Bitpacked,
+            FixedSizeBinary,
+            BitpackedForNonNeg,
+            Constant,
+        )
+    }
+)

@@ -1,0 +1,188 @@
+"""Reading a data file: its metadata once, then any rows of any fields.
+
+    open_data_file   footer, descriptor, tables      ->  FileMetadata (immutable; callers keep it)
+    read_columns     fields, rows                    ->  one array for each field
+
+The decoders are plans (fetch.py); this module and writer.py do the I/O of the folder. Arrays come in the storage type
+of the field, `Field.data_type`; whoever shows them to users wraps extension types by `Field.to_arrow()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Union
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import OutOfRangeError, UnsupportedFeatureError
+from lancetable.file.column import ColumnReader, Family
+from lancetable.file.container import (
+    DEFAULT_LIMITS,
+    FileMetadata,
+    Limits,
+    ReaderCache,
+    descriptor_range,
+    parse_footer,
+    parse_metadata,
+)
+from lancetable.file.encodings_v2_0.family import FAMILY as FAMILY_2_0
+from lancetable.file.fetch import ReadPlan, Rows, gap_bytes, gather, run, run_all
+from lancetable.format.schema import Field
+from lancetable.format.version import FileVersion
+from lancetable.store.base import ObjectStore
+
+__all__ = ["FAMILIES", "FileMetadata", "family_of", "open_data_file", "plan_columns", "read_columns"]
+
+FAMILIES: Final[dict[FileVersion, Family]] = {FileVersion.V2_0: FAMILY_2_0}
+"""Version -> its encodings. A version that is not here is refused by name."""
+
+TAIL_BYTES: Final = 64 * 1024
+"""Enough for the metadata of most files, and no more than a round trip costs anyway."""
+
+MAX_READERS: Final = 4096
+
+Arrays = Union[pa.Array, pa.ChunkedArray]
+
+
+def open_data_file(
+    store: ObjectStore, path: str, *, size: int | None = None, limits: Limits = DEFAULT_LIMITS
+) -> FileMetadata:
+    """Read everything about a file but its data, in one request or two. `size` saves asking for it.
+
+    Raises CorruptFileError if the bytes break the format, UnsupportedFeatureError for a version that is not built.
+    """
+    if size is None:
+        size = store.size(path)
+    start = max(size - TAIL_BYTES, 0)
+    tail = store.read(path, start, size)
+    footer = parse_footer(tail, size, path)
+    family_of(footer.version, path)
+    if footer.column_metadata_position < start:
+        tail = _join(store, path, footer.column_metadata_position, start, tail)
+        start = footer.column_metadata_position
+    where = descriptor_range(footer, tail, size, path)
+    if where.start < start:
+        descriptor = store.read(path, where.start, where.end)
+    else:
+        descriptor = tail[where.start - start : where.end - start]
+    return parse_metadata(tail, descriptor, size, footer, path, limits)
+
+
+def _join(store: ObjectStore, path: str, first: int, start: int, tail: memoryview) -> memoryview:
+    if store.capabilities.local:
+        return store.read(path, first, start + len(tail))
+    return memoryview(b"".join((store.read(path, first, start), tail)))
+
+
+def family_of(version: FileVersion, path: str) -> Family:
+    """The encodings of a version. Raises UnsupportedFeatureError naming version and file if they are not built."""
+    family = FAMILIES.get(version)
+    if family is None:
+        raise UnsupportedFeatureError(
+            f"{path}: data files of version {version.number} are not supported yet",
+            feature=f"data file version {version.number}",
+            path=path,
+        )
+    return family
+
+
+def read_columns(
+    store: ObjectStore,
+    path: str,
+    meta: FileMetadata,
+    fields: Sequence[Field],
+    columns: Mapping[int, int],
+    rows: Rows | None = None,
+) -> list[Arrays]:
+    """Read fields of a file, each in its `data_type`.
+
+    `fields` are top-level fields, possibly with fewer children than the file has; `columns` maps field ids to columns
+    of the file. `rows` is a range of step 1, ascending row numbers without repeats (int64), or None for all.
+    Ranges give chunked arrays, a chunk for each page, over the bytes of the file where the encoding allows; row numbers
+    give arrays, chunked only where the dictionaries of pages differ.
+    Raises OutOfRangeError for rows that the file does not have, CorruptFileError if the bytes break the format.
+    """
+    rows = _checked_rows(meta, rows)
+    readers = _open_readers(meta, fields, columns)
+    if len(rows) == 0:
+        return [_assemble([], field.data_type, rows) for field in fields]
+    gap = gap_bytes(store)
+    if not isinstance(rows, range):
+        parts = run(gather([reader.read(rows, gap) for reader in readers]), store, path)
+        return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
+    owners: list[int] = []
+    plans: list[ReadPlan[list[pa.Array]]] = []
+    heavy: list[bool] = []
+    for number, reader in enumerate(readers):
+        for part in reader.cuts(rows) if reader.heavy else (rows,):
+            owners.append(number)
+            plans.append(reader.read(part, gap))
+            heavy.append(reader.heavy)
+    chunks: list[list[pa.Array]] = [[] for _ in fields]
+    for number, arrays in zip(owners, run_all(plans, heavy, store, path)):
+        chunks[number].extend(arrays)
+    return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(chunks, fields)]
+
+
+def plan_columns(
+    meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int], rows: Rows | None, gap: int
+) -> ReadPlan[list[Arrays]]:
+    """`read_columns` without the I/O. `gap`: see fetch.gap_bytes."""
+    rows = _checked_rows(meta, rows)
+    readers = _open_readers(meta, fields, columns)
+    if len(rows) == 0:
+        return [_assemble([], field.data_type, rows) for field in fields]
+    parts = yield from gather([reader.read(rows, gap) for reader in readers])
+    return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
+
+
+def _checked_rows(meta: FileMetadata, rows: Rows | None) -> Rows:
+    if rows is None:
+        return range(meta.num_rows)
+    if len(rows) and not (0 <= rows[0] and rows[-1] < meta.num_rows):
+        raise OutOfRangeError(f"{meta.path}: rows {rows[0]} to {rows[-1]} of {meta.num_rows}", path=meta.path)
+    return rows
+
+
+def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]) -> list[ColumnReader]:
+    # Readers are kept with the metadata: building them would cost a small take more than reading does. Fields are told
+    # apart by identity, which the kept reference makes safe.
+    cache = meta.readers
+    if cache.columns is not columns and cache.columns != columns:
+        cache = meta.readers = ReaderCache(columns, {})
+    elif len(cache.readers) > MAX_READERS:
+        cache = meta.readers = ReaderCache(columns, {})
+    found = []
+    for field in fields:
+        entry = cache.readers.get(id(field))
+        if entry is None:
+            entry = cache.readers[id(field)] = (field, _open_reader(meta, field, columns))
+        found.append(entry[1])
+    return found
+
+
+def _open_reader(meta: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
+    reader = family_of(meta.version, meta.path).open_field(meta, field, columns)
+    if reader.num_rows != meta.num_rows:
+        raise meta.corrupt(f"field {field.name!r} has the wrong number of rows", meta.num_rows, reader.num_rows)
+    return reader
+
+
+def _assemble(arrays: Sequence[pa.Array], data_type: pa.DataType, rows: Rows) -> Arrays:
+    if isinstance(rows, range):
+        return pa.chunked_array(arrays, type=data_type)
+    if len(arrays) == 1:
+        return arrays[0]
+    if not arrays:
+        return pa.nulls(0, data_type)
+    if _holds_dictionary(data_type):
+        return pa.chunked_array(arrays, type=data_type)
+    return pa.concat_arrays(arrays)
+
+
+def _holds_dictionary(data_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(data_type):
+        return True
+    return any(_holds_dictionary(data_type.field(number).type) for number in range(data_type.num_fields))

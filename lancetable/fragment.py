@@ -1,0 +1,541 @@
+"""Fragments: the horizontal slices of a table, each a few data files with the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from lancetable import scope
+from lancetable.arguments import (
+    DEFAULT_MAX_BYTES_PER_FILE,
+    check_count,
+    check_mode,
+    check_positive,
+    row_numbers,
+    uri_text,
+    version_to_write,
+)
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
+from lancetable.format.fragment import Fragment
+from lancetable.fragment_metadata import (
+    DataFile,
+    DeletionFile,
+    FragmentMetadata,
+    RowDatasetVersionMeta,
+    RowIdMeta,
+    RowIdSequence,
+)
+from lancetable.inputs import read_input
+from lancetable.operation import Transaction
+from lancetable.ops import delete, scan, take, validate, write
+from lancetable.progress import FragmentWriteProgress
+from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
+from lancetable.table.data_files import WriteLimits
+from lancetable.table.fragments import num_live_rows, physical_rows
+from lancetable.table.version import TableVersion, open_version
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lancetable.dataset import LanceDataset
+    from lancetable.session import Session
+    from lancetable.types import Columns, Filter, ReaderLike, Uri
+
+__all__ = [
+    "DEFAULT_MAX_BYTES_PER_FILE",
+    "DataFile",
+    "DeletionFile",
+    "FragmentMetadata",
+    "FragmentSession",
+    "LanceFragment",
+    "RowDatasetVersionMeta",
+    "RowIdMeta",
+    "RowIdSequence",
+    "write_fragments",
+]
+
+BlobHandling = Literal["all_binary", "blobs_descriptions", "all_descriptions"]
+
+
+@scope.fill_gaps(scope.FRAGMENT)
+class LanceFragment(pads.Fragment):
+    """One fragment of a dataset at the version the dataset was at.
+
+    Get one from `LanceDataset.get_fragment` or `get_fragments`.
+    """
+
+    def __init__(self, dataset: LanceDataset, fragment_id: int | None, *, fragment: Fragment | None = None) -> None:
+        self._dataset = dataset
+        self._version: TableVersion = dataset.table_version
+        if fragment is None:
+            if fragment_id is None:
+                raise InvalidInputError("give the id of the fragment")
+            fragment = self._version.manifest.fragments.by_id(check_count("fragment_id", fragment_id))
+            if fragment is None:
+                raise InvalidInputError(f"version {self._version.version} has no fragment {fragment_id}")
+        self._fragment = fragment
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restore_fragment, (self._dataset.checkout_version(self._version.version), self._fragment.id)
+
+    def __repr__(self) -> str:
+        files = [file.path for file in self._fragment.files]
+        deletions = "" if self._fragment.deletion_file is None else f", deletion_file={self.deletion_file()!r}"
+        return f"LanceFragment(id={self._fragment.id}, data_files={files}{deletions})"
+
+    @property
+    def fragment_id(self) -> int:
+        """Id of the fragment, unique in its table for all time."""
+        return self._fragment.id
+
+    @property
+    def metadata(self) -> FragmentMetadata:
+        """The fragment as the manifest lists it."""
+        return FragmentMetadata.from_format(self._fragment)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the table."""
+        return self._version.schema.to_arrow()
+
+    @property
+    def physical_schema(self) -> pa.Schema:
+        """Schema of the columns that the fragment's own files hold; the others read as null."""
+        present = {field_id for file in self._fragment.files for field_id in file.fields}
+        absent = {field.id for field in self._version.schema.walk() if not field.children and field.id not in present}
+        return self._version.schema.without(absent).to_arrow()
+
+    @property
+    def partition_expression(self) -> pc.Expression:
+        """Always true: a Lance table has no partitions."""
+        return pc.scalar(True)
+
+    @property
+    def physical_rows(self) -> int:
+        """Rows in the files, deleted ones included."""
+        return physical_rows(self._version, self._fragment)
+
+    @property
+    def num_deletions(self) -> int:
+        """Number of deleted rows."""
+        return self.physical_rows - num_live_rows(self._version, self._fragment)
+
+    def data_files(self) -> list[DataFile]:
+        """The data files, each with some of the columns."""
+        return [DataFile.from_format(file) for file in self._fragment.files]
+
+    def deletion_file(self) -> str | None:
+        """Path of the deletion file relative to the table's root, or None."""
+        file = self._fragment.deletion_file
+        return None if file is None else DeletionFile.from_format(file).path(self._fragment.id)
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def scanner(
+        self,
+        *,
+        columns: Columns | None = None,
+        batch_size: int | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        batch_readahead: int = 16,
+        blob_handling: BlobHandling | None = None,
+        order_by: list[ColumnOrdering | str] | None = None,
+        use_scalar_index: bool | None = None,
+        io_buffer_size: int | None = None,
+        late_materialization: bool | list[str] | None = None,
+        include_deleted_rows: bool | None = None,
+        batch_size_bytes: int | None = None,
+        strict_batch_size: bool | None = None,
+    ) -> LanceScanner:
+        """Describe a scan of this fragment; the arguments are those of `LanceDataset.scanner`."""
+        builder = ScannerBuilder(self._dataset).with_fragments([self])
+        for setter, value in (
+            (builder.columns, columns),
+            (builder.batch_size, batch_size),
+            (builder.filter, filter),
+            (builder.limit, limit),
+            (builder.offset, offset),
+            (builder.with_row_id, with_row_id or None),
+            (builder.with_row_address, with_row_address or None),
+            (builder.batch_readahead, batch_readahead),
+            (builder.blob_handling, blob_handling),
+            (builder.order_by, order_by),
+            (builder.io_buffer_size, io_buffer_size),
+            (builder.late_materialization, late_materialization),
+            (builder.include_deleted_rows, include_deleted_rows),
+            (builder.batch_size_bytes, batch_size_bytes),
+            (builder.strict_batch_size, strict_batch_size),
+        ):
+            if value is not None:
+                setter(value)  # type: ignore[operator]  # the setters have one argument each, of different types
+        return builder.to_scanner(self._version)
+
+    def to_table(
+        self,
+        columns: Columns | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        blob_handling: BlobHandling | None = None,
+        order_by: list[ColumnOrdering | str] | None = None,
+        use_scalar_index: bool | None = None,
+        io_buffer_size: int | None = None,
+        late_materialization: bool | list[str] | None = None,
+        include_deleted_rows: bool | None = None,
+        batch_size_bytes: int | None = None,
+        strict_batch_size: bool | None = None,
+    ) -> pa.Table:
+        """Read rows into an Arrow table; arguments and errors as in `LanceDataset.to_table`."""
+        return self.scanner(
+            columns=columns,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            blob_handling=blob_handling,
+            order_by=order_by,
+            io_buffer_size=io_buffer_size,
+            late_materialization=late_materialization,
+            include_deleted_rows=include_deleted_rows,
+            batch_size_bytes=batch_size_bytes,
+            strict_batch_size=strict_batch_size,
+        ).to_table()
+
+    def to_batches(
+        self,
+        *,
+        columns: Columns | None = None,
+        batch_size: int | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        batch_readahead: int = 16,
+        blob_handling: BlobHandling | None = None,
+        order_by: list[ColumnOrdering | str] | None = None,
+        use_scalar_index: bool | None = None,
+        io_buffer_size: int | None = None,
+        late_materialization: bool | list[str] | None = None,
+        include_deleted_rows: bool | None = None,
+        batch_size_bytes: int | None = None,
+        strict_batch_size: bool | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Stream rows; arguments and errors as in `LanceDataset.to_batches`."""
+        return self.scanner(
+            columns=columns,
+            batch_size=batch_size,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            batch_readahead=batch_readahead,
+            blob_handling=blob_handling,
+            order_by=order_by,
+            io_buffer_size=io_buffer_size,
+            late_materialization=late_materialization,
+            include_deleted_rows=include_deleted_rows,
+            batch_size_bytes=batch_size_bytes,
+            strict_batch_size=strict_batch_size,
+        ).to_batches()
+
+    def to_pandas(
+        self,
+        columns: Columns | None = None,
+        filter: Filter | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+        batch_size: int | None = None,
+        with_row_id: bool = False,
+        with_row_address: bool = False,
+        blob_mode: str = "lazy",
+        order_by: list[ColumnOrdering | str] | None = None,
+        **kwargs: Any,
+    ) -> pd.DataFrame:
+        """Read rows into a pandas frame; `kwargs` go to `pyarrow.Table.to_pandas`."""
+        return self.scanner(
+            columns=columns,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            batch_size=batch_size,
+            with_row_id=with_row_id,
+            with_row_address=with_row_address,
+            order_by=order_by,
+        ).to_pandas(blob_mode=blob_mode, **kwargs)
+
+    def count_rows(self, filter: Filter | None = None) -> int:
+        """Number of live rows; with `filter`, of those that match. Errors as in `LanceDataset.count_rows`."""
+        if filter is not None and not isinstance(filter, (str, pc.Expression)):
+            raise TypeError(f"filter must be SQL text or a pyarrow expression, got {type(filter).__name__}")
+        if filter is None:
+            return num_live_rows(self._version, self._fragment)
+        return scan.count_rows(self._version, filter, fragments=[self._fragment.id])
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first `num_rows` live rows."""
+        return self.to_table(limit=num_rows)
+
+    def take(self, indices: Any, columns: Columns | None = None) -> pa.Table:
+        """Rows by position among the live rows of this fragment, from 0, in the order asked for.
+
+        Raises OutOfRangeError, ColumnNotFoundError, InvalidSqlError; TypeError for anything but integers.
+        """
+        return take.take_offsets(self._version, indices, columns, fragment=self._fragment.id)
+
+    def open_session(self, columns: Columns | None = None, with_row_address: bool | None = None) -> FragmentSession:
+        """Fix columns, for many calls of `take`."""
+        return FragmentSession(self, columns, bool(with_row_address))
+
+    # ----------------------------------------------------------------------------------------------------- changing
+
+    def delete(self, predicate: str) -> FragmentMetadata | None:
+        """Write a deletion file for the rows that match, without committing it.
+
+        Returns the new metadata, to be committed with `LanceOperation.Delete`; None if no row would be left, so that
+        the fragment is to be dropped. Raises InvalidSqlError, ColumnNotFoundError, TypeError.
+        """
+        if not isinstance(predicate, (str, pc.Expression)):
+            raise TypeError(f"predicate must be SQL text or a pyarrow expression, got {type(predicate).__name__}")
+        left = delete.delete_in_fragment(self._version, self._fragment, predicate)
+        return None if left is None else FragmentMetadata.from_format(left)
+
+    def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
+        """As `delete`, for rows given by physical offset, deleted rows counted. Raises OutOfRangeError, TypeError."""
+        left = delete.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
+        return None if left is None else FragmentMetadata.from_format(left)
+
+    def validate(self) -> None:
+        """Check that the files are there and fit the manifest. Raises CorruptFileError or NotFoundError."""
+        validate.validate_fragment(self._version, self._fragment)
+
+    @staticmethod
+    def create(
+        dataset_uri: Uri,
+        data: ReaderLike,
+        fragment_id: int | None = None,
+        schema: pa.Schema | None = None,
+        max_rows_per_group: int | None = 1024,
+        progress: FragmentWriteProgress | None = None,
+        mode: str = "append",
+        *,
+        data_storage_version: str | None = None,
+        use_legacy_format: bool | None = None,
+        storage_options: dict[str, str] | None = None,
+        namespace_client: Any = None,
+        table_id: list[str] | None = None,
+        session: Session | None = None,
+    ) -> FragmentMetadata:
+        """Write all rows of `data` as one fragment, without committing it; see `write_fragments`.
+
+        The fragment gets the id `fragment_id`, 0 by default. Raises InvalidInputError for data without rows or with
+        more than a file may hold.
+        """
+        written = write_fragments(
+            data,
+            dataset_uri,
+            schema,
+            mode=mode,
+            max_rows_per_file=2**31,
+            progress=progress,
+            data_storage_version=data_storage_version,
+            use_legacy_format=use_legacy_format,
+            storage_options=storage_options,
+            namespace_client=namespace_client,
+            table_id=table_id,
+            session=session,
+        )
+        if len(written) != 1:
+            raise InvalidInputError(f"the data makes {len(written)} fragments, not one")
+        written[0].id = check_count("fragment_id", fragment_id or 0)
+        return written[0]
+
+    # --------------------------------------------------------------------------- the rest of pyarrow.dataset.Fragment
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The live rows as an Arrow C stream."""
+        return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
+
+
+class FragmentSession:
+    """Takes rows of one fragment, always with the same columns."""
+
+    def __init__(self, session: LanceFragment, columns: Columns | None = None, with_row_address: bool = False) -> None:
+        self._fragment = session
+        self._columns: Any = columns
+        if with_row_address:
+            if columns is None:
+                columns = session.schema.names
+            added = {"_rowaddr": "_rowaddr"} if isinstance(columns, dict) else ["_rowaddr"]
+            self._columns = {**columns, **added} if isinstance(columns, dict) else [*columns, *added]
+
+    def take(self, indices: Any) -> pa.Table:
+        """Rows by position; see `LanceFragment.take`."""
+        return self._fragment.take(indices, self._columns)
+
+
+def restore_fragment(dataset: LanceDataset, fragment_id: int) -> LanceFragment:
+    """A pickled fragment, made anew."""
+    return LanceFragment(dataset, fragment_id)
+
+
+@overload
+def write_fragments(
+    data: ReaderLike,
+    dataset_uri: Uri | LanceDataset,
+    schema: pa.Schema | None = ...,
+    *,
+    return_transaction: Literal[False] = ...,
+    **arguments: Any,
+) -> list[FragmentMetadata]: ...
+
+
+@overload
+def write_fragments(
+    data: ReaderLike,
+    dataset_uri: Uri | LanceDataset,
+    schema: pa.Schema | None = ...,
+    *,
+    return_transaction: Literal[True],
+    **arguments: Any,
+) -> Transaction: ...
+
+
+def write_fragments(
+    data: ReaderLike,
+    dataset_uri: Uri | LanceDataset,
+    schema: pa.Schema | None = None,
+    *,
+    return_transaction: bool = False,
+    mode: str = "append",
+    max_rows_per_file: int = 1024 * 1024,
+    max_rows_per_group: int = 1024,
+    max_bytes_per_file: int = DEFAULT_MAX_BYTES_PER_FILE,
+    data_cache_bytes: int | None = None,
+    max_page_bytes: int | None = None,
+    progress: FragmentWriteProgress | None = None,
+    data_storage_version: str | None = None,
+    use_legacy_format: bool | None = None,
+    storage_options: dict[str, str] | None = None,
+    enable_stable_row_ids: bool = False,
+    target_bases: list[str] | None = None,
+    target_all_bases: bool | None = None,
+    initial_bases: list[Any] | None = None,
+    base_store_params: dict[str, dict[str, str]] | None = None,
+    external_blob_mode: str = "reference",
+    allow_external_blob_outside_bases: bool = False,
+    namespace_client: Any = None,
+    table_id: list[str] | None = None,
+    session: Session | None = None,
+) -> list[FragmentMetadata] | Transaction:
+    """Write data files without committing them: the half of a write that many machines can do at once.
+
+    With mode "append" (the default) and a table at `dataset_uri`, the data must fit its schema, and the fragments go
+    into `LanceOperation.Append`. With "create" or "overwrite", or where there is no table, columns are numbered anew
+    and the fragments go into `LanceOperation.Overwrite` together with the Arrow schema.
+
+    Returns the fragments, or with `return_transaction` a `Transaction` that `LanceDataset.commit` takes as it is. The
+    other arguments, and the errors, are those of `write_dataset`.
+
+    Examples
+    --------
+    >>> fragments = write_fragments(batches, uri, schema)  # doctest: +SKIP
+    >>> LanceDataset.commit(uri, LanceOperation.Append(fragments), read_version=5)  # doctest: +SKIP
+    """
+    scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
+    scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
+    scope.reject(
+        "several base paths",
+        planned=True,
+        initial_bases=initial_bases,
+        target_bases=target_bases,
+        target_all_bases=target_all_bases,
+    )
+    scope.reject("assigning stable row ids", planned=True, enable_stable_row_ids=enable_stable_row_ids)
+    mode = check_mode(mode)
+    target = target_of(dataset_uri, storage_options, session)
+    if mode == "create" and isinstance(target, TableVersion):
+        raise AlreadyExistsError(f"Dataset already exists: {target.uri}", path=target.uri)
+    options = write_options(
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+        data_cache_bytes=data_cache_bytes,
+        max_page_bytes=max_page_bytes,
+        data_storage_version=data_storage_version,
+        use_legacy_format=use_legacy_format,
+        progress=progress,
+    )
+    source = read_input(data, schema)
+    written = write.write_fragments(
+        target, source.schema, source.batches, options, mode=mode, storage_options=storage_options
+    )
+    if return_transaction:
+        return Transaction.from_format(written.transaction())
+    return [FragmentMetadata.from_format(fragment) for fragment in written.fragments]
+
+
+def write_options(
+    *,
+    max_rows_per_file: int,
+    max_bytes_per_file: int,
+    data_cache_bytes: int | None,
+    max_page_bytes: int | None,
+    data_storage_version: str | None,
+    use_legacy_format: bool | None,
+    progress: FragmentWriteProgress | None,
+    properties: Mapping[str, str] | None = None,
+    v2_manifest_paths: bool = True,
+) -> write.WriteOptions:
+    """The arguments that writes have in common. Raises InvalidInputError, UnsupportedFeatureError, TypeError."""
+    sizes = {
+        "max_rows_per_file": max_rows_per_file,
+        "max_bytes_per_file": max_bytes_per_file,
+        "data_cache_bytes": data_cache_bytes,
+        "max_page_bytes": max_page_bytes,
+    }
+    given = {name: check_positive(name, value) for name, value in sizes.items() if value is not None}
+    return write.WriteOptions(
+        limits=WriteLimits(**given),
+        file_version=version_to_write(data_storage_version, use_legacy_format),
+        progress=None if progress is None else reporter(progress),
+        properties=dict(properties or {}),
+        v2_manifest_paths=v2_manifest_paths,
+    )
+
+
+def reporter(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:
+    """What `ops` tells of a data file, passed on to the caller's object."""
+    if not hasattr(progress, "begin") or not hasattr(progress, "complete"):
+        raise TypeError(f"progress must be a FragmentWriteProgress, got {type(progress).__name__}")
+
+    def report(event: str, fragment: Fragment) -> None:
+        method = progress.begin if event == "begin" else progress.complete
+        method(FragmentMetadata.from_format(fragment))
+
+    return report
+
+
+def target_of(
+    dataset_uri: Uri | LanceDataset, storage_options: dict[str, str] | None, session: Session | None
+) -> TableVersion | str:
+    """The version of a dataset, the newest version at a URI, or the URI if nothing is there."""
+    version = getattr(dataset_uri, "table_version", None)
+    if isinstance(version, TableVersion):
+        return version
+    text = uri_text(dataset_uri)
+    try:
+        return open_version(text, storage_options=storage_options, cache=None if session is None else session.cache)
+    except DatasetNotFoundError:
+        return text

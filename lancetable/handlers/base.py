@@ -1,0 +1,273 @@
+"""How a version is found, and what a commit handler promises.
+
+    _versions/18446744073709551601.manifest     V2: 2^64-1 - version, the newest first in a listing
+    _versions/14.manifest                       V1
+    _versions/d13835058055282163713.manifest    detached, never the latest
+    _versions/latest_version_hint.json          {"version":14}, a note that may be missing, stale or wrong
+    anything else                               ignored
+
+A table keeps to one naming scheme. Where look-ups are cheap, the newest version is found from the note: the version it
+names must be there, its successors are asked for one by one, and if the directory changed after the note was written
+(somebody commits without writing notes) the directory is listed after all. Elsewhere the names are listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from lancetable.errors import CorruptFileError, LanceError, NotFoundError, StoreError
+from lancetable.format.paths import (
+    MAX_VERSION,
+    VERSIONS_DIR,
+    ManifestNaming,
+    hint_path,
+    is_detached,
+    join,
+    manifest_path,
+    parse_manifest_name,
+)
+from lancetable.store.base import Durability, ObjectStore, PutOutcome
+
+__all__ = ["CommitHandler", "ManifestLocation", "VersionFinder", "look_back", "write_hint"]
+
+_MAX_PROBES = 64  # further behind than this, a listing is cheaper than asking version by version
+_FIRST_PAGE = 8
+_MAX_PAGE = 1000
+_HINT = re.compile(rb'\s*\{\s*"version"\s*:\s*([0-9]{1,20})\s*\}\s*')
+_HINT_MAX_BYTES = 128
+# A note is written under another name and renamed: the directory changes a moment after the note's own time.
+_HINT_SLACK_NS = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestLocation:
+    """Where one version's manifest lies."""
+
+    version: int
+    path: str
+    size_bytes: int | None
+    naming: ManifestNaming
+
+
+class CommitHandler(Protocol):
+    """Finds versions, and makes version N + 1 visible exactly once."""
+
+    def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
+        """The newest version of a table, or None where there is no table.
+
+        Raises CorruptFileError where both naming schemes are used.
+        """
+
+    def locate(
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+    ) -> ManifestLocation | None:
+        """One version, detached ones included; None where it is not there. Asks for both schemes unless told one."""
+
+    def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
+        """All versions greater than `after`, ascending, without detached ones. Cleaned-up versions are gaps."""
+
+    def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
+        """The same as `history` after a version that the caller has seen; cheap where there is nothing new."""
+
+    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+        """Publish a manifest as a version. WON: it is there and durable, and so is every file written below `base`.
+
+        LOST: another writer has that version. UNKNOWN: it may become visible. Raises where nothing was published.
+        """
+
+
+class VersionFinder:
+    """The reading half of a handler, for stores where the object at a manifest's path decides."""
+
+    __slots__ = ()
+
+    def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
+        """See CommitHandler."""
+        if store.capabilities.local and _hints_are_used():
+            found = _latest_by_hint(store, base)
+            if found is not None:
+                return found
+        if store.capabilities.ordered_list:
+            return _first_listed(store, base)
+        listed = self.history(store, base)
+        return listed[-1] if listed else None
+
+    def locate(
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+    ) -> ManifestLocation | None:
+        """See CommitHandler."""
+        if not 1 <= version <= MAX_VERSION:
+            return None
+        if naming is None and is_detached(version):
+            naming = ManifestNaming.V2
+        for scheme in (ManifestNaming.V2, ManifestNaming.V1) if naming is None else (naming,):
+            found = _look_up(store, base, version, scheme)
+            if found is not None:
+                return found
+        return None
+
+    def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
+        """See CommitHandler."""
+        if after > 0 and store.capabilities.ordered_list:
+            return _listed_after(store, base, after)
+        return _parse_names(base, [meta.name for meta in store.list_names(join(base, VERSIONS_DIR))], after)
+
+    def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
+        """See CommitHandler."""
+        if store.capabilities.local and _hints_are_used() and not is_detached(than.version):
+            hint = _read_hint(store, base)
+            if hint is not None:
+                found = _probe(store, base, than.version, than.naming)
+                last = found[-1].version if found else than.version
+                if len(found) < _MAX_PROBES and hint <= last and _is_settled(store, base, last, than.naming):
+                    return found
+        return self.history(store, base, than.version)
+
+
+def write_hint(store: ObjectStore, base: str, version: int) -> None:
+    """Note the newest version. Nothing depends on it, so a failure is nobody's concern."""
+    capabilities = store.capabilities
+    if is_detached(version) or not _hints_are_used() or (capabilities.ordered_list and not capabilities.local):
+        return
+    with contextlib.suppress(LanceError):
+        store.put(hint_path(base), b'{"version":%d}' % version, durability=Durability.NEVER)
+
+
+def look_back(store: ObjectStore, base: str, path: str, data: bytes) -> PutOutcome:
+    """What became of a manifest whose publication had no clear answer: its bytes are unlike any other's."""
+    try:
+        found = store.read_all(path)
+        if found != data:
+            return PutOutcome.LOST
+        store.sync(base)
+    except (NotFoundError, CorruptFileError, StoreError):
+        return PutOutcome.UNKNOWN  # absent now does not mean that the request cannot land later
+    return PutOutcome.WON
+
+
+def _hints_are_used() -> bool:
+    return os.environ.get("LANCE_USE_VERSION_HINT", "1").strip().lower() not in ("0", "false", "no", "off")
+
+
+def _latest_by_hint(store: ObjectStore, base: str) -> ManifestLocation | None:
+    """The newest version as far as the note surely leads to it, else None."""
+    version = _read_hint(store, base)
+    if version is None:
+        return None
+    for naming in (ManifestNaming.V2, ManifestNaming.V1):
+        noted = _look_up(store, base, version, naming)
+        if noted is not None:
+            break
+    else:
+        return None
+    newer = _probe(store, base, version, naming)
+    last = newer[-1] if newer else noted
+    if len(newer) >= _MAX_PROBES or not _is_settled(store, base, last.version, naming):
+        return None
+    return last
+
+
+def _read_hint(store: ObjectStore, base: str) -> int | None:
+    try:
+        data, size = store.read_tail(hint_path(base), None, _HINT_MAX_BYTES)
+    except (NotFoundError, CorruptFileError):
+        return None
+    match = _HINT.fullmatch(data) if size <= _HINT_MAX_BYTES else None
+    version = int(match[1]) if match else 0
+    return version if 1 <= version <= MAX_VERSION and not is_detached(version) else None
+
+
+def _probe(store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> list[ManifestLocation]:
+    """The versions that follow one without a gap, `_MAX_PROBES` at most."""
+    found: list[ManifestLocation] = []
+    while len(found) < _MAX_PROBES:
+        version += 1
+        location = _look_up(store, base, version, naming)
+        if location is None:
+            break
+        found.append(location)
+    return found
+
+
+def _is_settled(store: ObjectStore, base: str, last: int, naming: ManifestNaming) -> bool:
+    """Whether a version without a successor is surely the newest: nothing came into the directory after the note.
+
+    A writer that leaves no notes, followed by a cleanup of what it wrote first, would leave a gap after `last`.
+    """
+    other = ManifestNaming.V1 if naming is ManifestNaming.V2 else ManifestNaming.V2
+    if _look_up(store, base, last + 1, other) is not None:
+        return False  # two schemes; the listing will say so
+    noted = store.modified_ns(hint_path(base))
+    changed = store.modified_ns(join(base, VERSIONS_DIR))
+    return noted is not None and changed is not None and changed <= noted + _HINT_SLACK_NS
+
+
+def _look_up(store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> ManifestLocation | None:
+    path = manifest_path(base, version, naming)
+    size = store.find(path)
+    return None if size is None else ManifestLocation(version, path, size, naming)
+
+
+def _first_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
+    """The newest version from the first names of an ordered listing: under V2 it is the first manifest."""
+    for page in _digit_pages(store, base):
+        found = _parse_names(base, page, 0)
+        if found and found[-1].naming is ManifestNaming.V2:
+            return found[-1]
+        if found:  # V1 names are ordered like words, not like numbers
+            names = [meta.name for meta in store.list_names(join(base, VERSIONS_DIR))]
+            return _parse_names(base, names, 0)[-1]
+    return None
+
+
+def _listed_after(store: ObjectStore, base: str, after: int) -> list[ManifestLocation]:
+    """The versions after one from as few names of an ordered listing as it takes."""
+    names: list[str] = []
+    for page in _digit_pages(store, base):
+        names += page
+        found = _parse_names(base, names, 0)
+        if found and found[0].naming is ManifestNaming.V1:
+            names = [meta.name for meta in store.list_names(join(base, VERSIONS_DIR))]
+            break
+        if found and found[0].version <= after:
+            break
+    return _parse_names(base, names, after)
+
+
+def _digit_pages(store: ObjectStore, base: str) -> Iterator[list[str]]:
+    """Names that start with a digit, in order, in pages that grow."""
+    start, limit = "0", _FIRST_PAGE
+    while True:
+        names = [meta.name for meta in store.list_names(join(base, VERSIONS_DIR), start_after=start, limit=limit)]
+        yield [name for name in names if name[:1].isdigit()]
+        if len(names) < limit or not names[-1][:1].isdigit():
+            return
+        start, limit = names[-1], min(limit * 8, _MAX_PAGE)
+
+
+def _parse_names(base: str, names: list[str], after: int) -> list[ManifestLocation]:
+    """The versions among file names, ascending. Raises CorruptFileError where both naming schemes occur."""
+    parsed = []
+    schemes = set()
+    for name in names:
+        found = parse_manifest_name(name)
+        if found is None or is_detached(found[0]) or found[0] < 1:
+            continue
+        schemes.add(found[1])
+        if found[0] > after:
+            parsed.append(found)
+    directory = join(base, VERSIONS_DIR)
+    if len(schemes) > 1:
+        raise CorruptFileError(
+            f"{directory}: multiple manifest naming schemes in one table; its newest version cannot be told",
+            path=directory,
+            expected="names of one scheme",
+            found="V1 and V2 names",
+        )
+    parsed.sort(key=lambda item: item[0])
+    return [ManifestLocation(version, manifest_path(base, version, naming), None, naming) for version, naming in parsed]

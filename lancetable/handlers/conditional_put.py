@@ -1,0 +1,29 @@
+"""The normal way to commit: the store itself creates the manifest only where none exists."""
+
+from __future__ import annotations
+
+from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.handlers.base import VersionFinder, look_back, write_hint
+from lancetable.store.base import ObjectStore, PutOutcome
+
+__all__ = ["ConditionalPutHandler"]
+
+
+class ConditionalPutHandler(VersionFinder):
+    """Commits by `put_if_absent`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ConditionalPutHandler()"
+
+    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+        """See CommitHandler."""
+        path = manifest_path(base, version, naming)
+        store.sync(base)  # a manifest must never outlive the files that it names
+        outcome = store.put_if_absent(path, data)
+        if outcome is PutOutcome.UNKNOWN:
+            outcome = look_back(store, base, path, data)
+        if outcome is PutOutcome.WON:
+            write_hint(store, base, version)
+        return outcome

@@ -1,0 +1,62 @@
+"""Committing under a lock that the caller brings, for stores that create nothing exclusively."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from lancetable.errors import CommitConflictError, CommitStateUnknownError, LanceError, StoreError
+from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.handlers.base import VersionFinder, look_back, write_hint
+from lancetable.store.base import ObjectStore, PutOutcome
+
+__all__ = ["CommitLock", "LockedHandler"]
+
+CommitLock = Callable[[int], AbstractContextManager[Any]]
+
+
+class LockedHandler(VersionFinder):
+    """Commits inside `with lock(version)`.
+
+    A CommitConflictError raised by the lock passes through; any other error of the lock is chained into StoreError.
+    An error of either kind after the manifest was written is chained into CommitStateUnknownError.
+    """
+
+    __slots__ = ("lock",)
+
+    def __init__(self, lock: CommitLock) -> None:
+        self.lock = lock
+
+    def __repr__(self) -> str:
+        return "LockedHandler()"
+
+    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+        """See CommitHandler."""
+        path = manifest_path(base, version, naming)
+        store.sync(base)
+        outcome: PutOutcome | None = None
+        try:
+            with self.lock(version):
+                if store.capabilities.conditional_create == "native":
+                    outcome = store.put_if_absent(path, data)
+                elif store.find(path) is not None:
+                    outcome = PutOutcome.LOST
+                else:
+                    outcome = PutOutcome.UNKNOWN
+                    store.put(path, data)
+                    outcome = PutOutcome.WON
+        except Exception as error:
+            if outcome is PutOutcome.WON:
+                raise CommitStateUnknownError(
+                    f"version {version} was written, but its commit lock failed afterwards: {error}", version=version
+                ) from error
+            if isinstance(error, CommitConflictError) or (outcome is None and isinstance(error, LanceError)):
+                raise
+            if outcome is not PutOutcome.UNKNOWN:
+                raise StoreError(f"the commit lock of version {version} failed: {error}", path=path) from error
+        if outcome is PutOutcome.UNKNOWN or outcome is None:
+            outcome = look_back(store, base, path, data)
+        if outcome is PutOutcome.WON:
+            write_hint(store, base, version)
+        return outcome

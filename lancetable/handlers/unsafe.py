@@ -1,0 +1,47 @@
+"""Committing by a plain write, for one writer at a time. Two writers can lose each other's commits."""
+
+from __future__ import annotations
+
+import warnings
+
+from lancetable.errors import StoreError
+from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.handlers.base import VersionFinder, look_back, write_hint
+from lancetable.store.base import ObjectStore, PutOutcome
+
+__all__ = ["UnsafeHandler"]
+
+_warned = False
+
+
+class UnsafeHandler(VersionFinder):
+    """Commits by looking whether the version exists and then writing it. Warns once per process."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UnsafeHandler()"
+
+    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+        """See CommitHandler."""
+        global _warned
+        if not _warned:
+            _warned = True
+            warnings.warn(
+                f"{store.scheme}:// cannot create an object only where none exists: a second writer to this table "
+                "can silently destroy commits (unsafe_single_writer=true was given)",
+                UserWarning,
+                stacklevel=2,
+            )
+        path = manifest_path(base, version, naming)
+        store.sync(base)
+        if store.find(path) is not None:
+            return PutOutcome.LOST
+        try:
+            store.put(path, data)
+            outcome = PutOutcome.WON
+        except StoreError:
+            outcome = look_back(store, base, path, data)
+        if outcome is PutOutcome.WON:
+            write_hint(store, base, version)
+        return outcome

@@ -1,0 +1,456 @@
+"""What a commit does, as users build it: `LanceOperation.*` and `Transaction`.
+
+Each class mirrors one of `lancetable.format.transaction` and converts to and from it; a test checks that none is
+missing.
+"""
+
+from __future__ import annotations
+
+import uuid as uuid_module
+from abc import ABC
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from lancetable import scope
+from lancetable.errors import InvalidInputError
+from lancetable.format import transaction as tx
+from lancetable.format.fragment import Fragment
+from lancetable.format.manifest import BasePath
+from lancetable.format.schema import Schema
+from lancetable.fragment_metadata import DataFile, FragmentMetadata
+from lancetable.schema import LanceSchema
+
+__all__ = ["LanceOperation", "Transaction"]
+
+
+class LanceOperation:
+    """The operations a `Transaction` may hold; see the class of each."""
+
+    class BaseOperation(ABC):  # noqa: B024  # a common base to test against, as in pylance
+        """Base of all operations."""
+
+        def to_format(self) -> tx.Operation:
+            """The frozen form that is committed. Raises UnsupportedFeatureError where there is none."""
+            raise scope.unsupported("this operation", planned=False, name=type(self).__name__)
+
+    @dataclass
+    class Append(BaseOperation):
+        """Add fragments to the table. They get their ids from the commit."""
+
+        fragments: Iterable[FragmentMetadata]
+
+        def __post_init__(self) -> None:
+            self.fragments = fragment_list("fragments", self.fragments)
+
+        def to_format(self) -> tx.Append:
+            return tx.Append(to_fragments(self.fragments))
+
+    @dataclass
+    class Overwrite(BaseOperation):
+        """Replace all fragments and the schema; creates the table if it is not there.
+
+        An Arrow schema is numbered from 0, which is how `write_fragments` numbers the columns of the files it writes
+        with mode "overwrite"; a `LanceSchema` says its ids itself.
+        """
+
+        new_schema: LanceSchema | pa.Schema
+        fragments: Iterable[FragmentMetadata]
+        initial_bases: list[BasePath] | None = None
+
+        def __post_init__(self) -> None:
+            self.fragments = fragment_list("fragments", self.fragments)
+
+        def to_format(self) -> tx.Overwrite:
+            scope.reject("several base paths", planned=True, initial_bases=self.initial_bases)
+            return tx.Overwrite(to_fragments(self.fragments), to_schema(self.new_schema))
+
+    @dataclass
+    class Delete(BaseOperation):
+        """Give fragments new deletion files and drop others; `predicate` is for people only."""
+
+        updated_fragments: Iterable[FragmentMetadata]
+        deleted_fragment_ids: Iterable[int]
+        predicate: str
+
+        def __post_init__(self) -> None:
+            self.updated_fragments = fragment_list("updated_fragments", self.updated_fragments)
+            self.deleted_fragment_ids = list(self.deleted_fragment_ids)
+
+        def to_format(self) -> tx.Delete:
+            if not isinstance(self.predicate, str):
+                raise TypeError(f"predicate must be text, got {type(self.predicate).__name__}")
+            return tx.Delete(to_fragments(self.updated_fragments), tuple(self.deleted_fragment_ids), self.predicate)
+
+    @dataclass
+    class Update(BaseOperation):
+        """Rewrite rows: drop and change fragments and add new ones, with the ids of the fields touched.
+
+        `update_mode` is "rewrite_rows" or "rewrite_columns"; `updated_fragment_offsets` maps fragment ids to roaring
+        bitmaps of the row offsets whose columns were rewritten.
+        """
+
+        removed_fragment_ids: list[int] = field(default_factory=list)
+        updated_fragments: list[FragmentMetadata] = field(default_factory=list)
+        new_fragments: list[FragmentMetadata] = field(default_factory=list)
+        fields_modified: list[int] = field(default_factory=list)
+        fields_for_preserving_frag_bitmap: list[int] = field(default_factory=list)
+        update_mode: str = ""
+        updated_fragment_offsets: dict[int, bytes] | None = None
+
+        def __post_init__(self) -> None:
+            self.updated_fragments = fragment_list("updated_fragments", self.updated_fragments)
+            self.new_fragments = fragment_list("new_fragments", self.new_fragments)
+
+        def to_format(self) -> tx.Update:
+            name = (self.update_mode or "rewrite_rows").upper()
+            if name not in tx.UpdateMode.__members__:
+                raise InvalidInputError(
+                    f"update_mode must be rewrite_rows or rewrite_columns, not {self.update_mode!r}"
+                )
+            return tx.Update(
+                tuple(self.removed_fragment_ids),
+                to_fragments(self.updated_fragments),
+                to_fragments(self.new_fragments),
+                tuple(self.fields_modified),
+                fields_for_preserving_frag_bitmap=tuple(self.fields_for_preserving_frag_bitmap),
+                mode=tx.UpdateMode[name],
+                updated_offset_bitmaps=dict(self.updated_fragment_offsets or {}),
+            )
+
+    @dataclass
+    class Merge(BaseOperation):
+        """Change the schema together with the complete list of fragments."""
+
+        fragments: Iterable[FragmentMetadata]
+        schema: LanceSchema | pa.Schema
+        preserves_nullability: bool = False
+
+        def __post_init__(self) -> None:
+            self.fragments = fragment_list("fragments", self.fragments)
+
+        def to_format(self) -> tx.Merge:
+            return tx.Merge(to_fragments(self.fragments), to_schema(self.schema), self.preserves_nullability)
+
+    @dataclass
+    class Project(BaseOperation):
+        """Change the schema alone: drop, rename or reorder columns."""
+
+        schema: LanceSchema
+        preserves_nullability: bool = False
+
+        def to_format(self) -> tx.Project:
+            return tx.Project(to_schema(self.schema), self.preserves_nullability)
+
+    @dataclass
+    class Restore(BaseOperation):
+        """Make an old version the newest one."""
+
+        version: int
+
+        def to_format(self) -> tx.Restore:
+            if isinstance(self.version, bool) or not hasattr(self.version, "__index__"):
+                raise TypeError(f"version must be an integer, got {type(self.version).__name__}")
+            return tx.Restore(int(self.version))
+
+    @dataclass
+    class RewriteGroup:
+        """Fragments, and those that hold the same live rows in the same order from now on."""
+
+        old_fragments: Iterable[FragmentMetadata]
+        new_fragments: Iterable[FragmentMetadata]
+
+        def __post_init__(self) -> None:
+            self.old_fragments = fragment_list("old_fragments", self.old_fragments)
+            self.new_fragments = fragment_list("new_fragments", self.new_fragments)
+
+    @dataclass
+    class RewrittenIndex:
+        """An index segment rewritten along with its rows."""
+
+        old_id: str
+        new_id: str
+        new_details_type_url: str
+        new_details_value: bytes
+        new_index_version: int
+
+    @dataclass
+    class Rewrite(BaseOperation):
+        """Put the same rows into other fragments: compaction."""
+
+        groups: Iterable[LanceOperation.RewriteGroup]
+        rewritten_indices: Iterable[LanceOperation.RewrittenIndex]
+
+        def __post_init__(self) -> None:
+            self.groups = list(self.groups)
+            self.rewritten_indices = list(self.rewritten_indices)
+
+        def to_format(self) -> tx.Rewrite:
+            scope.reject("rewriting indexes", planned=False, rewritten_indices=self.rewritten_indices)
+            return tx.Rewrite(
+                tuple(
+                    tx.RewriteGroup(to_fragments(group.old_fragments), to_fragments(group.new_fragments))
+                    for group in self.groups
+                )
+            )
+
+    @dataclass
+    class DataReplacementGroup:
+        """The file that takes the place of another one in a fragment."""
+
+        fragment_id: int
+        new_file: DataFile
+
+    @dataclass
+    class DataReplacement(BaseOperation):
+        """Exchange data files for others that hold the same fields."""
+
+        replacements: list[LanceOperation.DataReplacementGroup]
+
+        def to_format(self) -> tx.DataReplacement:
+            return tx.DataReplacement(
+                tuple(
+                    tx.DataReplacementGroup(group.fragment_id, group.new_file.to_format())
+                    for group in self.replacements
+                )
+            )
+
+    @dataclass
+    class DataOverlayFile:
+        """Values that lie over single cells of a fragment."""
+
+        data_file: DataFile
+        offsets: Any
+        committed_version: int | None = None
+
+        def asdict(self) -> dict[str, Any]:
+            """JSON-ready form."""
+            return {
+                "data_file": self.data_file.asdict(),
+                "offsets": self.offsets,
+                "committed_version": self.committed_version,
+            }
+
+    @dataclass
+    class DataOverlayGroup:
+        """The overlays of one fragment."""
+
+        fragment_id: int
+        overlays: list[LanceOperation.DataOverlayFile]
+
+    @dataclass
+    class DataOverlay(BaseOperation):
+        """Lay files with single values over fragments. Not supported by `commit`."""
+
+        groups: list[LanceOperation.DataOverlayGroup]
+
+        def to_format(self) -> tx.Operation:
+            raise scope.unsupported("data overlays", planned=True, name="LanceOperation.DataOverlay")
+
+    @dataclass
+    class UpdateMap:
+        """Changes to a map of texts: None deletes a key, `replace` empties the map first."""
+
+        updates: dict[str, str | None]
+        replace: bool = False
+
+    @dataclass
+    class UpdateConfig(BaseOperation):
+        """Change the config, or the metadata of table, schema or fields (by field id); None leaves a map alone."""
+
+        config_updates: LanceOperation.UpdateMap | None = None
+        table_metadata_updates: LanceOperation.UpdateMap | None = None
+        schema_metadata_updates: LanceOperation.UpdateMap | None = None
+        field_metadata_updates: dict[int, LanceOperation.UpdateMap] | None = None
+
+        def to_format(self) -> tx.UpdateConfig:
+            fields = self.field_metadata_updates or {}
+            return tx.UpdateConfig(
+                to_update_map(self.config_updates),
+                to_update_map(self.table_metadata_updates),
+                to_update_map(self.schema_metadata_updates),
+                {key: tx.UpdateMap(dict(update.updates), update.replace) for key, update in fields.items()},
+            )
+
+    @dataclass
+    class Clone(BaseOperation):
+        """The first version of a clone or branch. Made by those calls, not by `commit`."""
+
+        is_shallow: bool
+        ref_name: str | None
+        ref_version: int
+        ref_path: str
+        branch_name: str | None
+
+        def to_format(self) -> tx.Clone:
+            return tx.Clone(self.is_shallow, self.ref_version, self.ref_path, self.ref_name, self.branch_name)
+
+    @dataclass
+    class CreateIndex(BaseOperation):
+        """Exchange index entries. Read from tables of other libraries; not supported by `commit`."""
+
+        new_indices: list[Any]
+        removed_indices: list[Any]
+
+        def to_format(self) -> tx.Operation:
+            raise scope.unsupported("secondary indexes", planned=False, name="LanceOperation.CreateIndex")
+
+    @dataclass
+    class Other(BaseOperation):
+        """An operation without a class of its own here, such as a reservation of ids; `value` is its raw form."""
+
+        name: str
+        value: tx.Operation
+
+        def to_format(self) -> tx.Operation:
+            return self.value
+
+
+@dataclass
+class Transaction:
+    """One commit: an operation, the version it was computed from, a unique id, and key/values such as a message."""
+
+    read_version: int
+    operation: LanceOperation.BaseOperation
+    uuid: str = field(default_factory=lambda: str(uuid_module.uuid4()))
+    transaction_properties: dict[str, str] | None = field(default_factory=dict)
+
+    def to_format(self, properties: Mapping[str, str] | None = None) -> tx.Transaction:
+        """The frozen form; `properties` take the place of this transaction's own."""
+        if not isinstance(self.operation, LanceOperation.BaseOperation):
+            raise TypeError(f"operation must be a LanceOperation, got {type(self.operation).__name__}")
+        if isinstance(self.read_version, bool) or not isinstance(self.read_version, int):
+            raise TypeError(f"read_version must be an integer, got {type(self.read_version).__name__}")
+        own = self.transaction_properties or {}
+        return tx.Transaction(
+            self.read_version,
+            self.uuid,
+            self.operation.to_format(),
+            properties=dict(own if properties is None else properties),
+        )
+
+    @classmethod
+    def from_format(cls, transaction: tx.Transaction) -> Transaction:
+        """The inverse of `to_format`."""
+        return cls(
+            transaction.read_version,
+            operation_of(transaction.operation),
+            transaction.uuid,
+            dict(transaction.properties),
+        )
+
+
+def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
+    """A list of fragments. Raises TypeError for anything else."""
+    if not isinstance(fragments, Iterable) or isinstance(fragments, (str, bytes)):
+        raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragments)}")
+    result = list(fragments)
+    for fragment in result:
+        if not isinstance(fragment, FragmentMetadata):
+            raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragment)}")
+    return result
+
+
+def to_fragments(fragments: Iterable[FragmentMetadata]) -> tuple[Fragment, ...]:
+    """The frozen form of a list of fragments."""
+    return tuple(fragment.to_format() for fragment in fragments)
+
+
+def from_fragments(fragments: Iterable[Fragment]) -> list[FragmentMetadata]:
+    """The inverse of `to_fragments`."""
+    return [FragmentMetadata.from_format(fragment) for fragment in fragments]
+
+
+def to_schema(schema: Any) -> Schema:
+    """A schema with field ids; an Arrow schema is numbered from 0. Raises TypeError for anything else."""
+    if isinstance(schema, LanceSchema):
+        return schema.to_format()
+    if isinstance(schema, pa.Schema):
+        return Schema.from_arrow(schema)
+    raise TypeError(f"schema must be a LanceSchema or a pyarrow.Schema, got {type(schema).__name__}")
+
+
+def to_update_map(update: LanceOperation.UpdateMap | None) -> tx.UpdateMap | None:
+    """The frozen form of changes to one map."""
+    return None if update is None else tx.UpdateMap(dict(update.updates), update.replace)
+
+
+def update_map_of(update: tx.UpdateMap | None) -> LanceOperation.UpdateMap | None:
+    """The inverse of `to_update_map`."""
+    return None if update is None else LanceOperation.UpdateMap(dict(update.entries), update.replace)
+
+
+def operation_of(operation: tx.Operation) -> LanceOperation.BaseOperation:
+    """The user-side form of an operation read from a table."""
+    make = FROM_FORMAT.get(type(operation))
+    if make is None:
+        return LanceOperation.Other(type(operation).__name__, operation)
+    made: LanceOperation.BaseOperation = make(operation)
+    return made
+
+
+def update_of(operation: tx.Update) -> LanceOperation.Update:
+    """`operation_of` an Update."""
+    return LanceOperation.Update(
+        list(operation.removed_fragment_ids),
+        from_fragments(operation.updated_fragments),
+        from_fragments(operation.new_fragments),
+        list(operation.fields_modified),
+        list(operation.fields_for_preserving_frag_bitmap),
+        operation.mode.name.lower(),
+        dict(operation.updated_offset_bitmaps) or None,
+    )
+
+
+def update_config_of(operation: tx.UpdateConfig) -> LanceOperation.UpdateConfig:
+    """`operation_of` an UpdateConfig."""
+    fields = {
+        key: LanceOperation.UpdateMap(dict(update.entries), update.replace)
+        for key, update in operation.field_metadata.items()
+    }
+    return LanceOperation.UpdateConfig(
+        update_map_of(operation.config),
+        update_map_of(operation.table_metadata),
+        update_map_of(operation.schema_metadata),
+        fields or None,
+    )
+
+
+def rewrite_of(operation: tx.Rewrite) -> LanceOperation.Rewrite:
+    """`operation_of` a Rewrite; rewritten indexes are left out, which `commit` would refuse anyway."""
+    return LanceOperation.Rewrite(
+        [
+            LanceOperation.RewriteGroup(from_fragments(group.old_fragments), from_fragments(group.new_fragments))
+            for group in operation.groups
+        ],
+        [],
+    )
+
+
+FROM_FORMAT: dict[type, Callable[[Any], LanceOperation.BaseOperation]] = {
+    tx.Append: lambda op: LanceOperation.Append(from_fragments(op.fragments)),
+    tx.Overwrite: lambda op: LanceOperation.Overwrite(
+        LanceSchema(op.schema), from_fragments(op.fragments), list(op.initial_bases) or None
+    ),
+    tx.Delete: lambda op: LanceOperation.Delete(
+        from_fragments(op.updated_fragments), list(op.deleted_fragment_ids), op.predicate
+    ),
+    tx.Update: update_of,
+    tx.Merge: lambda op: LanceOperation.Merge(
+        from_fragments(op.fragments), LanceSchema(op.schema), op.preserves_nullability
+    ),
+    tx.Project: lambda op: LanceOperation.Project(LanceSchema(op.schema), op.preserves_nullability),
+    tx.Restore: lambda op: LanceOperation.Restore(op.version),
+    tx.Rewrite: rewrite_of,
+    tx.DataReplacement: lambda op: LanceOperation.DataReplacement(
+        [
+            LanceOperation.DataReplacementGroup(group.fragment_id, DataFile.from_format(group.new_file))
+            for group in op.replacements
+        ]
+    ),
+    tx.UpdateConfig: update_config_of,
+    tx.Clone: lambda op: LanceOperation.Clone(op.is_shallow, op.ref_name, op.ref_version, op.ref_path, op.branch_name),
+    tx.CreateIndex: lambda op: LanceOperation.CreateIndex(list(op.new_indices), list(op.removed_indices)),
+}

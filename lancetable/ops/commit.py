@@ -1,0 +1,74 @@
+"""Commit a transaction that was prepared elsewhere: the second half of a distributed write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lancetable.commit.loop import commit_transaction, create_table
+from lancetable.errors import DatasetNotFoundError, VersionNotFoundError
+from lancetable.format.paths import ManifestNaming
+from lancetable.format.transaction import Overwrite, Restore, Transaction
+from lancetable.format.version import DEFAULT_VERSION, FileVersion
+from lancetable.handlers.choose import choose_handler
+from lancetable.store.open import open_store
+from lancetable.table.cache import TableCache
+from lancetable.table.version import TableVersion, checkout, latest
+
+__all__ = ["commit"]
+
+
+def commit(
+    target: TableVersion | str,
+    transaction: Transaction,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    commit_lock: Any = None,
+    max_retries: int = 20,
+    timeout_s: float = 1800.0,
+    detached: bool = False,
+    v2_manifest_paths: bool = True,
+) -> TableVersion:
+    """Commit to a table, given at any version, or create the one at a URI where nothing is yet.
+
+    An Overwrite or Restore with read version 0 is taken as made from the newest version. Raises DatasetNotFoundError
+    for another operation without a table, VersionNotFoundError if the read version is not there, and what
+    `commit.loop` raises.
+    """
+    operation = transaction.operation
+    if isinstance(target, str):
+        if not isinstance(operation, Overwrite):
+            raise DatasetNotFoundError(f"Dataset at path {target} was not found", path=target)
+        store, base = open_store(target, storage_options)
+        return create_table(
+            store,
+            base,
+            target,
+            choose_handler(store, target, commit_lock),
+            replace(transaction, read_version=0),
+            file_version=file_version_of(operation) or DEFAULT_VERSION,
+            cache=TableCache(),
+            storage_options=storage_options,
+            naming=ManifestNaming.V2 if v2_manifest_paths else ManifestNaming.V1,
+        )
+    if transaction.read_version == 0 and isinstance(operation, (Overwrite, Restore)):
+        target = latest(target)
+        transaction = replace(transaction, read_version=target.version)
+    elif transaction.read_version != target.version:
+        if transaction.read_version == 0:
+            raise VersionNotFoundError(f"{target.uri} has no version 0", path=target.uri, version=0)
+        target = checkout(target, transaction.read_version)
+    return commit_transaction(
+        target,
+        transaction,
+        max_retries=max_retries,
+        timeout_s=timeout_s,
+        detached=detached,
+        file_version=file_version_of(operation) if isinstance(operation, Overwrite) else None,
+    )
+
+
+def file_version_of(operation: Overwrite) -> FileVersion | None:
+    """The format of the files of an Overwrite, which becomes that of the table; None without files."""
+    return next((file.file_version for fragment in operation.fragments for file in fragment.files), None)

@@ -1,0 +1,97 @@
+"""Tags, and making an old version current again.
+
+A tag is a small file below the root of the main branch; it is replaced as a whole and not part of any version.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lancetable.commit.loop import commit_transaction
+from lancetable.errors import AlreadyExistsError, RefNotFoundError
+from lancetable.format import transaction as tx
+from lancetable.format.refs import TagContents, format_time
+from lancetable.format.transaction import Transaction
+from lancetable.table import refs
+from lancetable.table.version import Reference, TableVersion, checkout, latest
+
+__all__ = [
+    "create_tag",
+    "delete_tag",
+    "get_tag",
+    "list_tags",
+    "replace_tag_metadata",
+    "restore",
+    "update_tag",
+]
+
+
+def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 1800.0) -> TableVersion:
+    """Commit `version` as the newest one; newer versions stay in the history.
+
+    Raises CommitConflictError if a commit in between does not allow it.
+    """
+    newest = latest(version)
+    transaction = Transaction.create(newest.version, tx.Restore(version.version))
+    return commit_transaction(newest, transaction, max_retries=max_retries, timeout_s=timeout_s)
+
+
+def list_tags(version: TableVersion) -> dict[str, TagContents]:
+    """All tags of the table by name."""
+    return refs.list_tags(version.store, version.main_base)
+
+
+def get_tag(version: TableVersion, name: str) -> TagContents:
+    """One tag. Raises RefNotFoundError, InvalidRefError."""
+    return refs.read_tag(version.store, version.main_base, name)
+
+
+def create_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:
+    """Name a version: that of `reference`, or `version` itself.
+
+    Raises AlreadyExistsError for a name in use, InvalidRefError for one that no tag may have, VersionNotFoundError and
+    RefNotFoundError for the reference.
+    """
+    if refs.find_tag(version.store, version.main_base, name) is not None:
+        raise AlreadyExistsError(f"Ref conflict error: tag {name} already exists", path=version.uri)
+    now = format_time(time.time_ns())
+    target = _target(version, reference)
+    refs.write_tag(version.store, version.main_base, name, replace(_contents(target), created_at=now, updated_at=now))
+
+
+def update_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:
+    """Move a tag to another version. Raises RefNotFoundError if there is no such tag, else as `create_tag`."""
+    old = refs.read_tag(version.store, version.main_base, name)
+    moved = replace(
+        _contents(_target(version, reference)),
+        created_at=old.created_at,
+        updated_at=format_time(time.time_ns()),
+        metadata=old.metadata,
+    )
+    refs.write_tag(version.store, version.main_base, name, moved)
+
+
+def replace_tag_metadata(version: TableVersion, name: str, metadata: Mapping[str, str]) -> None:
+    """Give a tag other key/values. Raises RefNotFoundError."""
+    old = refs.read_tag(version.store, version.main_base, name)
+    changed = replace(old, metadata=dict(metadata), updated_at=format_time(time.time_ns()))
+    refs.write_tag(version.store, version.main_base, name, changed)
+
+
+def delete_tag(version: TableVersion, name: str) -> None:
+    """Remove a tag; the version it names stays. Raises RefNotFoundError."""
+    if refs.find_tag(version.store, version.main_base, name) is None:
+        raise RefNotFoundError(f"Ref not found error: tag {name} does not exist", ref=name)
+    refs.delete_tag(version.store, version.main_base, name)
+
+
+def _target(version: TableVersion, reference: Reference | None) -> TableVersion:
+    return version if reference is None else checkout(version, reference)
+
+
+def _contents(target: TableVersion) -> TagContents:
+    size = target.location.size_bytes
+    assert size is not None, "a manifest that was read has a size"
+    return TagContents(target.version, size, branch=target.branch)

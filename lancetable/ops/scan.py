@@ -1,0 +1,541 @@
+"""Running a `ScanPlan`: windows of rows in, tables or batches out, in order.
+
+    fragments ─ statistics ─> row ranges ─> windows ─┬─ pool ─> filter columns ─> matches ─> late columns ─┐
+                                                     └─ pool ─> ...                                        ├─> in order
+    no filter: a window is read as it lies, its columns are slices of the file's pages                     ┘
+
+A window is a stretch of physical rows of one fragment, small enough that a few of them fit in memory together. A filter
+is evaluated on its own columns first. How the other columns follow is decided by what is left: the rows lie side by
+side -> one range; they are dense -> one range, then a mask; they are few -> row by row, which reads few bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.expr import Expr, evaluate
+from lancetable.file import pool
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Field
+from lancetable.ops.columns import ColumnLike, assemble
+from lancetable.ops.metered import MeteredStore
+from lancetable.ops.order import sort_indices
+from lancetable.ops.prune import prune_fragment
+from lancetable.ops.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
+from lancetable.ops.take import fetch_addresses, virtual_values
+from lancetable.table.fragments import (
+    Offsets,
+    Selection,
+    VersionRows,
+    bytes_per_row,
+    narrow,
+    physical_offsets,
+    physical_rows,
+    read_columns_of,
+    rows_of,
+    select,
+)
+from lancetable.table.version import TableVersion
+
+__all__ = [
+    "ScanStatistics",
+    "analyze_plan",
+    "count_plan",
+    "count_rows",
+    "execute_scan",
+    "explain_plan",
+    "matching_offsets",
+    "scan_table",
+]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# A streamed window: large enough to make the work per window small beside its bytes, small enough to hold a few.
+_STREAM_BYTES = 8 * 1024 * 1024
+_FILTER_BYTES = 16 * 1024 * 1024
+_MAX_FILTER_ROWS = 512 * 1024
+# With a limit, the first windows are likely all that is needed.
+_LIMITED_ROWS = 64 * 1024
+# Below this many rows handing work to threads costs more than it saves.
+_PARALLEL_ROWS = 128 * 1024
+# Rows fetched together when a sorted result is streamed.
+_SORTED_ROWS = 64 * 1024
+
+
+@dataclass
+class ScanStatistics:
+    """What a scan did, given to `scan_stats_callback`. There are no indices, so their counts stay 0."""
+
+    iops: int = 0
+    requests: int = 0
+    bytes_read: int = 0
+    indices_loaded: int = 0
+    parts_loaded: int = 0
+    index_comparisons: int = 0
+    index_cache_hits: int = 0
+    index_cache_misses: int = 0
+    all_counts: dict[str, int] = field(default_factory=dict)
+    all_times: dict[str, int] = field(default_factory=dict)  # nanoseconds
+
+
+class _Window(NamedTuple):
+    position: int  # of the fragment, in the manifest
+    fragment: Fragment
+    rows: range  # physical
+
+
+# --- the verbs -------------------------------------------------------------------------------------------------------
+
+
+def scan_table(version: TableVersion, plan: ScanPlan) -> pa.Table:
+    """The whole result as one table, its columns in the chunks they were read in: a plain scan copies nothing."""
+    with _Run(version, plan) as run:
+        if plan.order:
+            return _sorted_table(run)
+        tables = [table for table in run.tables(None) if table.num_rows]
+    if len(tables) == 1:
+        return tables[0]
+    if not tables:
+        return _empty(plan)
+    if plan.output_schema.names:
+        return pa.concat_tables(tables)
+    return pa.table({"": pa.nulls(sum(table.num_rows for table in tables))}).select([])
+
+
+def execute_scan(version: TableVersion, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    """The result as batches of at most `plan.batch_rows` rows, in order; a few windows are in memory at a time.
+
+    Batches are slices of what was read; only where a batch crosses the end of a page are its rows copied.
+    """
+    with _Run(version, plan) as run:
+        tables = _sorted_tables(run) if plan.order else run.tables(plan.batch_rows)
+        together = plan.strict_batch_size or plan.predicate is not None
+        yield from _batches(tables, plan, together=together)
+
+
+def count_rows(
+    version: TableVersion,
+    filter: Filter | None = None,
+    *,
+    fragments: Sequence[int] | None = None,
+    include_deleted: bool = False,
+) -> int:
+    """Live rows that satisfy `filter`; from the manifest alone without one. `fragments` are ids, None means all.
+
+    Raises InvalidSqlError and ColumnNotFoundError for the filter, InvalidInputError for an unknown fragment.
+    """
+    plan = plan_scan(version, ScanOptions(columns=[], filter=filter, fragments=fragments))
+    return count_plan(version, replace(plan, include_deleted=include_deleted))
+
+
+def count_plan(version: TableVersion, plan: ScanPlan) -> int:
+    """How many rows a plan gives. Only the columns of its filter are read."""
+    with _Run(version, plan) as run:
+        if plan.predicate is None:
+            total = sum(map(run.num_rows_of, plan.fragments))
+        else:
+            total = sum(run.map(run.count_window, run.windows(run.window_rows(None, plan.filter_columns))))
+    total = max(0, total - plan.offset)
+    return total if plan.limit is None else min(total, plan.limit)
+
+
+def matching_offsets(version: TableVersion, fragment: Fragment, predicate: Filter) -> Offsets:
+    """The physical offsets of a fragment's live rows that satisfy the predicate, ascending int64.
+
+    Raises InvalidSqlError and ColumnNotFoundError for text.
+    """
+    expression = resolve_filter(version.schema, predicate)
+    plan = plan_scan(version, ScanOptions(columns=[], filter=expression, fragments=[]))
+    with _Run(version, plan) as run:
+        ranges = prune_fragment(version, fragment, expression)
+        windows = _cut(0, fragment, ranges, run.window_rows(None, plan.filter_columns))
+        found = [offsets for offsets in run.map(run.match_window, windows) if len(offsets)]
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False) -> str:
+    """The plan as text, with what statistics rule out; reads statistics and footers, no data."""
+    if plan.predicate is None or not plan.use_stats:
+        return plan.explain(verbose=verbose)
+    rows = rows_of(version)
+    total = kept = fragments_kept = 0
+    bytes_kept = bytes_total = 0.0
+    for position in plan.fragments:
+        fragment = rows.fragments[position]
+        num_rows = physical_rows(version, fragment)
+        ranges = prune_fragment(version, fragment, plan.predicate)
+        num_kept = sum(map(len, ranges))
+        row_bytes = bytes_per_row(version, fragment, plan.filter_columns)
+        total, kept = total + num_rows, kept + num_kept
+        bytes_total, bytes_kept = bytes_total + num_rows * row_bytes, bytes_kept + num_kept * row_bytes
+        fragments_kept += bool(ranges)
+    pruned = (
+        f"skip {len(plan.fragments) - fragments_kept} of {len(plan.fragments)} fragments, "
+        f"{total - kept} of {total} rows, about {bytes_total - bytes_kept:.0f} of {bytes_total:.0f} bytes"
+    )
+    return plan.explain(verbose=verbose, pruned=pruned)
+
+
+def analyze_plan(version: TableVersion, plan: ScanPlan) -> str:
+    """Run the plan and show what it took: rows, bytes, requests, time."""
+    seen: list[ScanStatistics] = []
+    start = time.perf_counter()
+    num_rows = scan_table(version, replace(plan, stats_callback=seen.append)).num_rows
+    elapsed_ms = (time.perf_counter() - start) * 1e3
+    statistics = seen[0]
+    counts = ", ".join(f"{name}={value}" for name, value in statistics.all_counts.items())
+    head = (
+        f"Analyze: elapsed={elapsed_ms:.3f}ms, output_rows={num_rows}, bytes_read={statistics.bytes_read}, "
+        f"iops={statistics.iops}, requests={statistics.requests}, {counts}\n"
+    )
+    plan_lines = explain_plan(version, plan).splitlines(keepends=True)
+    return head + "".join("  " + line for line in plan_lines)
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """A plan at work on a version; reports to the plan's callback when it is left without an error."""
+
+    def __init__(self, version: TableVersion, plan: ScanPlan) -> None:
+        self.plan = plan
+        self.rows: VersionRows = rows_of(version)
+        self.meter: MeteredStore | None = None
+        self.counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
+        self.start_ns = time.perf_counter_ns()
+        if plan.stats_callback is not None:
+            self.meter = MeteredStore(version.store)
+            version = replace(version, store=self.meter)
+        self.version = version
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.meter is None or self.plan.stats_callback is None or kind is not None:
+            return
+        meter = self.meter
+        elapsed = {"elapsed": time.perf_counter_ns() - self.start_ns}
+        self.plan.stats_callback(
+            ScanStatistics(meter.iops, meter.requests, meter.bytes_read, all_counts=self.counts, all_times=elapsed)
+        )
+
+    def tables(self, batch_rows: int | None) -> Iterator[pa.Table]:
+        """The result window by window, in order, limit and offset applied. `batch_rows` None: nothing is streamed."""
+        plan = self.plan
+        if plan.limit == 0:
+            return
+        windows = self.windows(self.window_rows(batch_rows, self._columns()))
+        if plan.predicate is None:
+            yield from self.map(self.read_window, windows)
+            return
+        skip, left = plan.offset, plan.limit
+        for table in self.map(self.read_matches, windows):
+            if table is None:
+                continue
+            if skip >= table.num_rows:
+                skip -= table.num_rows
+                continue
+            if skip or (left is not None and left < table.num_rows - skip):
+                table = table.slice(skip, left)
+            skip = 0
+            yield table
+            if left is not None:
+                left -= table.num_rows
+                if left == 0:
+                    return
+
+    def map(self, function: Callable[[_Window], R], windows: Iterable[_Window]) -> Iterator[R]:
+        """`function` of every window, in order; several at a time where that pays."""
+        if not self._parallel():
+            return map(function, windows)
+        return _in_order(function, windows)
+
+    def _parallel(self) -> bool:
+        if pool.in_worker() or pool.size() == 1:
+            return False
+        if not self.version.store.capabilities.local:
+            return True
+        starts = self.rows.starts
+        if len(self.plan.fragments) == 1 and self.plan.predicate is None:
+            # The columns of the one fragment are decoded side by side instead.
+            return False
+        return sum(int(starts[at + 1] - starts[at]) for at in self.plan.fragments) >= _PARALLEL_ROWS
+
+    def _columns(self) -> list[Field]:
+        found = {field.id: field for field in (*self.plan.filter_columns, *self.plan.projection.columns)}
+        return list(found.values())
+
+    def window_rows(self, batch_rows: int | None, columns: Sequence[Field]) -> int:
+        """Rows of a window: whole fragments for a table without a filter, else what a few MiB hold."""
+        plan = self.plan
+        if batch_rows is None and plan.predicate is None:
+            return 1 << 62
+        if batch_rows is None:
+            columns = plan.filter_columns
+        row_bytes = 1.0
+        if plan.fragments:
+            row_bytes = max(row_bytes, bytes_per_row(self.version, self.rows.fragments[plan.fragments[0]], columns))
+        if batch_rows is None:
+            rows = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
+            return max(1024, min(rows, _LIMITED_ROWS) if plan.limit is not None else rows)
+        rows = int(_STREAM_BYTES / row_bytes)
+        if plan.predicate is not None and plan.limit is not None:
+            rows = min(rows, _LIMITED_ROWS)
+        return max(1, rows // batch_rows) * batch_rows
+
+    # --- which rows
+
+    def windows(self, window_rows: int) -> Iterator[_Window]:
+        """The stretches of rows to look at, after limit and offset (without a filter) or statistics (with one)."""
+        plan, rows = self.plan, self.rows
+        if plan.predicate is not None:
+            ranges = self._pruned(plan.predicate) if plan.use_stats else ((at, self._all_rows(at)) for at in plan.fragments)
+            for position, kept in ranges:
+                yield from self._counted(_cut(position, rows.fragments[position], kept, window_rows))
+            return
+        skip, left = plan.offset, plan.limit
+        for position in plan.fragments:
+            if left == 0:
+                return
+            num_rows = self.num_rows_of(position)
+            if skip >= num_rows:
+                skip -= num_rows
+                continue
+            stop = num_rows if left is None else min(num_rows, skip + left)
+            wanted = self._physical_range(position, skip, stop)
+            yield from self._counted(_cut(position, rows.fragments[position], [wanted], window_rows))
+            if left is not None:
+                left -= stop - skip
+            skip = 0
+
+    def _pruned(self, predicate: Expr) -> Iterator[tuple[int, list[range]]]:
+        def prune(position: int) -> tuple[int, list[range]]:
+            return position, prune_fragment(self.version, self.rows.fragments[position], predicate)
+
+        # Footers and statistics of many fragments are fetched side by side where a request takes a while.
+        remote = not self.version.store.capabilities.local and not pool.in_worker()
+        return _in_order(prune, self.plan.fragments) if remote else map(prune, self.plan.fragments)
+
+    def _all_rows(self, position: int) -> list[range]:
+        return [range(physical_rows(self.version, self.rows.fragments[position]))]
+
+    def _counted(self, windows: Iterable[_Window]) -> Iterator[_Window]:
+        last = None
+        for window in windows:
+            self.counts["rows_scanned"] += len(window.rows)
+            self.counts["ranges_scanned"] += 1
+            self.counts["fragments_scanned"] += last is None
+            last = window
+            yield window
+
+    def num_rows_of(self, position: int) -> int:
+        """Rows of a fragment that count for limit, offset and count."""
+        if self.plan.include_deleted:
+            return physical_rows(self.version, self.rows.fragments[position])
+        return int(self.rows.starts[position + 1] - self.rows.starts[position])
+
+    def _physical_range(self, position: int, start: int, stop: int) -> range:
+        """The physical rows from the start-th to before the stop-th row that counts."""
+        fragment = self.rows.fragments[position]
+        if self.plan.include_deleted or fragment.deletion_file is None:
+            return range(start, stop)
+        first, last = physical_offsets(self.version, fragment, np.array([start, stop - 1], dtype=np.int64)).tolist()
+        return range(first, last + 1)
+
+    # --- what is in them
+
+    def read_window(self, window: _Window) -> pa.Table:
+        """All rows of a window, as the plan's output."""
+        selection = select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
+        arrays = read_columns_of(self.version, window.fragment, self.plan.projection.columns, selection)
+        return self._output(window, selection, arrays)
+
+    def read_matches(self, window: _Window) -> pa.Table | None:
+        """The rows of a window that pass the filter, as the plan's output; None where there are none."""
+        matches = self._match(window)
+        if matches is None:
+            return None
+        plan, fragment = self.plan, window.fragment
+        selection, mask, read = matches
+        if mask is not None:
+            selection = narrow(selection, mask)
+        late = plan.late_columns
+        fetched = iter(read_columns_of(self.version, fragment, late, selection) if late else ())
+        arrow_mask = None if mask is None else pa.array(mask)
+        arrays: list[ColumnLike] = []
+        for shared in plan.shared:
+            if shared is None:
+                arrays.append(next(fetched))
+            else:
+                arrays.append(read[shared] if arrow_mask is None else read[shared].filter(arrow_mask))
+        return self._output(window, selection, arrays)
+
+    def count_window(self, window: _Window) -> int:
+        """How many rows of a window pass the filter."""
+        matches = self._match(window)
+        if matches is None:
+            return 0
+        selection, mask, _ = matches
+        return selection.num_rows if mask is None else int(np.count_nonzero(mask))
+
+    def match_window(self, window: _Window) -> Offsets:
+        """The physical offsets of the rows of a window that pass the filter."""
+        matches = self._match(window)
+        if matches is None:
+            return np.zeros(0, dtype=np.int64)
+        selection, mask, _ = matches
+        offsets = selection.offsets()
+        return offsets if mask is None else offsets[mask]
+
+    def _match(self, window: _Window) -> tuple[Selection, npt.NDArray[np.bool_] | None, list[ColumnLike]] | None:
+        """(rows looked at, which of them match or None for all, the filter's columns); None where nothing matches."""
+        plan, version, fragment = self.plan, self.version, window.fragment
+        assert plan.predicate is not None
+        selection = select(version, fragment, window.rows, keep_deleted=plan.include_deleted)
+        if selection.num_rows == 0:
+            return None
+        read = read_columns_of(version, fragment, plan.filter_columns, selection)
+        virtual = [self._virtual(window, selection, name) for name in plan.filter_virtual]
+        names = [*[field.name for field in plan.filter_columns], *plan.filter_virtual]
+        mask = _mask(plan.predicate, pa.table([*read, *virtual], names=names), selection.num_rows)
+        num_matches = int(np.count_nonzero(mask))
+        if num_matches == 0:
+            return None
+        return selection, None if num_matches == selection.num_rows else mask, read
+
+    def _output(self, window: _Window, selection: Selection, arrays: Sequence[ColumnLike]) -> pa.Table:
+        projection = self.plan.projection
+        virtual = {name: self._virtual(window, selection, name) for name in projection.virtual}
+        return assemble(projection, arrays, virtual, selection.num_rows)
+
+    def _virtual(self, window: _Window, selection: Selection, name: str) -> pa.Array:
+        start = int(self.rows.starts[window.position])
+        return virtual_values(self.version, window.fragment, start, selection, name)
+
+
+def _cut(position: int, fragment: Fragment, ranges: Iterable[range], window_rows: int) -> Iterator[_Window]:
+    for rows in ranges:
+        for start in range(rows.start, rows.stop, min(window_rows, max(1, len(rows)))):
+            yield _Window(position, fragment, range(start, min(rows.stop, start + window_rows)))
+
+
+def _mask(predicate: Expr, table: pa.Table, num_rows: int) -> npt.NDArray[np.bool_]:
+    """Where the predicate is true; null counts as false."""
+    if not table.num_columns:
+        # A predicate of constants still needs to know how many rows it speaks of.
+        table = pa.table({"": pa.nulls(num_rows)})
+    value = evaluate(predicate, table)
+    if value.null_count:
+        value = pc.fill_null(value, False)
+    if isinstance(value, pa.ChunkedArray):
+        value = value.chunk(0) if value.num_chunks == 1 else value.combine_chunks()
+    return np.asarray(value.to_numpy(zero_copy_only=False))
+
+
+def _in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """`function` of every item on the pool, a few ahead of the one asked for."""
+    executor = pool.pool()
+    ahead = pool.size() + 1
+    waiting = deque[Any]()
+    try:
+        for item in items:
+            waiting.append(executor.submit(function, item))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _empty(plan: ScanPlan) -> pa.Table:
+    if not plan.output_schema.names:
+        return pa.table({"": pa.nulls(0)}).select([])
+    return plan.output_schema.empty_table()
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+def _sorted_addresses(run: _Run) -> npt.NDArray[np.uint64]:
+    """The addresses of the rows of the result in their order: only keys (and the filter's columns) are read."""
+    plan = run.plan
+    table = scan_table(run.version, plan.for_keys())
+    keys = [table.column(ordering.column_name) for ordering in plan.order]
+    order = np.asarray(sort_indices(keys, plan.order))
+    stop = None if plan.limit is None else plan.offset + plan.limit
+    addresses = table.column(table.num_columns - 1).to_numpy()
+    return np.asarray(addresses[order[plan.offset : stop]])
+
+
+def _sorted_table(run: _Run) -> pa.Table:
+    return fetch_addresses(run.version, run.plan.projection, _sorted_addresses(run))
+
+
+def _sorted_tables(run: _Run) -> Iterator[pa.Table]:
+    addresses = _sorted_addresses(run)
+    step = max(run.plan.batch_rows, _SORTED_ROWS // run.plan.batch_rows * run.plan.batch_rows)
+    for start in range(0, len(addresses), step):
+        yield fetch_addresses(run.version, run.plan.projection, addresses[start : start + step])
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> Iterator[pa.RecordBatch]:
+    """Cut tables into batches; with `together`, rows of several tables may share one, so that all but the last are full."""
+    pending: list[pa.Table] = []
+    num_pending = 0
+    for table in tables:
+        if not table.num_rows:
+            continue
+        rows = _rows_per_batch(table, plan)
+        if not together:
+            yield from _split(table, rows)
+            continue
+        pending.append(table)
+        num_pending += table.num_rows
+        if num_pending < rows:
+            continue
+        joined = pa.concat_tables(pending) if len(pending) > 1 else table
+        full = num_pending // rows * rows
+        yield from _split(joined.slice(0, full), rows)
+        num_pending -= full
+        pending = [joined.slice(full)] if num_pending else []
+    if num_pending:
+        yield from _split(pa.concat_tables(pending), num_pending)
+
+
+def _rows_per_batch(table: pa.Table, plan: ScanPlan) -> int:
+    if plan.batch_size_bytes is None:
+        return plan.batch_rows
+    row_bytes = max(1, table.nbytes // table.num_rows)
+    return max(1, min(plan.batch_rows, plan.batch_size_bytes // row_bytes))
+
+
+def _split(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
+    if not table.num_columns:
+        for start in range(0, table.num_rows, rows):
+            yield _batch_without_columns(min(rows, table.num_rows - start))
+    elif all(column.num_chunks == 1 for column in table.columns):
+        yield from table.to_batches(max_chunksize=rows)
+    else:
+        for start in range(0, table.num_rows, rows):
+            yield from table.slice(start, rows).combine_chunks().to_batches()
+
+
+def _batch_without_columns(num_rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"": pa.nulls(num_rows)}).select([])

@@ -1,0 +1,283 @@
+"""Rows by position, by row id, by address: given in the order asked for, repeats included.
+
+    positions 5 0 5      prefix sums        fragment 0: ordinal 0     deletions    offsets    read_rows once   order
+    (scan order)    ->   of live rows   ->  fragment 1: ordinal 2  -> skipped   -> per      -> per fragment  -> restored
+
+Every step works on whole arrays. What does not depend on the rows (prefix sums, the columns' places in the files) is
+kept with the version, so that a take of one row costs little more than its reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import OutOfRangeError
+from lancetable.format.fragment import Fragment
+from lancetable.ops.columns import (
+    PHYSICAL_ADDRESS,
+    ROW_OFFSET,
+    ColumnLike,
+    Projection,
+    assemble,
+    project_mapping,
+    project_stored,
+)
+from lancetable.table.fragments import (
+    ROW_ADDRESS,
+    Offsets,
+    Selection,
+    deleted_offsets,
+    physical_offsets,
+    physical_rows,
+    read_columns_of,
+    rows_of,
+    select,
+    virtual_column,
+)
+from lancetable.table.row_id_lookup import row_id_index
+from lancetable.table.version import TableVersion
+
+__all__ = ["Columns", "Indices", "fetch_addresses", "take_addresses", "take_offsets", "take_row_ids", "virtual_values"]
+
+Columns: TypeAlias = "Sequence[str] | Mapping[str, str] | None"
+Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedArray | range"
+
+_MAX_KEPT_PROJECTIONS = 64
+
+
+def take_offsets(
+    version: TableVersion, indices: Indices, columns: Columns = None, *, fragment: int | None = None
+) -> pa.Table:
+    """Rows by position among the live rows, in scan order; with `fragment` (an id), among that fragment's.
+
+    Rows come in the order of `indices`, as often as they are named. A nested column keeps its place in its struct.
+    Raises OutOfRangeError for positions that are negative or beyond the end, ColumnNotFoundError, TypeError.
+    """
+    projection = _projection(version, columns)
+    wanted = _integers(indices, "row_indices")
+    rows = rows_of(version)
+    if fragment is None:
+        first, total = 0, rows.num_rows
+    else:
+        position = rows.fragments.position(fragment)
+        if position is None:
+            raise OutOfRangeError(f"version {version.version} has no fragment {fragment}")
+        first = int(rows.starts[position])
+        total = int(rows.starts[position + 1]) - first
+    if not len(wanted):
+        return projection.schema.empty_table()
+    # `wanted` is int64: what does not fit was refused when it was made.
+    low, high = (int(wanted[0]),) * 2 if len(wanted) == 1 else (int(wanted.min()), int(wanted.max()))
+    if low < 0 or high >= total:
+        raise OutOfRangeError(f"row {low if low < 0 else high} of {total}", expected=total, found=high)
+    ascending, restore = _ascending(wanted + first if first else wanted)
+    pieces = _ordinal_pieces(version, ascending)
+    return _fetch(version, projection, pieces, restore)
+
+
+def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = None) -> pa.Table:
+    """Rows by `_rowid`, in the order asked for; ids without a live row are left out.
+
+    Without stable row ids an id is an address; then one past the end of its fragment raises OutOfRangeError.
+    """
+    wanted = _integers(row_ids, "row_ids", unsigned=True)
+    if version.manifest.has_stable_row_ids:
+        addresses, found = row_id_index(version).find(wanted)
+        wanted = addresses[found]
+    return take_addresses(version, wanted, columns)
+
+
+def take_addresses(version: TableVersion, addresses: Indices, columns: Columns = None) -> pa.Table:
+    """Rows by `_rowaddr`, in the order asked for; rows that are deleted, or whose fragment is gone, are left out.
+
+    Raises OutOfRangeError for an address past the end of its fragment, ColumnNotFoundError, TypeError.
+    """
+    projection = _projection(version, columns)
+    wanted = _integers(addresses, "row_addresses", unsigned=True)
+    live = _live(version, wanted)
+    return fetch_addresses(version, projection, wanted if live is None else wanted[live])
+
+
+def fetch_addresses(version: TableVersion, projection: Projection, addresses: npt.NDArray[np.uint64]) -> pa.Table:
+    """Rows by address in the order given; every address must exist. A deleted row comes with null `_rowid`."""
+    if not len(addresses):
+        return projection.schema.empty_table()
+    ascending, restore = _ascending(addresses)
+    return _fetch(version, projection, _address_pieces(version, ascending), restore)
+
+
+# --- which rows of which fragment ------------------------------------------------------------------------------------
+
+# (position of the fragment in the manifest, the fragment, ascending distinct physical offsets)
+_Piece: TypeAlias = "tuple[int, Fragment, Offsets]"
+
+
+def _ascending(wanted: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Offsets | None]:
+    """(distinct values ascending, where each wanted one is among them); None when they are that already."""
+    if len(wanted) == 1 or bool((wanted[1:] > wanted[:-1]).all()):
+        return wanted, None
+    distinct, restore = np.unique(wanted, return_inverse=True)
+    return distinct, restore.reshape(-1)
+
+
+def _ordinal_pieces(version: TableVersion, ascending: Offsets) -> Iterator[_Piece]:
+    rows = rows_of(version)
+    starts = rows.starts
+    first = int(np.searchsorted(starts, ascending[0], side="right")) - 1
+    if ascending[-1] < starts[first + 1]:
+        fragment = rows.fragments[first]
+        ordinals = ascending - starts[first] if first else ascending
+        yield first, fragment, physical_offsets(version, fragment, ordinals)
+        return
+    positions = np.searchsorted(starts, ascending, side="right") - 1
+    for position, begin, end in _groups(positions):
+        fragment = rows.fragments[position]
+        yield position, fragment, physical_offsets(version, fragment, ascending[begin:end] - starts[position])
+
+
+def _address_pieces(version: TableVersion, ascending: npt.NDArray[np.uint64]) -> Iterator[_Piece]:
+    rows = rows_of(version)
+    ids = (ascending >> np.uint64(32)).astype(np.int64)
+    offsets = (ascending & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+    for fragment_id, begin, end in _groups(ids):
+        position = rows.fragments.position(fragment_id)
+        assert position is not None
+        yield position, rows.fragments[position], offsets[begin:end]
+
+
+def _groups(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
+    """(key, begin, end) of every run of equal keys."""
+    edges = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
+    for begin, end in zip(edges, edges[1:]):
+        yield int(keys[begin]), begin, end
+
+
+def _live(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_] | None:
+    """Which addresses have a live row, None for all. Raises OutOfRangeError past the end of a fragment."""
+    rows = rows_of(version)
+    ids = (addresses >> np.uint64(32)).astype(np.int64)
+    offsets = (addresses & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+    live = np.ones(len(addresses), dtype=np.bool_)
+    for fragment_id in np.unique(ids).tolist():
+        here = ids == fragment_id
+        position = rows.fragments.position(fragment_id)
+        if position is None:
+            live[here] = False
+            continue
+        fragment = rows.fragments[position]
+        total = physical_rows(version, fragment)
+        if int(offsets[here].max()) >= total:
+            raise OutOfRangeError(f"row {int(offsets[here].max())} of fragment {fragment_id}, which has {total}")
+        deleted = deleted_offsets(version, fragment)
+        if deleted is not None:
+            live[here] = ~np.isin(offsets[here], deleted)
+    return None if live.all() else live
+
+
+# --- reading them ----------------------------------------------------------------------------------------------------
+
+
+def _fetch(
+    version: TableVersion, projection: Projection, pieces: Iterator[_Piece], restore: Offsets | None
+) -> pa.Table:
+    tables = []
+    for position, fragment, offsets in pieces:
+        selection = select(version, fragment, _as_range(offsets), keep_deleted=True)
+        arrays = read_columns_of(version, fragment, projection.columns, selection)
+        virtual: dict[str, ColumnLike] = {}
+        if projection.virtual:
+            start = int(rows_of(version).starts[position])
+            virtual = {
+                name: virtual_values(version, fragment, start, selection, name) for name in projection.virtual
+            }
+        tables.append(assemble(projection, arrays, virtual, selection.num_rows))
+    if not projection.schema.names:
+        num_rows = sum(table.num_rows for table in tables) if restore is None else len(restore)
+        return assemble(projection, [], {}, num_rows)
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    if restore is None:
+        return table
+    # One chunk per column first: taking from many would search the chunk of every row.
+    return table.combine_chunks().take(pa.array(restore))
+
+
+def _as_range(offsets: Offsets) -> range | Offsets:
+    """Rows that lie side by side as a range, which is read without gathering."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    return range(first, last + 1) if last - first + 1 == len(offsets) else offsets
+
+
+def virtual_values(version: TableVersion, fragment: Fragment, start: int, selection: Selection, name: str) -> pa.Array:
+    """A virtual column of a selection, uint64. `start` is the position in scan order of the fragment's first live row.
+
+    Deleted rows have neither a row id nor a position: they are null there.
+    """
+    if name == ROW_OFFSET:
+        offsets = selection.offsets()
+        deleted = deleted_offsets(version, fragment)
+        if deleted is not None:
+            offsets = offsets - np.searchsorted(deleted, offsets.astype(np.uint32))
+        return pa.array((offsets + start).astype(np.uint64), mask=selection.dead)
+    if name == PHYSICAL_ADDRESS:
+        alive = Selection(selection.fetch, selection.whole, selection.num_rows, selection.keep)
+        return virtual_column(version, fragment, ROW_ADDRESS, alive)
+    return virtual_column(version, fragment, name, selection)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _projection(version: TableVersion, columns: Columns) -> Projection:
+    kept = rows_of(version).scratch
+    if isinstance(columns, Mapping):
+        key: Any = ("expressions", *columns.items())
+    elif columns is None:
+        key = None
+    elif isinstance(columns, str) or not isinstance(columns, Sequence):
+        raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
+    else:
+        key = tuple(columns)
+    found = kept.get(key)
+    if isinstance(found, Projection):
+        return found
+    if isinstance(columns, Mapping):
+        made = project_mapping(version.schema, columns)
+    else:
+        made = project_stored(version.schema, columns)
+    if len(kept) >= _MAX_KEPT_PROJECTIONS:
+        kept.clear()
+    kept[key] = made
+    return made
+
+
+def _integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:
+    """A 1-d array of int64 (or uint64). Raises TypeError for anything but integers, OutOfRangeError for large ones."""
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        if values.null_count:
+            raise TypeError(f"{name} must not hold nulls")
+        values = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
+    try:
+        array = np.asarray(values)
+    except OverflowError:
+        raise OutOfRangeError(f"{name} do not fit 64 bits") from None
+    if array.ndim != 1:
+        raise TypeError(f"{name} must be one-dimensional")
+    kind = array.dtype.kind
+    target = np.uint64 if unsigned else np.int64
+    if kind not in "iub":
+        if not len(array):
+            return np.zeros(0, dtype=target)
+        if kind == "O" and all(isinstance(value, (int, np.integer)) for value in array):
+            raise OutOfRangeError(f"{name} do not fit 64 bits")
+        raise TypeError(f"{name} must be integers, not {type(values[0]).__name__}")
+    if unsigned:
+        if kind == "i" and len(array) and int(array.min()) < 0:
+            raise OutOfRangeError(f"{name} must not be negative, got {int(array.min())}")
+    elif kind == "u" and len(array) and int(array.max()) > np.iinfo(np.int64).max:
+        raise OutOfRangeError(f"{name} do not fit 63 bits")
+    return array.astype(target, copy=False)

@@ -1,0 +1,373 @@
+"""Writing rows: the data files of new fragments, and the three commits that use them (create, append, overwrite).
+
+    batches ─ conform (order, storage types, required columns) ─► table.data_files ─► fragments ─► commit.loop
+              └──────────────── also without the commit: write_fragments, for writers elsewhere ────────┘
+
+A write that fails leaves nothing visible and removes its files. The exception is an unknown outcome: the commit may
+still appear, so its files stay.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lancetable.commit.loop import (
+    DEFAULT_MAX_RETRIES,
+    DEFAULT_TIMEOUT_SECONDS,
+    commit_transaction,
+    create_table,
+)
+from lancetable.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    LanceError,
+    SchemaMismatchError,
+    UnsupportedFeatureError,
+)
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.fragment import Fragment
+from lancetable.format.paths import ManifestNaming, data_path
+from lancetable.format.schema import Field, Schema
+from lancetable.format.transaction import Transaction
+from lancetable.format.version import DEFAULT_VERSION, FileVersion
+from lancetable.handlers.choose import choose_handler
+from lancetable.store.base import ObjectStore
+from lancetable.store.open import open_store
+from lancetable.table.cache import TableCache
+from lancetable.table.data_files import WriteLimits, WriteProgress, remove_quietly, write_data_files
+from lancetable.table.version import TableVersion
+
+__all__ = [
+    "WriteMode",
+    "WriteOptions",
+    "append",
+    "create",
+    "discard_fragments",
+    "overwrite",
+    "write_fragments",
+]
+
+WriteMode = Literal["create", "append", "overwrite"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How to write and commit. `file_version` None keeps the table's format, or takes the default for a new table."""
+
+    limits: WriteLimits = field(default_factory=WriteLimits)
+    file_version: FileVersion | None = None
+    progress: WriteProgress | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)  # of the transaction
+    v2_manifest_paths: bool = True
+    max_retries: int = DEFAULT_MAX_RETRIES
+    timeout_s: float = DEFAULT_TIMEOUT_SECONDS
+
+
+def create(
+    uri: str | os.PathLike[str],
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    options: WriteOptions | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    commit_lock: Any = None,
+    cache: TableCache | None = None,
+    config: Mapping[str, str] | None = None,
+) -> TableVersion:
+    """Make a new table of `batches` and return its version 1.
+
+    Raises AlreadyExistsError if there is a table, before anything is read or written; InvalidSchemaError and
+    UnsupportedFeatureError for a schema that cannot be stored; SchemaMismatchError for nulls in a required column.
+    """
+    options = options or WriteOptions()
+    store, base = open_store(uri, storage_options)
+    text = os.fspath(uri)
+    handler = choose_handler(store, text, commit_lock, storage_options)
+    if handler.latest(store, base) is not None:
+        raise AlreadyExistsError(f"Dataset already exists: {text}", path=text)
+    file_version = options.file_version or DEFAULT_VERSION
+    stored = Schema.from_arrow(schema)
+    fragments = _write(store, base, text, stored, batches, options, file_version)
+    operation = tx.Overwrite(tuple(fragments), stored)
+    with _discarding(store, base, fragments):
+        return create_table(
+            store,
+            base,
+            text,
+            handler,
+            Transaction.create(0, operation, properties=options.properties),
+            file_version=file_version,
+            cache=TableCache() if cache is None else cache,
+            storage_options=storage_options,
+            naming=ManifestNaming.V2 if options.v2_manifest_paths else ManifestNaming.V1,
+            config=config,
+        )
+
+
+def append(
+    version: TableVersion,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    options: WriteOptions | None = None,
+) -> TableVersion:
+    """Add rows and return the version that holds them.
+
+    Columns may stand in any order; nullable ones, also inside structs, may be missing and read as null. Raises
+    SchemaMismatchError ("Append with different schema ...") for other columns or types and for nulls in a required
+    column.
+    """
+    options = options or WriteOptions()
+    transaction = write_fragments(version, schema, batches, options, mode="append", sync=False)
+    return _commit(version, transaction, options)
+
+
+def overwrite(
+    version: TableVersion,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    options: WriteOptions | None = None,
+) -> TableVersion:
+    """Replace rows and schema and return the new version; older ones stay readable.
+
+    Fields are numbered anew, indices are dropped, config and table metadata stay. `options.file_version` changes the
+    table's data format.
+    """
+    options = options or WriteOptions()
+    transaction = write_fragments(version, schema, batches, options, mode="overwrite", sync=False)
+    return _commit(version, transaction, options)
+
+
+def write_fragments(
+    target: TableVersion | str | os.PathLike[str],
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    options: WriteOptions | None = None,
+    *,
+    mode: WriteMode = "append",
+    storage_options: Mapping[str, str] | None = None,
+    sync: bool = True,
+) -> Transaction:
+    """Write data files without committing them, and return the transaction that makes them visible.
+
+    That is an Append for mode "append" on a version, else an Overwrite; its fragments have id 0. `target` is the
+    version to build on, or the address of a table to be. The files are durable on return unless `sync` is False.
+    Raises as `append` and `overwrite` do.
+    """
+    options = options or WriteOptions()
+    operation: tx.Append | tx.Overwrite
+    if not isinstance(target, TableVersion):
+        store, base = open_store(target, storage_options)
+        stored = Schema.from_arrow(schema)
+        version = options.file_version or DEFAULT_VERSION
+        fragments = _write(store, base, os.fspath(target), stored, batches, options, version)
+        operation, read_version = tx.Overwrite(tuple(fragments), stored), 0
+    else:
+        read_version = target.version
+        store, base = target.store, target.base
+        table_format = _check_target(target)
+        file_version = options.file_version or table_format
+        if mode == "append":
+            if file_version.is_legacy != table_format.is_legacy:
+                raise SchemaMismatchError(
+                    f"data files of version {file_version} cannot be mixed with those of a table in {table_format}"
+                )
+            stored = _conforming(Schema.from_arrow(schema), target.schema)
+        else:
+            stored = Schema.from_arrow(schema)
+        fragments = _write(store, base, target.uri, stored, batches, options, file_version)
+        operation = tx.Append(tuple(fragments)) if mode == "append" else tx.Overwrite(tuple(fragments), stored)
+    if sync:
+        store.sync(base)
+    return Transaction.create(read_version, operation, properties=options.properties)
+
+
+def discard_fragments(
+    uri: str | os.PathLike[str], names: Iterable[str], *, storage_options: Mapping[str, str] | None = None
+) -> None:
+    """Remove data files, given by their names below `data`, that were written and will not be committed."""
+    store, base = open_store(uri, storage_options)
+    store.delete([data_path(base, name) for name in names])
+
+
+def _check_target(version: TableVersion) -> FileVersion:
+    """The data format of a table that can be appended to. Raises UnsupportedFeatureError before anything is written."""
+    manifest = version.manifest
+    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+    if manifest.has_stable_row_ids:
+        raise UnsupportedFeatureError(
+            f"{version.uri} has stable row ids, which new rows would need; assigning them is not supported yet",
+            feature="assigning stable row ids",
+        )
+    return manifest.file_version
+
+
+def _commit(version: TableVersion, transaction: Transaction, options: WriteOptions) -> TableVersion:
+    operation = transaction.operation
+    assert isinstance(operation, tx.Append | tx.Overwrite)
+    with _discarding(version.store, version.base, operation.fragments):
+        return commit_transaction(
+            version,
+            transaction,
+            max_retries=options.max_retries,
+            timeout_s=options.timeout_s,
+            file_version=options.file_version if isinstance(operation, tx.Overwrite) else None,
+        )
+
+
+@contextmanager
+def _discarding(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> Iterator[None]:
+    """Removes data files if the block surely did not commit them."""
+    try:
+        yield
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        # Other exceptions, such as an interrupt, may have come after the commit was published.
+        remove_quietly(store, base, fragments)
+        raise
+
+
+def _write(
+    store: ObjectStore,
+    base: str,
+    uri: str,
+    schema: Schema,
+    batches: Iterable[pa.RecordBatch],
+    options: WriteOptions,
+    file_version: FileVersion,
+) -> list[Fragment]:
+    if file_version is not FileVersion.V2_0:
+        raise UnsupportedFeatureError(
+            f"writing data files of version {file_version} is not supported yet: {uri}",
+            feature=f"writing data files of version {file_version}",
+        )
+    for each in schema.walk():
+        if each.is_json:
+            raise UnsupportedFeatureError(f"writing JSON columns is not supported yet: {each.name!r}", feature="JSON")
+    return write_data_files(
+        store, base, schema, _conform(batches, schema), options.limits, file_version, options.progress
+    )
+
+
+# --- does the schema of appended data fit? ---------------------------------------------------------------------------
+
+
+def _conforming(incoming: Schema, table: Schema) -> Schema:
+    """The part of the table's schema that `incoming` brings, in the table's order and with its ids."""
+    present: list[int] = []
+    complaint = _compare(incoming.fields, table.fields, "", present)
+    if complaint is None and not present and table.fields:
+        complaint = f"fields did not match, missing=[{', '.join(table.names)}], unexpected=[]"
+    if complaint is not None:
+        raise SchemaMismatchError(f"Append with different schema: {complaint}")
+    return table.project_ids(present)
+
+
+def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str, present: list[int]) -> str | None:
+    """What is wrong with one level of fields, None if nothing is; the ids of fields found whole go to `present`."""
+    names = {each.name: each for each in incoming}
+    unexpected = [prefix + name for name in names if name not in {each.name for each in table}]
+    missing = [prefix + each.name for each in table if each.name not in names and not each.nullable]
+    if unexpected or missing:
+        return f"fields did not match, missing=[{', '.join(missing)}], unexpected=[{', '.join(unexpected)}]"
+    for expected in table:
+        found = names.get(expected.name)
+        if found is None:
+            continue
+        path = prefix + expected.name
+        if found.logical_type != expected.logical_type:
+            return f"`{path}` should have type {expected.logical_type} but type was {found.logical_type}"
+        if expected.is_struct and not expected.is_packed and expected.children:
+            complaint = _compare(found.children, expected.children, f"{path}.", present)
+        else:
+            present.append(expected.id)
+            complaint = _compare(found.children, expected.children, f"{path}.", [])
+        if complaint is not None:
+            return f"`{path}` had mismatched children: {complaint}"
+    return None
+
+
+# --- batches as the file writer wants them ---------------------------------------------------------------------------
+
+
+def _conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
+    """Each batch with the columns of `schema` in its order, as storage types, required columns checked."""
+    target = schema.to_storage_arrow()
+    required = [each for each in schema.fields if _has_required(each)]
+    for batch in batches:
+        names = batch.schema.names
+        if names == schema.names and all(
+            found.type.equals(wanted.type) for found, wanted in zip(batch.schema, target, strict=True)
+        ):
+            columns = batch.columns
+        else:
+            columns = [_convert(_column(batch, names, each), each, each.name) for each in schema.fields]
+        for each in required:
+            _check_required(columns[schema.fields.index(each)], each, each.name)
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _column(batch: pa.RecordBatch, names: list[str], each: Field) -> pa.Array:
+    if names.count(each.name) != 1:
+        raise SchemaMismatchError(f"a batch has {names.count(each.name)} columns {each.name!r}; its schema promised 1")
+    return batch.column(each.name)
+
+
+def _convert(array: pa.Array, each: Field, path: str) -> pa.Array:
+    """`array` as the storage type of `each`; children of structs are matched by name."""
+    target = each.data_type
+    if array.type.equals(target):
+        return array
+    if isinstance(array.type, pa.BaseExtensionType):
+        return _convert(array.storage, each, path)
+    if each.is_struct and pa.types.is_struct(array.type):
+        children = []
+        for child in each.children:
+            position = array.type.get_field_index(child.name)
+            if position < 0:
+                raise SchemaMismatchError(f"a batch lacks `{path}.{child.name}`, which its schema promised")
+            children.append(_convert(array.field(position), child, f"{path}.{child.name}"))
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    if each.is_list and each.children and _is_list(array.type):
+        # Offsets and a mask go together only for an array that starts at the beginning of its buffers.
+        whole = pa.concat_arrays([array]) if array.offset else array
+        values = _convert(whole.values, each.children[0], f"{path}.{each.children[0].name}")
+        mask = whole.is_null() if whole.null_count else None
+        kind = pa.LargeListArray if pa.types.is_large_list(target) else pa.ListArray
+        return kind.from_arrays(whole.offsets, values, type=target, mask=mask)
+    try:
+        return array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatchError(f"`{path}` of type {array.type} cannot be stored as {target}: {error}") from error
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
+
+
+def _has_required(each: Field) -> bool:
+    return any(not child.nullable for child in each.walk())
+
+
+def _check_required(array: pa.Array, each: Field, path: str) -> None:
+    """Raises SchemaMismatchError for a null where the schema allows none. Children of a null parent do not count."""
+    if not each.nullable and array.null_count:
+        raise SchemaMismatchError(
+            f"The field `{path}` contained null values even though the field is marked non-null in the schema"
+        )
+    if not each.children or not any(_has_required(child) for child in each.children):
+        return
+    if each.is_struct:
+        valid = array.is_valid() if array.null_count else None
+        for position, child in enumerate(each.children):
+            values = array.field(position)
+            _check_required(values if valid is None else values.filter(valid), child, f"{path}.{child.name}")
+    elif _is_list(array.type):
+        _check_required(array.flatten(), each.children[0], f"{path}.{each.children[0].name}")

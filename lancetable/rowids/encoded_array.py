@@ -1,0 +1,66 @@
+"""EncodedU64Array: 64-bit values as 16- or 32-bit offsets from a base, or plain.    base 1000 + [0 7 3]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from lancetable.errors import CorruptFileError
+from lancetable.format.row_address import U64Array
+from lancetable.proto import rowids_pb2
+
+__all__ = ["decode", "encode", "offset_bytes"]
+
+_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
+    "u16_array": np.dtype("<u2"),
+    "u32_array": np.dtype("<u4"),
+    "u64_array": np.dtype("<u8"),
+}
+MAX_U64: Final = 2**64 - 1
+
+
+def decode(message: rowids_pb2.EncodedU64Array, path: str | None = None) -> U64Array:
+    """(n,) values. Raises CorruptFileError for an unknown form, broken length, or values beyond 64 bits."""
+    arm = message.WhichOneof("array")
+    if arm is None:
+        raise CorruptFileError("an encoded array without a known form", path=path, expected=sorted(_DTYPES))
+    dtype = _DTYPES[arm]
+    data = message.u64_array.values if arm == "u64_array" else getattr(message, arm).offsets
+    if len(data) % dtype.itemsize:
+        raise CorruptFileError(
+            f"{len(data)} bytes are no whole number of {dtype.itemsize}-byte values", path=path, found=len(data)
+        )
+    values: U64Array = np.frombuffer(data, dtype).astype(np.uint64)
+    if arm == "u64_array" or not len(values):
+        return values
+    base = getattr(message, arm).base
+    if base > MAX_U64 - int(values.max()):
+        raise CorruptFileError(f"values beyond 64 bits from base {base}", path=path, expected=MAX_U64, found=base)
+    values += np.uint64(base)
+    return values
+
+
+def encode(values: U64Array) -> rowids_pb2.EncodedU64Array:
+    """(n,) values -> the narrowest form that holds their spread, with the smallest value as base."""
+    message = rowids_pb2.EncodedU64Array()
+    width = offset_bytes(values)
+    if width == 8:
+        message.u64_array.values = values.astype("<u8").tobytes()
+        return message
+    base = values.min()
+    narrow = message.u16_array if width == 2 else message.u32_array
+    narrow.base = int(base)
+    narrow.offsets = (values - base).astype(f"<u{width}").tobytes()
+    return message
+
+
+def offset_bytes(values: U64Array) -> int:
+    """Bytes per value of the narrowest form; an empty array takes the plain one."""
+    if not len(values):
+        return 8
+    spread = int(values.max()) - int(values.min())
+    if spread <= 0xFFFF:
+        return 2
+    return 4 if spread <= 0xFFFF_FFFF else 8

@@ -1,0 +1,151 @@
+"""Row versions: in which version each row of a fragment was made, or last changed, as runs of equal versions.
+
+    rows     0 1 2 3 4 5 6        runs   (5 rows, version 1) (2 rows, version 4)
+    version  1 1 1 1 1 4 4
+
+On disk a run's length is the number of values in a segment, whose values themselves mean nothing: after a compaction
+they are whatever was left of older offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from lancetable.errors import CorruptFileError
+from lancetable.format.row_address import U64Array
+from lancetable.proto import rowids_pb2
+from lancetable.rowids import segment as segments_module
+from lancetable.rowids.sequence import check_length
+
+__all__ = ["FIRST_VERSION", "RowVersionSequence"]
+
+FIRST_VERSION: Final = 1  # what rows without a sequence count as
+
+
+@dataclass(frozen=True, slots=True)
+class RowVersionSequence:
+    """One version per physical row, as (length, version) runs. Source: protos/rowids.proto."""
+
+    runs: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes | memoryview, num_rows: int | None = None, path: str | None = None
+    ) -> RowVersionSequence:
+        """Parse a sequence, which must be as long as its fragment has physical rows, if that is known.
+
+        Raises CorruptFileError, naming `path`, for bytes that break the format or another length.
+        """
+        try:
+            message = rowids_pb2.RowDatasetVersionSequence.FromString(bytes(data))
+        except DecodeError as error:
+            raise CorruptFileError(f"malformed row version sequence: {path or 'no path'}", path=path) from error
+        sequence = cls(
+            _merged((segments_module.from_proto(run.span, path).num_values, run.version) for run in message.runs)
+        )
+        check_length(sequence.num_rows, num_rows, path)
+        return sequence
+
+    def to_bytes(self) -> bytes:
+        message = rowids_pb2.RowDatasetVersionSequence()
+        start = 0
+        for length, version in self.runs:
+            run = message.runs.add(version=version)
+            run.span.range.start = start
+            run.span.range.end = start + length
+            start += length
+        return message.SerializeToString()
+
+    @classmethod
+    def uniform(cls, num_rows: int, version: int) -> RowVersionSequence:
+        """The same version for every row."""
+        return cls(((num_rows, version),) if num_rows else ())
+
+    @classmethod
+    def from_values(cls, versions: npt.NDArray[Any]) -> RowVersionSequence:
+        """(n,) versions, one per row."""
+        values = np.asarray(versions, dtype=np.uint64)
+        if not len(values):
+            return cls()
+        starts = np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1])
+        lengths = np.diff(np.append(starts, len(values)))
+        return cls(tuple(zip(lengths.tolist(), values[starts].tolist(), strict=True)))
+
+    def values(self) -> U64Array:
+        """(n,) versions, one per row."""
+        if not self.runs:
+            return np.zeros(0, np.uint64)
+        lengths, versions = zip(*self.runs, strict=True)
+        return np.repeat(np.array(versions, np.uint64), np.array(lengths, np.int64))
+
+    @property
+    def num_rows(self) -> int:
+        return sum([length for length, _ in self.runs])
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def slice(self, start: int, end: int) -> RowVersionSequence:
+        """The versions of the rows start .. end - 1."""
+        taken = []
+        position = 0
+        for length, version in self.runs:
+            low, high = max(start, position), min(end, position + length)
+            if low < high:
+                taken.append((high - low, version))
+            position += length
+        return RowVersionSequence(tuple(taken))
+
+    def mask(self, deleted_offsets: npt.NDArray[Any]) -> RowVersionSequence:
+        """Without the rows at these (distinct) offsets."""
+        if not len(deleted_offsets):
+            return self
+        ends = np.cumsum([length for length, _ in self.runs])
+        run_of_deleted = np.searchsorted(ends, np.asarray(deleted_offsets).astype(np.int64), side="right")
+        lost = np.bincount(run_of_deleted, minlength=len(self.runs)).tolist()
+        return RowVersionSequence(
+            _merged((length - gone, version) for (length, version), gone in zip(self.runs, lost, strict=True))
+        )
+
+    def with_version(self, offsets: npt.NDArray[Any], version: int) -> RowVersionSequence:
+        """With the rows at these offsets set to `version`."""
+        values = self.values()
+        values[np.asarray(offsets).astype(np.int64)] = version
+        return RowVersionSequence.from_values(values)
+
+    def select(self, offsets: npt.NDArray[Any]) -> RowVersionSequence:
+        """The versions of the rows at these offsets, in their order."""
+        return RowVersionSequence.from_values(self.values()[np.asarray(offsets).astype(np.int64)])
+
+    def extend(self, other: RowVersionSequence) -> RowVersionSequence:
+        """These versions, then the other's."""
+        return RowVersionSequence(_merged((*self.runs, *other.runs)))
+
+    @classmethod
+    def concat(cls, sequences: Iterable[RowVersionSequence]) -> RowVersionSequence:
+        """All versions one after the other."""
+        return cls(_merged(run for sequence in sequences for run in sequence.runs))
+
+    def rechunk(self, sizes: Sequence[int]) -> list[RowVersionSequence]:
+        """Cut into consecutive sequences of these sizes. Raises ValueError if they do not add up to the length."""
+        if sum(sizes) != self.num_rows or any(size < 0 for size in sizes):
+            raise ValueError(f"sizes add up to {sum(sizes)}, but there are {self.num_rows} rows")
+        return [self.slice(start, end) for start, end in pairwise(np.cumsum([0, *sizes]).tolist())]
+
+
+def _merged(runs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Without empty runs, and with neighbours of one version joined."""
+    merged: list[tuple[int, int]] = []
+    for length, version in runs:
+        if merged and merged[-1][1] == version:
+            merged[-1] = (merged[-1][0] + length, version)
+        elif length:
+            merged.append((length, version))
+    return tuple(merged)

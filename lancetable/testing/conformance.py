@@ -1,0 +1,652 @@
+"""What every store and every commit handler must do, as classes to subclass in a test module.
+
+    class TestMyStore(StoreSuite):
+        @pytest.fixture
+        def place(self, tmp_path):
+            return MyStore(), str(tmp_path)          # the store, and an empty place in it
+
+A store passes each check, or says in its capabilities that it cannot create exclusively, and then must refuse to.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
+from lancetable.format.paths import DETACHED_BIT, ManifestNaming, hint_path, manifest_path
+from lancetable.handlers.base import CommitHandler
+from lancetable.store.base import ByteRange, Durability, ObjectStore, PutOutcome
+
+__all__ = ["HandlerSuite", "Place", "StoreSuite"]
+
+Place = tuple[ObjectStore, str]
+
+_DATA = bytes(range(256)) * 40
+
+
+class StoreSuite:
+    """The contract of ObjectStore. Subclasses override the fixture `place`."""
+
+    many_names = 1003  # more than one page of any cloud listing
+    race_keys = 25
+
+    @pytest.fixture
+    def place(self) -> Place:
+        """A store and an empty place in it."""
+        raise NotImplementedError
+
+    # ---- reading
+
+    @pytest.mark.parametrize(
+        ("start", "end"), [(0, 10), (0, len(_DATA)), (5, 6), (4000, 9000), (len(_DATA) - 1, len(_DATA))]
+    )
+    def test_read_gives_exactly_the_range(self, place: Place, start: int, end: int) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        assert store.read(f"{base}/x", start, end) == _DATA[start:end]
+
+    @pytest.mark.parametrize("at", [0, 5, len(_DATA), len(_DATA) + 5])
+    def test_an_empty_range_needs_no_object(self, place: Place, at: int) -> None:
+        store, base = place
+        assert store.read(f"{base}/absent", at, at) == b""
+        assert store.read_many(f"{base}/absent", [ByteRange(at, at)]) == [b""]
+
+    @pytest.mark.parametrize(
+        ("start", "end", "found"),
+        [(0, len(_DATA) + 1, len(_DATA)), (len(_DATA) - 4, len(_DATA) + 4, 4), (len(_DATA), len(_DATA) + 1, 0)]
+        + [(len(_DATA) + 10, len(_DATA) + 20, 0), (0, 1 << 62, len(_DATA)), (1 << 61, 1 << 62, 0)],
+    )
+    def test_a_range_past_the_end_says_what_was_found(self, place: Place, start: int, end: int, found: int) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        with pytest.raises(CorruptFileError) as caught:
+            store.read(f"{base}/x", start, end)
+        facts = caught.value
+        assert (facts.path, facts.offset, facts.expected, facts.found) == (f"{base}/x", start, end - start, found)
+        with pytest.raises(CorruptFileError):
+            store.read_many(f"{base}/x", [ByteRange(0, 1), ByteRange(start, end)])
+
+    @pytest.mark.parametrize(("start", "end"), [(-1, 5), (-4, -1), (5, 4), (-5, -5)])
+    def test_a_range_that_cannot_be_is_refused(self, place: Place, start: int, end: int) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        with pytest.raises(CorruptFileError):
+            store.read(f"{base}/x", start, end)
+        with pytest.raises(CorruptFileError):
+            store.read_many(f"{base}/x", [ByteRange(0, 1), ByteRange(start, end)])
+
+    def test_reads_are_read_only(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        views = [store.read(f"{base}/x", 0, 9), store.read_all(f"{base}/x"), store.read_tail(f"{base}/x", None, 9)[0]]
+        views += store.read_many(f"{base}/x", [ByteRange(0, 9), ByteRange(10, 20)])
+        assert all(view.readonly and view.format == "B" and view.contiguous for view in views)
+
+    def test_read_many_keeps_the_callers_order(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        ranges = [ByteRange(*r) for r in [(9000, 9010), (0, 4), (0, 4), (2, 9005), (7, 7), (5000, 5001), (3, 6)]]
+        assert store.read_many(f"{base}/x", ranges) == [_DATA[start:end] for start, end in ranges]
+        assert store.read_many(f"{base}/x", []) == []
+
+    def test_read_many_of_distant_ranges_in_a_large_object(self, place: Place) -> None:
+        store, base = place
+        data = _DATA * 1000
+        store.put(f"{base}/large", data)
+        ranges = [ByteRange(0, 10), ByteRange(9_500_000, 9_500_100), ByteRange(100, 9_000_000)]
+        assert store.read_many(f"{base}/large", ranges) == [data[start:end] for start, end in ranges]
+        assert store.read_all(f"{base}/large") == data
+        assert store.read_tail(f"{base}/large", None, 100_000) == (data[-100_000:], len(data))
+
+    def test_read_all_with_and_without_a_size(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        assert store.read_all(f"{base}/x") == _DATA
+        assert store.read_all(f"{base}/x", len(_DATA)) == _DATA
+
+    def test_read_all_of_an_object_shorter_than_said(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        with pytest.raises(CorruptFileError):
+            store.read_all(f"{base}/x", len(_DATA) + 1)
+
+    @pytest.mark.parametrize("length", [0, 1, 100, len(_DATA), len(_DATA) + 1, 1 << 40])
+    @pytest.mark.parametrize("known", [True, False])
+    def test_read_tail(self, place: Place, length: int, known: bool) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        tail, size = store.read_tail(f"{base}/x", len(_DATA) if known else None, length)
+        assert (bytes(tail), size) == (_DATA[max(len(_DATA) - length, 0) :], len(_DATA))
+
+    def test_read_tail_of_an_object_shorter_than_said(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        with pytest.raises(CorruptFileError):
+            store.read_tail(f"{base}/x", len(_DATA) + 7, 100)
+
+    def test_an_object_without_bytes(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/nothing", b"")
+        assert store.size(f"{base}/nothing") == 0
+        assert store.read_all(f"{base}/nothing") == b""
+        assert store.read_all(f"{base}/nothing", 0) == b""
+        assert store.read_tail(f"{base}/nothing", None, 64) == (b"", 0)
+        with pytest.raises(CorruptFileError):
+            store.read(f"{base}/nothing", 0, 1)
+
+    def test_a_missing_object(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/dir/x", b"1")
+        for path in (f"{base}/absent", f"{base}/no/dir/absent", f"{base}/dir", f"{base}/dir/x/below"):
+            for call in (
+                lambda path=path: store.read(path, 0, 1),
+                lambda path=path: store.read_many(path, [ByteRange(0, 1)]),
+                lambda path=path: store.read_all(path),
+                lambda path=path: store.read_tail(path, None, 1),
+                lambda path=path: store.size(path),
+            ):
+                with pytest.raises(NotFoundError) as caught:
+                    call()
+                assert caught.value.path == path
+            assert store.find(path) is None
+
+    def test_a_slice_outlives_its_object(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        view = store.read(f"{base}/x", 100, 200)
+        store.delete([f"{base}/x"])
+        store.put(f"{base}/x", b"other" * 1000)
+        assert view == _DATA[100:200]
+        assert store.read(f"{base}/x", 0, 5) == b"other"
+
+    # ---- writing
+
+    def test_put_replaces_the_whole_object(self, place: Place) -> None:
+        store, base = place
+        for data in (b"first, and longer", b"second", b"third of all"):
+            store.put(f"{base}/x", data)
+            assert store.read_all(f"{base}/x") == data
+            assert store.read(f"{base}/x", 0, len(data)) == data
+            assert store.size(f"{base}/x") == len(data)
+
+    @pytest.mark.parametrize("durability", list(Durability))
+    def test_put_of_every_durability(self, place: Place, durability: Durability) -> None:
+        store, base = place
+        for data in (b"one", b"three"):
+            store.put(f"{base}/deep/er/x", data, durability=durability)
+            assert store.read_all(f"{base}/deep/er/x") == data
+        store.sync(base)
+        store.sync()
+        assert [meta.name for meta in store.list_recursive(base)] == ["deep/er/x"]
+
+    @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+    def test_put_takes_any_bytes(self, place: Place, kind: type) -> None:
+        store, base = place
+        store.put(f"{base}/x", kind(_DATA))
+        assert store.read_all(f"{base}/x") == _DATA
+
+    def test_create_once(self, exclusive: Place) -> None:
+        store, base = exclusive
+        assert store.put_if_absent(f"{base}/_versions/1", b"one") is PutOutcome.WON
+        assert store.read_all(f"{base}/_versions/1") == b"one"
+
+    def test_create_twice(self, exclusive: Place) -> None:
+        store, base = exclusive
+        assert store.put_if_absent(f"{base}/x", b"one") is PutOutcome.WON
+        assert store.put_if_absent(f"{base}/x", b"other") is PutOutcome.LOST
+        assert store.read_all(f"{base}/x") == b"one"
+
+    def test_create_over_a_put(self, exclusive: Place) -> None:
+        store, base = exclusive
+        store.put(f"{base}/x", b"")
+        assert store.put_if_absent(f"{base}/x", b"other") is PutOutcome.LOST
+        assert store.size(f"{base}/x") == 0
+
+    def test_create_without_bytes(self, exclusive: Place) -> None:
+        store, base = exclusive
+        assert store.put_if_absent(f"{base}/x", b"") is PutOutcome.WON
+        assert store.put_if_absent(f"{base}/x", b"") is PutOutcome.LOST
+
+    def test_create_after_a_delete(self, exclusive: Place) -> None:
+        store, base = exclusive
+        store.put_if_absent(f"{base}/x", b"one")
+        store.delete([f"{base}/x"])
+        assert store.put_if_absent(f"{base}/x", b"two") is PutOutcome.WON
+        assert store.read_all(f"{base}/x") == b"two"
+
+    def test_one_thread_wins_each_key(self, exclusive: Place) -> None:
+        store, base = exclusive
+        threads = 8
+        barrier = threading.Barrier(threads)
+
+        def create(thread: int, key: int) -> PutOutcome:
+            barrier.wait()
+            return store.put_if_absent(f"{base}/{key}", b"%d wrote this" % thread)
+
+        with ThreadPoolExecutor(threads) as pool:
+            for key in range(self.race_keys):
+                outcomes = list(pool.map(create, range(threads), [key] * threads))
+                assert outcomes.count(PutOutcome.WON) == 1
+                assert outcomes.count(PutOutcome.LOST) == threads - 1
+                assert store.read_all(f"{base}/{key}") == b"%d wrote this" % outcomes.index(PutOutcome.WON)
+
+    def test_a_store_that_cannot_create_exclusively_refuses(self, place: Place) -> None:
+        store, base = place
+        if store.capabilities.conditional_create == "native":
+            pytest.skip("this one can")
+        with pytest.raises(UnsupportedFeatureError):
+            store.put_if_absent(f"{base}/x", b"one")
+        assert store.find(f"{base}/x") is None
+
+    @pytest.mark.parametrize("piece", [1, 1000, 70_000, 2_000_000])
+    def test_a_streamed_object(self, place: Place, piece: int) -> None:
+        store, base = place
+        parts = [bytes([i]) * (piece + i) for i in range(5)]
+        with store.open_writer(f"{base}/data/x") as writer:
+            for i, part in enumerate(parts):
+                assert writer.tell() == sum(map(len, parts[:i]))
+                writer.write(part)
+            assert store.find(f"{base}/data/x") is None
+        store.sync(base)
+        assert writer.tell() == sum(map(len, parts)) or writer.tell() == 0
+        assert store.read_all(f"{base}/data/x") == b"".join(parts)
+        assert [meta.name for meta in store.list_names(f"{base}/data")] == ["x"]
+
+    def test_a_streamed_object_of_mixed_pieces(self, place: Place) -> None:
+        store, base = place
+        parts: list[bytes | bytearray | memoryview] = [b"a" * 10, b"b" * 3_000_000, b"", bytearray(b"c" * 7)]
+        parts += [memoryview(b"d" * 300_000), memoryview(b"eeee").cast("I"), b"f"]
+        with store.open_writer(f"{base}/x") as writer:
+            for part in parts:
+                writer.write(part)
+                if isinstance(part, bytearray):
+                    part[:] = b"!" * len(part)  # the writer must not rely on the caller's buffer
+        want = b"a" * 10 + b"b" * 3_000_000 + b"c" * 7 + b"d" * 300_000 + b"eeeef"
+        assert store.read_all(f"{base}/x") == want
+
+    def test_a_streamed_object_without_bytes(self, place: Place) -> None:
+        store, base = place
+        with store.open_writer(f"{base}/x"):
+            pass
+        assert store.size(f"{base}/x") == 0
+
+    def test_an_aborted_writer_leaves_nothing(self, place: Place) -> None:
+        store, base = place
+        with pytest.raises(KeyError), store.open_writer(f"{base}/x") as writer:
+            writer.write(b"1" * 3_000_000)
+            raise KeyError
+        writer = store.open_writer(f"{base}/y")
+        writer.write(b"2")
+        writer.abort()
+        writer.abort()
+        with pytest.raises(ValueError):
+            writer.write(b"3")
+        writer.close()
+        assert list(store.list_recursive(base)) == []
+
+    def test_closing_twice_is_closing_once(self, place: Place) -> None:
+        store, base = place
+        writer = store.open_writer(f"{base}/x")
+        writer.write(b"1")
+        writer.close()
+        writer.close()
+        writer.abort()
+        assert store.read_all(f"{base}/x") == b"1"
+
+    # ---- listing and removing
+
+    def test_listing_what_is_not_there(self, place: Place) -> None:
+        store, base = place
+        assert store.list_names(f"{base}/absent") == []
+        assert list(store.list_recursive(f"{base}/absent")) == []
+
+    def test_a_listing_is_fresh(self, place: Place) -> None:
+        store, base = place
+        for i in range(5):
+            store.put(f"{base}/d/{i}", b"1")
+            assert [meta.name for meta in store.list_names(f"{base}/d")] == [str(j) for j in range(i + 1)]
+        store.delete([f"{base}/d/2"])
+        assert [meta.name for meta in store.list_names(f"{base}/d")] == ["0", "1", "3", "4"]
+
+    def test_a_listing_stops_at_the_prefix_and_shows_objects_only(self, place: Place) -> None:
+        store, base = place
+        for name in ("a/1", "a/sub/2", "a/sub/deep/3", "ab/4", "a.txt"):
+            store.put(f"{base}/{name}", b"1")
+        assert [meta.name for meta in store.list_names(f"{base}/a")] == ["1"]
+        assert sorted(meta.name for meta in store.list_recursive(f"{base}/a")) == ["1", "sub/2", "sub/deep/3"]
+
+    def test_order_start_and_limit(self, place: Place) -> None:
+        store, base = place
+        names = [".tmp_1", "00", "10", "2", "20.manifest", "d9", "x-y", "Z", "é"]
+        for name in names:
+            store.put(f"{base}/d/{name}", b"1")
+        want = sorted(names)
+        assert [meta.name for meta in store.list_names(f"{base}/d")] == want
+        assert [meta.name for meta in store.list_names(f"{base}/d", limit=3)] == want[:3]
+        assert [meta.name for meta in store.list_names(f"{base}/d", start_after="2")] == [n for n in want if n > "2"]
+        assert [meta.name for meta in store.list_names(f"{base}/d", "0", 2)] == [n for n in want if n > "0"][:2]
+        assert store.list_names(f"{base}/d", start_after="\U0010ffff") == []
+
+    def test_a_detailed_listing(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/d/x", b"12345")
+        (direct,) = store.list_names(f"{base}/d", detail=True)
+        (below,) = store.list_recursive(base)
+        assert (direct.name, below.name) == ("x", "d/x")
+        for meta in (direct, below):
+            assert meta.size_bytes == 5
+            assert meta.last_modified is not None
+            assert abs(datetime.now(timezone.utc) - meta.last_modified) < timedelta(minutes=5)
+
+    def test_many_names(self, place: Place) -> None:
+        store, base = place
+        names = [f"{i:05d}" for i in range(self.many_names)]
+        for name in names:
+            store.put(f"{base}/d/{name}", b"", durability=Durability.NEVER)
+        assert [meta.name for meta in store.list_names(f"{base}/d")] == names
+        store.delete([f"{base}/d/{name}" for name in names])
+        assert store.list_names(f"{base}/d") == []
+
+    @pytest.mark.parametrize(
+        "name", ["a b", "ä ö", "100%", "%2e%2e", "a+b", "a=b&c", "#1", "quote'\"", "🜁", "a,b;c", "~x", "[x]", "x" * 200]
+    )
+    def test_odd_names(self, place: Place, name: str) -> None:
+        store, base = place
+        store.put(f"{base}/{name}/{name}", b"odd")
+        assert store.read_all(f"{base}/{name}/{name}") == b"odd"
+        assert store.read(f"{base}/{name}/{name}", 1, 3) == b"dd"
+        assert store.size(f"{base}/{name}/{name}") == 3
+        assert [meta.name for meta in store.list_names(f"{base}/{name}")] == [name]
+        assert [meta.name for meta in store.list_recursive(base)] == [f"{name}/{name}"]
+        store.delete([f"{base}/{name}/{name}"])
+        assert store.find(f"{base}/{name}/{name}") is None
+
+    def test_deleting_what_is_missing_is_no_error(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/x", b"1")
+        store.delete([f"{base}/absent", f"{base}/x", f"{base}/no/dir/y"])
+        store.delete([])
+        store.delete_prefix(f"{base}/absent")
+        assert store.find(f"{base}/x") is None
+
+    def test_deleting_a_prefix(self, place: Place) -> None:
+        store, base = place
+        for name in ("t/1", "t/a/2", "t/a/b/3", "t2/4", "t.x"):
+            store.put(f"{base}/{name}", b"1")
+        store.delete_prefix(f"{base}/t")
+        assert sorted(meta.name for meta in store.list_recursive(base)) == ["t.x", "t2/4"]
+        store.put(f"{base}/t/1", b"again")
+        assert store.read_all(f"{base}/t/1") == b"again"
+
+    # ---- the object itself
+
+    def test_find_and_size_agree(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/x", b"1" * 77)
+        assert store.find(f"{base}/x") == store.size(f"{base}/x") == 77
+
+    def test_the_time_of_a_change_grows_or_is_not_told(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/d/x", b"1")
+        before = store.modified_ns(f"{base}/d")
+        store.put(f"{base}/d/y", b"1")
+        after = store.modified_ns(f"{base}/d")
+        assert (before is None and after is None) or (before or 0) <= (after or 0)
+        assert store.modified_ns(f"{base}/absent") is None
+
+    def test_threads_share_a_store(self, place: Place) -> None:
+        store, base = place
+        for i in range(20):
+            store.put(f"{base}/{i}", bytes([i]) * 5000)
+
+        def work(seed: int) -> bool:
+            return all(
+                store.read(f"{base}/{i}", seed, seed + 100) == bytes([i]) * 100
+                and store.read_many(f"{base}/{i}", [ByteRange(0, 9), ByteRange(4000, 5000)])[1] == bytes([i]) * 1000
+                for i in range(20)
+            )
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(work, range(32)))
+
+    def test_pickled_and_back(self, place: Place) -> None:
+        store, base = place
+        store.put(f"{base}/x", _DATA)
+        assert store.read(f"{base}/x", 0, 3) == _DATA[:3]
+        try:
+            twin: ObjectStore = pickle.loads(pickle.dumps(store))
+        except TypeError as error:
+            pytest.skip(f"not meant to be pickled: {error}")
+        assert (twin.scheme, twin.capabilities) == (store.scheme, store.capabilities)
+        assert twin.read(f"{base}/x", 5, 50) == _DATA[5:50]
+
+    def test_the_address_of_a_path(self, place: Place) -> None:
+        store, base = place
+        assert store.uri(f"{base}/x").endswith(f"{base}/x".lstrip("/"))
+
+    @pytest.fixture
+    def exclusive(self, place: Place) -> Place:
+        """A place whose store creates exclusively."""
+        if place[0].capabilities.conditional_create != "native":
+            pytest.skip("this store does not create exclusively")
+        return place
+
+
+class HandlerSuite:
+    """The contract of CommitHandler. Subclasses override the fixtures `place` and `handler`."""
+
+    @pytest.fixture
+    def place(self) -> Place:
+        """A store and an empty place in it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def handler(self) -> CommitHandler:
+        """The handler."""
+        raise NotImplementedError
+
+    @pytest.fixture(params=[ManifestNaming.V2, ManifestNaming.V1], ids=["V2", "V1"])
+    def naming(self, request: pytest.FixtureRequest) -> ManifestNaming:
+        """Both schemes."""
+        scheme: ManifestNaming = request.param
+        return scheme
+
+    @pytest.fixture(params=["1", "0"], ids=["hints", "no-hints"])
+    def hints(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+        """With version hints and without."""
+        monkeypatch.setenv("LANCE_USE_VERSION_HINT", request.param)
+        yield request.param == "1"
+
+    def test_no_table(self, place: Place, handler: CommitHandler, hints: bool) -> None:
+        store, base = place
+        assert handler.latest(store, base) is None
+        assert handler.locate(store, base, 1) is None
+        assert handler.history(store, base) == []
+
+    def test_versions_in_a_row(self, place: Place, handler: CommitHandler, naming: ManifestNaming, hints: bool) -> None:
+        store, base = place
+        first = None
+        for version in range(1, 13):
+            data = b"manifest %d" % version
+            assert handler.commit(store, base, version, naming, data) is PutOutcome.WON
+            latest = handler.latest(store, base)
+            assert latest is not None
+            assert (latest.version, latest.naming) == (version, naming)
+            assert latest.path == manifest_path(base, version, naming)
+            assert latest.size_bytes in (None, len(data))
+            assert store.read_all(latest.path) == data
+            first = first or latest
+            assert [found.version for found in handler.newer(store, base, first)] == list(range(2, version + 1))
+            assert handler.newer(store, base, latest) == []
+        assert [found.version for found in handler.history(store, base)] == list(range(1, 13))
+        assert [found.version for found in handler.history(store, base, after=9)] == [10, 11, 12]
+        assert handler.history(store, base, after=12) == []
+
+    def test_a_taken_version_is_lost(self, place: Place, handler: CommitHandler, naming: ManifestNaming) -> None:
+        store, base = place
+        assert handler.commit(store, base, 1, naming, b"ours") is PutOutcome.WON
+        assert handler.commit(store, base, 1, naming, b"theirs") is PutOutcome.LOST
+        assert store.read_all(manifest_path(base, 1, naming)) == b"ours"
+
+    def test_the_hint_is_exact_where_there_is_one(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming
+    ) -> None:
+        store, base = place
+        for version in (9, 10):
+            handler.commit(store, base, version, naming, b"m")
+            if store.find(hint_path(base)) is not None:
+                assert store.read_all(hint_path(base)) == json.dumps({"version": version}).replace(" ", "").encode()
+
+    @pytest.mark.parametrize("version", [1, 2, 99, 2**63 - 1])
+    def test_locating(self, place: Place, handler: CommitHandler, naming: ManifestNaming, version: int) -> None:
+        store, base = place
+        handler.commit(store, base, version, naming, b"m")
+        found = handler.locate(store, base, version)
+        assert found is not None
+        assert (found.version, found.naming, found.path) == (version, naming, manifest_path(base, version, naming))
+        assert handler.locate(store, base, version, naming) == found
+        for absent in (version - 1, version + 1, 0, -1, 2**64, 2**64 + version):
+            assert handler.locate(store, base, absent) is None
+
+    def test_detached_versions_stand_apart(self, place: Place, handler: CommitHandler, naming: ManifestNaming) -> None:
+        store, base = place
+        detached = DETACHED_BIT | 77
+        handler.commit(store, base, 1, naming, b"m")
+        assert handler.commit(store, base, detached, naming, b"d") is PutOutcome.WON
+        latest = handler.latest(store, base)
+        assert latest is not None
+        assert latest.version == 1
+        assert [found.version for found in handler.history(store, base)] == [1]
+        found = handler.locate(store, base, detached)
+        assert found is not None
+        assert found.version == detached
+        assert store.read_all(found.path) == b"d"
+
+    def test_stray_names_are_ignored(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming, hints: bool
+    ) -> None:
+        store, base = place
+        handler.commit(store, base, 3, naming, b"m")
+        stray = [".probe-x", ".tmp_4.manifest_5c1f", "4.manifest#1", "4.manifest-5c1f", "x.manifest", "+4.manifest"]
+        stray += [
+            " 4.manifest",
+            "4.manifest ",
+            "4",
+            "٤.manifest",
+            "4.Manifest",
+            "-4.manifest",
+            "4.0.manifest",
+            "d.manifest",
+        ]
+        stray += [f"{2**64 - 5:020d}.manifest-5c1f", f"{2**64}.manifest", "d4.manifest", "0.manifest"]
+        stray += ["18446744073709551615.manifest"] if naming is ManifestNaming.V2 else []
+        for name in stray:
+            if name == "0.manifest" and naming is ManifestNaming.V2:
+                continue
+            store.put(f"{base}/_versions/{name}", b"stray")
+        latest = handler.latest(store, base)
+        assert latest is not None
+        assert latest.version == 3
+        assert [found.version for found in handler.history(store, base)] == [3]
+        assert handler.newer(store, base, latest) == []
+
+    @pytest.mark.parametrize(
+        "hint",
+        [
+            b"",
+            b"{}",
+            b"garbage",
+            b'{"version":"2"}',
+            b'{"version":-1}',
+            b'{"version":0}',
+            b'{"version":1e1}',
+            b"\xff" * 200,
+        ]
+        + [b'{"version":1}', b'{"version":2}', b'{"version":9}', b'{"version":18446744073709551616}', b'{"version":3']
+        + [b' {"version" : 3}\n'],
+    )
+    def test_a_wrong_hint_is_harmless(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming, hint: bytes
+    ) -> None:
+        store, base = place
+        for version in (1, 2, 3):
+            handler.commit(store, base, version, naming, b"m")
+        first = handler.locate(store, base, 1)
+        store.put(hint_path(base), hint)
+        latest = handler.latest(store, base)
+        assert latest is not None
+        assert latest.version == 3
+        assert first is not None
+        assert [found.version for found in handler.newer(store, base, first)] == [2, 3]
+
+    def test_a_hint_far_behind(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, base = place
+        handler.commit(store, base, 1, naming, b"m")
+        monkeypatch.setenv("LANCE_USE_VERSION_HINT", "0")
+        for version in range(2, 131):
+            handler.commit(store, base, version, naming, b"m")
+        monkeypatch.delenv("LANCE_USE_VERSION_HINT")
+        latest = handler.latest(store, base)
+        first = handler.locate(store, base, 1)
+        assert latest is not None
+        assert latest.version == 130
+        assert first is not None
+        assert [found.version for found in handler.newer(store, base, first)] == list(range(2, 131))
+
+    def test_versions_that_were_cleaned_up(self, place: Place, handler: CommitHandler, naming: ManifestNaming) -> None:
+        store, base = place
+        for version in range(1, 8):
+            handler.commit(store, base, version, naming, b"m")
+        held = handler.locate(store, base, 2)
+        store.delete([manifest_path(base, version, naming) for version in (1, 3, 4, 5)])
+        latest = handler.latest(store, base)
+        assert latest is not None
+        assert latest.version == 7
+        assert [found.version for found in handler.history(store, base)] == [2, 6, 7]
+        assert held is not None
+        assert [found.version for found in handler.newer(store, base, held)] == [6, 7]
+
+    def test_two_schemes_in_one_table_are_refused(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming, hints: bool
+    ) -> None:
+        store, base = place
+        other = ManifestNaming.V1 if naming is ManifestNaming.V2 else ManifestNaming.V2
+        handler.commit(store, base, 1, naming, b"m")
+        store.put(manifest_path(base, 2, other), b"m")
+        with pytest.raises(CorruptFileError, match="multiple manifest naming schemes"):
+            handler.latest(store, base)
+        with pytest.raises(CorruptFileError):
+            handler.history(store, base)
+
+    def test_writers_in_a_race_share_out_the_versions(self, place: Place, handler: CommitHandler) -> None:
+        store, base = place
+        if store.capabilities.conditional_create != "native":
+            pytest.skip("this store does not create exclusively")
+        threads, rounds = 4, 10
+        barrier = threading.Barrier(threads)
+
+        def write(thread: int) -> list[int]:
+            barrier.wait()
+            won = []
+            while len(won) < rounds:
+                latest = handler.latest(store, base)
+                version = 1 if latest is None else latest.version + 1
+                data = b"%d %d" % (thread, version)
+                if handler.commit(store, base, version, ManifestNaming.V2, data) is PutOutcome.WON:
+                    won.append(version)
+                    assert store.read_all(manifest_path(base, version, ManifestNaming.V2)) == data
+            return won
+
+        with ThreadPoolExecutor(threads) as pool:
+            all_won = sorted(version for won in pool.map(write, range(threads)) for version in won)
+        assert all_won == list(range(1, threads * rounds + 1))
+        assert [found.version for found in handler.history(store, base)] == all_won

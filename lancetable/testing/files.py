@@ -1,0 +1,101 @@
+"""Data files of version 2.0 put together page by page, for what no writer writes: old encodings, odd wrappers, damage.
+
+build_file(schema, 3, [Column([Page(3, FLAT32, [values])])])  ->  bytes of a file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+
+from lancetable.file.container import build_tail
+from lancetable.format.schema import Schema
+from lancetable.format.version import FileVersion
+from lancetable.proto import encodings_v2_0_pb2 as pb
+from lancetable.proto import file2_pb2, file_pb2
+from lancetable.store.ranges import ByteRange
+
+__all__ = ["VALUES", "Column", "Page", "build_file"]
+
+ARRAY_URL: Final = "/lance.encodings.ArrayEncoding"
+COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
+VALUES: Final = pb.ColumnEncoding(values={})
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page. `indirect` stores the encoding message in the file's first region instead of the column metadata."""
+
+    length: int
+    encoding: pb.ArrayEncoding
+    buffers: Sequence[bytes] = ()
+    indirect: bool = False
+    type_url: str = ARRAY_URL
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its pages, its own encoding, and buffers that pages share."""
+
+    pages: Sequence[Page]
+    encoding: pb.ColumnEncoding = field(default_factory=lambda: VALUES)
+    buffers: Sequence[bytes] = ()
+    indirect: bool = False
+
+
+def build_file(
+    schema: Schema,
+    num_rows: int,
+    columns: Sequence[Column],
+    *,
+    alignment: int = 64,
+    first_position: int = 0,
+    global_buffers: Sequence[bytes] = (),
+    version: FileVersion = FileVersion.V2_0,
+) -> bytes:
+    """The bytes of a file. Buffers begin at multiples of `alignment`, counted from `first_position`."""
+    out = bytearray(first_position)
+
+    def put(data: bytes) -> tuple[int, int]:
+        out.extend(b"\x48" * (-(len(out) - first_position) % alignment))
+        position = len(out)
+        out.extend(data)
+        return position, len(data)
+
+    def place(
+        message: file2_pb2.Encoding, url: str, encoding: pb.ArrayEncoding | pb.ColumnEncoding, apart: bool
+    ) -> None:
+        data = AnyMessage(type_url=url, value=encoding.SerializeToString()).SerializeToString()
+        if apart:
+            message.indirect.buffer_location, message.indirect.buffer_length = put(data)
+        else:
+            message.direct.encoding = data
+
+    metadata = []
+    for column in columns:
+        message = file2_pb2.ColumnMetadata()
+        place(message.encoding, COLUMN_URL, column.encoding, column.indirect)
+        for buffer in column.buffers:
+            position, size = put(buffer)
+            message.buffer_offsets.append(position)
+            message.buffer_sizes.append(size)
+        for page in column.pages:
+            entry = message.pages.add(length=page.length)
+            for buffer in page.buffers:
+                position, size = put(buffer)
+                entry.buffer_offsets.append(position)
+                entry.buffer_sizes.append(size)
+            place(entry.encoding, page.type_url, page.encoding, page.indirect)
+        metadata.append(message.SerializeToString())
+    placed = [put(buffer) for buffer in global_buffers]
+    out.extend(b"\x48" * (-len(out) % 64))
+    descriptor = file_pb2.FileDescriptor(length=num_rows)
+    descriptor.schema.fields.extend(schema.to_protos())
+    for key, value in schema.metadata.items():
+        descriptor.schema.metadata[key] = value
+    ranges = [ByteRange(position, position + size) for position, size in placed]
+    out.extend(build_tail(len(out), version, descriptor.SerializeToString(), metadata, ranges))
+    return bytes(out)

@@ -1,0 +1,331 @@
+"""Stores that wrap another one: to count its requests, to make it fail, to compare it with a second one."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from lancetable.errors import LanceError, StoreError
+from lancetable.store.base import ByteRange, Capabilities, Durability, ObjectMeta, ObjectStore, ObjectWriter, PutOutcome
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+__all__ = ["CountingStore", "FaultyStore", "MirrorStore"]
+
+T = TypeVar("T")
+
+
+class _WrappingStore:
+    """Every call goes through `_call`, which the subclasses override."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    @property
+    def scheme(self) -> str:
+        return self.inner.scheme
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    def uri(self, path: str) -> str:
+        return self.inner.uri(path)
+
+    def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[ObjectStore, str], T]) -> T:
+        return act(self.inner, path)
+
+    def read(self, path: str, start: int, end: int) -> memoryview:
+        return self._call("read", path, [ByteRange(start, end)], lambda store, at: store.read(at, start, end))
+
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        return self._call("read_many", path, ranges, lambda store, at: store.read_many(at, ranges))
+
+    def read_all(self, path: str, size: int | None = None) -> memoryview:
+        return self._call("read_all", path, (), lambda store, at: store.read_all(at, size))
+
+    def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
+        return self._call("read_tail", path, (), lambda store, at: store.read_tail(at, size, length))
+
+    def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
+        self._call("put", path, (), lambda store, at: store.put(at, data, durability=durability))
+
+    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
+        return self._call("put_if_absent", path, (), lambda store, at: store.put_if_absent(at, data))
+
+    def open_writer(self, path: str) -> ObjectWriter:
+        return _WrappingWriter(self, path, self._call("open_writer", path, (), lambda store, at: store.open_writer(at)))
+
+    def sync(self, prefix: str = "") -> None:
+        self._call("sync", prefix, (), lambda store, at: store.sync(at))
+
+    def list_names(
+        self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
+    ) -> list[ObjectMeta]:
+        return self._call(
+            "list_names", prefix, (), lambda store, at: store.list_names(at, start_after, limit, detail=detail)
+        )
+
+    def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
+        return self._call("list_recursive", prefix, (), lambda store, at: store.list_recursive(at))
+
+    def size(self, path: str) -> int:
+        return self._call("size", path, (), lambda store, at: store.size(at))
+
+    def find(self, path: str) -> int | None:
+        return self._call("find", path, (), lambda store, at: store.find(at))
+
+    def modified_ns(self, path: str) -> int | None:
+        return self._call("modified_ns", path, (), lambda store, at: store.modified_ns(at))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        listed = list(paths)
+        self._call("delete", listed[0] if listed else "", (), lambda store, at: store.delete(listed))
+
+    def delete_prefix(self, prefix: str) -> None:
+        self._call("delete_prefix", prefix, (), lambda store, at: store.delete_prefix(at))
+
+    def _written(self, path: str, size_bytes: int) -> None:
+        """A streamed write of this many bytes."""
+
+
+class _WrappingWriter:
+    def __init__(self, store: _WrappingStore, path: str, inner: ObjectWriter) -> None:
+        self._store = store
+        self._path = path
+        self._inner = inner
+
+    def write(self, data: Buffer) -> None:
+        self._store._call("writer.write", self._path, (), lambda store, at: self._inner.write(data))
+        self._store._written(self._path, memoryview(data).nbytes)
+
+    def tell(self) -> int:
+        return self._inner.tell()
+
+    def close(self) -> None:
+        self._store._call("writer.close", self._path, (), lambda store, at: self._inner.close())
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class CountingStore(_WrappingStore):
+    """Counts calls and bytes by method, and keeps a log of (method, path, ranges)."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything counted so far."""
+        self.requests: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.log: list[tuple[str, str, tuple[ByteRange, ...]]] = []
+
+    @property
+    def total_requests(self) -> int:
+        """Calls of every kind."""
+        return sum(self.requests.values())
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes handed out by all reads."""
+        return sum(count for method, count in self.bytes.items() if method.startswith("read"))
+
+    def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[ObjectStore, str], T]) -> T:
+        with self._lock:
+            self.requests[method] += 1
+            self.log.append((method, path, tuple(ranges)))
+        result = act(self.inner, path)
+        with self._lock:
+            self.bytes[method] += _bytes_in(result)
+        return result
+
+    def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
+        super().put(path, data, durability=durability)
+        with self._lock:
+            self.bytes["put"] += memoryview(data).nbytes
+
+    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
+        outcome = super().put_if_absent(path, data)
+        with self._lock:
+            self.bytes["put_if_absent"] += memoryview(data).nbytes
+        return outcome
+
+    def _written(self, path: str, size_bytes: int) -> None:
+        with self._lock:
+            self.bytes["writer.write"] += size_bytes
+
+
+class FaultyStore(_WrappingStore):
+    """Fails where it is told to.
+
+    before       the call is not made, the error is raised
+    lost_reply   the call is made, then the error is raised (`put_if_absent` answers UNKNOWN, as its contract says)
+    short_read   a read gives back all but the last byte, unnoticed
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._lock = threading.Lock()
+        self._plans: list[_Fault] = []
+        self.calls: Counter[str] = Counter()
+
+    def fail(
+        self,
+        method: str,
+        call: int = 1,
+        *,
+        how: Literal["before", "lost_reply", "short_read"] = "before",
+        error: Exception | None = None,
+        forever: bool = False,
+        path_part: str = "",
+    ) -> None:
+        """Fail the `call`-th call from now of a method ("*" for any) on paths that contain a text."""
+        self._plans.append(_Fault(method, call, how, error or StoreError("planted fault"), forever, path_part))
+
+    def heal(self) -> None:
+        """Forget all faults."""
+        self._plans.clear()
+
+    def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[ObjectStore, str], T]) -> T:
+        with self._lock:
+            self.calls[method] += 1
+            fault = self._due(method, path)
+        if fault is None:
+            return act(self.inner, path)
+        if fault.how == "before":
+            raise fault.error
+        result = act(self.inner, path)
+        if fault.how == "lost_reply" and method != "put_if_absent":
+            raise fault.error
+        return cast("T", PutOutcome.UNKNOWN if method == "put_if_absent" else _shortened(result))
+
+    def _due(self, method: str, path: str) -> _Fault | None:
+        due = None
+        for fault in self._plans:
+            if fault.method not in ("*", method) or fault.path_part not in path:
+                continue
+            fault.remaining -= 1
+            if fault.remaining == 0 or (fault.remaining < 0 and fault.forever):
+                due = due or fault
+        return due
+
+
+class _Fault:
+    def __init__(self, method: str, call: int, how: str, error: Exception, forever: bool, path_part: str) -> None:
+        self.method = method
+        self.remaining = call
+        self.how = how
+        self.error = error
+        self.forever = forever
+        self.path_part = path_part
+
+
+class MirrorStore(_WrappingStore):
+    """Does everything twice, on two stores, and asserts that both answer alike.
+
+    Paths are relative to the base of each store. Times are not compared.
+    """
+
+    def __init__(self, first: tuple[ObjectStore, str], second: tuple[ObjectStore, str]) -> None:
+        super().__init__(first[0])
+        self._places = (first, second)
+
+    def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[ObjectStore, str], T]) -> T:
+        if method == "modified_ns":
+            return act(*self._places[0])
+        first, second = (_outcome(act, store, f"{base}/{path}" if path else base) for store, base in self._places)
+        same = _comparable(first) == _comparable(second)
+        assert same, f"{method} of {path}: {self._places[0][0]!r} says {first!r}, {self._places[1][0]!r} {second!r}"
+        if isinstance(first, LanceError):
+            raise first
+        answer: T = first
+        return answer
+
+    def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
+        return iter(self._call("list_recursive", prefix, (), lambda store, at: sorted(store.list_recursive(at))))
+
+    def open_writer(self, path: str) -> ObjectWriter:
+        return _MirrorWriter(*(store.open_writer(f"{base}/{path}") for store, base in self._places))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._call("delete", path, (), lambda store, at: store.delete([at]))
+
+
+class _MirrorWriter(_WrappingWriter):
+    def __init__(self, *writers: ObjectWriter) -> None:
+        self._writers = writers
+
+    def write(self, data: Buffer) -> None:
+        for writer in self._writers:
+            writer.write(data)
+
+    def tell(self) -> int:
+        first, second = (writer.tell() for writer in self._writers)
+        assert first == second
+        return first
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    def abort(self) -> None:
+        for writer in self._writers:
+            writer.abort()
+
+
+def _outcome(act: Callable[[ObjectStore, str], Any], store: ObjectStore, path: str) -> Any:
+    """The answer of a call, or its error."""
+    try:
+        return act(store, path)
+    except LanceError as error:
+        return error
+
+
+def _bytes_in(result: object) -> int:
+    if isinstance(result, memoryview):
+        return result.nbytes
+    if isinstance(result, (list, tuple)):
+        return sum(item.nbytes for item in result if isinstance(item, memoryview))
+    return 0
+
+
+def _shortened(result: Any) -> Any:
+    if isinstance(result, memoryview):
+        return result[:-1]
+    if isinstance(result, tuple):
+        return (_shortened(result[0]), *result[1:])
+    if isinstance(result, list):
+        return [*result[:-1], _shortened(result[-1])] if result else result
+    return result
+
+
+def _comparable(answer: Any) -> Any:
+    """What of an answer must be the same on both stores."""
+    if isinstance(answer, LanceError):
+        return type(answer)
+    if isinstance(answer, memoryview):
+        return bytes(answer)
+    if isinstance(answer, ObjectMeta):
+        return answer.name
+    if isinstance(answer, (list, tuple)):
+        return [_comparable(item) for item in answer]
+    return answer

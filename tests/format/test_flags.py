@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.format import flags
+from lancetable.proto import table_pb2
+
+# properties -> (reader word, writer word)
+WORDS = [
+    ({"has_deletions": False}, (0, 0)),
+    ({"has_deletions": True}, (1, 1)),
+    ({"has_deletions": False, "stable_row_ids": True}, (2, 2)),
+    ({"has_deletions": False, "has_config": True}, (0, 8)),
+    ({"has_deletions": False, "has_base_paths": True}, (16, 16)),
+    ({"has_deletions": False, "transaction_file": False}, (0, 32)),
+    ({"has_deletions": False, "has_covering_indices": True}, (128, 128)),
+    ({"has_deletions": True, "stable_row_ids": True, "has_config": True, "has_base_paths": True}, (19, 27)),
+    ({"has_deletions": False, "previous": (256 | 16384 | 1 | 2, 256 | 16384 | 8 | 32)}, (16640, 16640)),
+]
+
+
+@pytest.mark.parametrize(("properties", "words"), WORDS)
+def test_words(properties, words):
+    assert flags.compute(**properties) == words
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2, 3, 4, 5, 7, 8, 14])
+def test_known_bits_pass(bit):
+    flags.check_readable(1 << bit, "t", writer_flags=1 << bit)
+    flags.check_writable(1 << bit, "t", reader_flags=1 << bit)
+
+
+@pytest.mark.parametrize("bit", [6, 9, 10, 11, 12, 13, 15, 16, 17, 40, 63])
+def test_unknown_bits_are_named(bit):
+    with pytest.raises(UnsupportedFeatureError, match=rf"cannot read some/table.*bit {bit}\b") as caught:
+        flags.check_readable(1 << bit | 1, "some/table")
+    assert caught.value.flags == 1 << bit
+    assert "; " in str(caught.value)  # what to do
+    with pytest.raises(UnsupportedFeatureError, match=rf"cannot write some/table.*bit {bit}\b"):
+        flags.check_writable(1 << bit, "some/table")
+
+
+def test_a_writer_bit_does_not_stop_readers():
+    flags.check_readable(0, "t", writer_flags=1 << 15)
+
+
+@pytest.mark.parametrize("words", [(256, 0), (0, 256), (16384, 0), (0, 16384), (0, 1024), (0, 65536)])
+def test_paired_bits_stand_in_both_words(words):
+    with pytest.raises(CorruptFileError, match="one of the two"):
+        flags.check_readable(words[0], "t", writer_flags=words[1])
+
+
+def test_meanings():
+    assert flags.describe(0) == []
+    assert flags.describe(1 | 1 << 12 | 1 << 50) == ["bit 0 (deletion files)", "bit 12 (a fragment tree)", "bit 50"]
+
+
+def test_words_are_those_of_pylance(write_with_pylance, latest_manifest):
+    dataset, manifest = write_with_pylance(pa.table({"a": [1, 2, 3]}), enable_stable_row_ids=True)
+    seen = [manifest]
+    dataset.delete("a = 1")
+    seen.append(latest_manifest(dataset))
+    dataset.update_config({"x": "y"})
+    seen.append(latest_manifest(dataset))
+    dataset.delete("true")
+    seen.append(latest_manifest(dataset))
+    for manifest in seen:
+        words = flags.compute_for(manifest.message, stable_row_ids=True)
+        assert words == (manifest.reader_flags, manifest.writer_flags)
+    assert [(m.reader_flags, m.writer_flags) for m in seen] == [(2, 2), (3, 3), (3, 11), (2, 10)]
+
+
+def test_manifest_without_transaction_file():
+    covering = table_pb2.IndexMetadata(covering_fields=[1])
+    words = flags.compute_for(table_pb2.Manifest(), stable_row_ids=False, indices=[covering])
+    assert words == (flags.COVERING_INDICES, flags.COVERING_INDICES | flags.NO_TRANSACTION_FILE)

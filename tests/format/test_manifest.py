@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import pickle
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.format.fragment import Fragment
+from lancetable.format.manifest import BasePath, DataStorageFormat, FragmentList, Manifest, WriterVersion
+from lancetable.format.version import FileVersion
+from lancetable.proto import table_pb2
+
+
+def fragment_list(*ids: int) -> FragmentList:
+    return FragmentList([table_pb2.DataFragment(id=each, physical_rows=each + 1) for each in ids])
+
+
+# ------------------------------------------------------------------------------------------------ against pylance
+
+
+def test_what_pylance_says_about_its_table(write_with_pylance, latest_manifest):
+    dataset, _ = write_with_pylance(pa.table({"a": range(100)}), max_rows_per_file=30, enable_stable_row_ids=True)
+    dataset.delete("a % 30 = 7")
+    dataset.update_config({"k": "v"})
+    manifest = latest_manifest(dataset)
+    assert manifest.version == dataset.version == 3
+    assert manifest.schema.to_arrow().equals(dataset.schema, check_metadata=True)
+    assert manifest.timestamp_local == dataset.versions()[-1]["timestamp"]
+    assert manifest.fragments.num_rows() == dataset.count_rows() == 96
+    assert manifest.fragments.ids().tolist() == [f.fragment_id for f in dataset.get_fragments()]
+    assert [f.to_json() for f in manifest.fragments] == [f.metadata.to_json() for f in dataset.get_fragments()]
+    assert manifest.max_field_id == dataset.max_field_id
+    assert manifest.data_format == dataset.data_storage_version == "2.0"
+    assert manifest.has_stable_row_ids
+    assert manifest.config == {"k": "v"}
+    assert (manifest.max_fragment_id, manifest.next_row_id) == (3, 100)
+    assert manifest.writer_version is not None and manifest.writer_version.library == "lance"
+    assert manifest.branch is None and manifest.index_section is None
+    assert manifest.transaction_section is not None and manifest.transaction_file.startswith("2-")
+
+
+def test_branches_have_base_paths(write_with_pylance, latest_manifest):
+    dataset, _ = write_with_pylance(pa.table({"a": [1]}))
+    branch = dataset.create_branch("dev")
+    manifest = latest_manifest(branch)
+    assert manifest.branch == "dev"
+    (base,) = manifest.base_paths.values()
+    assert base.is_dataset_root and Path(base.path) == Path(dataset.uri)
+    assert manifest.fragments[0].files[0].base_id == base.id
+
+
+def test_messages_of_the_corpus_survive(corpus):
+    """Every manifest of other writers: all fields are known, and every fragment comes back as the same message."""
+    paths = sorted(corpus.glob("tables/**/_versions/*.manifest"))
+    assert paths
+    for path in paths:
+        data = path.read_bytes()
+        start = int.from_bytes(data[-16:-8], "little")
+        manifest = Manifest.from_bytes(memoryview(data)[start + 4 : -16], str(path))
+        for message in manifest.fragments.messages():
+            assert Fragment.from_proto(message).to_proto() == message, path
+        assert manifest.schema.to_protos() == list(manifest.message.fields), path
+        manifest.schema.to_arrow()
+        assert manifest.file_version.number == manifest.data_format
+        assert manifest.timestamp.year >= 2020
+
+
+# ----------------------------------------------------------------------------------------------------- fragment list
+
+
+def test_positions_by_id():
+    fragments = fragment_list(2, 5, 9)
+    assert [fragments.position(each) for each in (2, 5, 9, 0, 3, 10, 2**32 - 1)] == [0, 1, 2, None, None, None, None]
+    assert fragments.positions(np.array([9, 0, 2, 77])).tolist() == [2, -1, 0, -1]
+    assert fragments.by_id(5) == fragments[1]
+    assert fragments.by_id(6) is None
+    assert fragment_list().position(0) is None
+    assert fragment_list().positions(np.array([1])).tolist() == [-1]
+
+
+@given(st.lists(st.integers(0, 30), unique=True))
+def test_any_order_of_ids(ids):
+    fragments = fragment_list(*ids)
+    assert fragments.ids().tolist() == ids
+    assert [fragment.id for fragment in fragments] == ids
+    assert [fragment.id for fragment in fragments.in_id_order()] == sorted(ids)
+    for wanted in range(32):
+        assert fragments.position(wanted) == (ids.index(wanted) if wanted in ids else None)
+    expected = [ids.index(each) if each in ids else -1 for each in range(32)]
+    assert fragments.positions(np.arange(32)).tolist() == expected
+
+
+def test_an_id_that_occurs_twice():
+    for ids in ((1, 1), (3, 1, 3)):
+        with pytest.raises(CorruptFileError, match="twice"):
+            fragment_list(*ids).ids()
+
+
+def test_sequence_behaviour():
+    fragments = fragment_list(2, 5, 9)
+    assert len(fragments) == 3
+    assert fragments[-1].id == 9
+    assert [fragment.id for fragment in fragments[1:]] == [5, 9]
+    assert fragments[0] is fragments[0]
+    assert fragments.message(1).id == 5
+    with pytest.raises(IndexError):
+        _ = fragments[3]
+
+
+def test_counts():
+    messages = [
+        table_pb2.DataFragment(physical_rows=10),
+        table_pb2.DataFragment(id=1, physical_rows=5, deletion_file=table_pb2.DeletionFile(num_deleted_rows=2)),
+    ]
+    assert FragmentList(messages).num_rows() == 13
+    messages.append(table_pb2.DataFragment(id=2, physical_rows=5, deletion_file=table_pb2.DeletionFile()))
+    fragments = FragmentList(messages)
+    assert fragments.physical_rows().tolist() == [10, 5, 5]
+    assert fragments.num_deleted_rows().tolist() == [0, 2, -1]
+    assert fragments.num_rows() is None
+    assert FragmentList([table_pb2.DataFragment()]).num_rows() is None
+    assert FragmentList([]).num_rows() == 0
+
+
+def test_a_broken_fragment_is_found_when_it_is_touched():
+    fragments = FragmentList([table_pb2.DataFragment(), table_pb2.DataFragment(id=2**40)])
+    assert fragments[0].id == 0
+    with pytest.raises(CorruptFileError, match="32 bits"):
+        _ = fragments[1]
+
+
+def test_a_hundred_thousand_fragments_are_not_made():
+    message = table_pb2.Manifest()
+    for each in range(100_000):
+        message.fragments.add(id=each, physical_rows=7)
+    data = message.SerializeToString()
+    before = time.perf_counter()
+    manifest = Manifest.from_bytes(data)
+    assert len(manifest.fragments) == 100_000
+    assert manifest.fragments.position(99_999) == 99_999
+    assert manifest.fragments.num_rows() == 700_000
+    # Making every fragment takes about a second; this is far below, also on a busy machine.
+    assert time.perf_counter() - before < 0.5
+
+
+# ---------------------------------------------------------------------------------------------------------- manifest
+
+
+def test_sections_and_presence():
+    manifest = Manifest(table_pb2.Manifest())
+    assert manifest.transaction_section is None and manifest.index_section is None
+    assert manifest.max_fragment_id is None and manifest.branch is None and manifest.transaction_file is None
+    assert manifest.data_format is None and manifest.writer_version is None
+    manifest = Manifest(table_pb2.Manifest(transaction_section=0, transaction_section_deprecated=9, max_fragment_id=0))
+    assert (manifest.transaction_section, manifest.max_fragment_id) == (0, 0)
+    assert Manifest(table_pb2.Manifest(transaction_section_deprecated=0)).transaction_section == 0
+    assert Manifest(table_pb2.Manifest(index_section=0)).index_section == 0
+
+
+def test_file_version():
+    def version(**values: object) -> FileVersion:
+        return Manifest(table_pb2.Manifest(**values), "m").file_version
+
+    file = table_pb2.DataFile(path="a", file_major_version=2, file_minor_version=1)
+    assert version(data_format=DataStorageFormat("2.1").to_proto()) is FileVersion.V2_1
+    assert version(fragments=[table_pb2.DataFragment(files=[file])]) is FileVersion.V2_1
+    assert version(writer_feature_flags=4) is FileVersion.V2_0
+    assert version() is FileVersion.LEGACY
+    with pytest.raises(CorruptFileError, match="stable"):
+        version(data_format=DataStorageFormat("stable").to_proto())
+    with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
+        version(data_format=DataStorageFormat("2.3").to_proto())
+
+
+def test_times():
+    message = table_pb2.Manifest()
+    message.timestamp.seconds, message.timestamp.nanos = 1_700_000_000, 123_456_789
+    manifest = Manifest(message)
+    assert manifest.timestamp == datetime(2023, 11, 14, 22, 13, 20, 123456, timezone.utc)
+    assert manifest.timestamp_ns == 1_700_000_000_123_456_789
+    assert manifest.timestamp_local.tzinfo is None
+    assert manifest.timestamp_local.timestamp() == manifest.timestamp.timestamp()
+    message.timestamp.seconds = 2**62
+    with pytest.raises(CorruptFileError, match="no date"):
+        _ = manifest.timestamp
+
+
+def test_pickles_and_copies():
+    manifest = Manifest(table_pb2.Manifest(version=3, config={"a": "b"}), "some/path")
+    again = pickle.loads(pickle.dumps(manifest))
+    assert (again.version, again.path, again.config) == (3, "some/path", {"a": "b"})
+    copy = manifest.to_proto()
+    copy.version = 4
+    assert manifest.version == 3
+
+
+def test_garbage_is_refused():
+    with pytest.raises(CorruptFileError, match="some/path"):
+        Manifest.from_bytes(b"\xff\xff\xff", "some/path")
+
+
+@pytest.mark.parametrize("value", [BasePath(0, "/x"), BasePath(7, "s3://b/p", True, "name")])
+def test_base_paths_round_trip(value):
+    assert BasePath.from_proto(value.to_proto()) == value
+
+
+@pytest.mark.parametrize("value", [WriterVersion("lance", "14.0.2"), WriterVersion("x", "1", "rc1", "b")])
+def test_writer_versions_round_trip(value):
+    assert WriterVersion.from_proto(value.to_proto()) == value

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import os
+from uuid import uuid4
+
+import pytest
+
+from lancetable.store import open_store
+from lancetable.store.memory import MemoryStore
+from lancetable.testing.conformance import Place, StoreSuite
+
+
+class TestPrivateMemory(StoreSuite):
+    @pytest.fixture
+    def place(self) -> Place:
+        return MemoryStore.private(), "some/where"
+
+
+class TestSharedMemory(StoreSuite):
+    @pytest.fixture
+    def place(self) -> Place:
+        return open_store(f"memory://{uuid4()}")
+
+
+def test_the_process_shares_one_memory() -> None:
+    name = uuid4()
+    one, path = open_store(f"memory://{name}/t")
+    two, same = open_store(f"memory:///{name}/t/")
+    one.put(f"{path}/x", b"1")
+    assert two.read_all(f"{same}/x") == b"1"
+    assert MemoryStore.private().find(f"{path}/x") is None
+
+
+def test_an_empty_prefix_lists_everything() -> None:
+    store = MemoryStore.private()
+    store.put("x", b"1")
+    store.put("d/y", b"2")
+    assert [meta.name for meta in store.list_names("")] == ["x"]
+    assert [meta.name for meta in store.list_recursive("")] == ["d/y", "x"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_not_stopped_by_a_lock_of_its_parent() -> None:
+    store = MemoryStore.private()
+    store.put("x", b"1")
+    with store._space.lock:
+        child = os.fork()
+        if child == 0:
+            store.put("y", b"2")
+            os._exit(int(store.read_all("y") != b"2"))
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.find("y") is None
