@@ -1,1 +1,70 @@
-"""Lance versioned tables in Python."""
+"""Lance tables in Python: versioned columnar tables on any store, byte-compatible with the Lance format.
+
+    import lancetable as lance
+
+    ds = lance.write_dataset(table, "/data/flights.lance")
+    ds.to_table(columns=["carrier"], filter="dep_delay > 60")
+    lance.dataset("/data/flights.lance", version=1)
+
+The names, arguments and exceptions are those of pylance. What is not built raises `NotImplementedError` and says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lancetable import commit, debug, errors, file, fragment, log, progress, sampler, schema, scope, types
+from lancetable.dataset import LanceDataset, dataset, write_dataset
+from lancetable.debug import show_versions
+from lancetable.errors import *  # noqa: F403  # the whole error tree is public
+from lancetable.format.manifest import BasePath as DatasetBasePath
+from lancetable.fragment import LanceFragment
+from lancetable.fragment_metadata import FragmentMetadata
+from lancetable.log import set_logger
+from lancetable.operation import LanceOperation, Transaction
+from lancetable.ops.stats import DataStatistics, FieldStatistics
+from lancetable.scanner import LanceScanner, ScanStatistics
+from lancetable.schema import json_to_schema, schema_to_json
+from lancetable.session import Session
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DataStatistics",
+    "DatasetBasePath",
+    "FieldStatistics",
+    "FragmentMetadata",
+    "LanceDataset",
+    "LanceFragment",
+    "LanceOperation",
+    "LanceScanner",
+    "ScanStatistics",
+    "Session",
+    "Transaction",
+    "__version__",
+    "commit",
+    "dataset",
+    "debug",
+    "file",
+    "fragment",
+    "json_to_schema",
+    "log",
+    "progress",
+    "sampler",
+    "schema",
+    "schema_to_json",
+    "set_logger",
+    "show_versions",
+    "types",
+    "write_dataset",
+    *errors.__all__,
+]
+
+_MISSING = scope.missing_names(scope.MODULE)
+
+
+def __getattr__(name: str) -> Any:
+    """A raising stub for what pylance has and lancetable has not."""
+    if name in _MISSING:
+        return scope.stub(f"lancetable.{name}", *_MISSING[name])
+    raise AttributeError(f"module 'lancetable' has no attribute {name!r}")

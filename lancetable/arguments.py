@@ -40,12 +40,9 @@ U64 = 2**64
 
 def uri_text(uri: Any) -> str:
     """A URI or path as text. Raises TypeError for anything else."""
-    try:
-        text = os.fspath(uri)
-    except TypeError:
-        raise TypeError(f"uri must be text or a path, got {type(uri).__name__}") from None
-    if isinstance(text, bytes):
-        raise TypeError("uri must be text or a path, got bytes")
+    text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+    if not isinstance(text, str):
+        raise TypeError(f"uri must be text or a path, got {type(uri).__name__}")
     return text
 
 
@@ -153,7 +150,7 @@ def row_numbers(values: Any, name: str) -> npt.NDArray[Any]:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         if values.null_count:
             raise TypeError(f"{name} must not contain nulls")
-        numbers = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
+        numbers = np.asarray(values)
     elif isinstance(values, (str, bytes)):
         raise TypeError(f"{name} must be integers, got text")
     else:
@@ -168,4 +165,5 @@ def row_numbers(values: Any, name: str) -> npt.NDArray[Any]:
         raise TypeError(f"{name} must be integers, got {numbers.dtype}")
     if numbers.dtype.kind == "i" and numbers.min() < 0:
         raise OutOfRangeError(f"{name} must not be negative, got {int(numbers.min())}")
-    return numbers
+    result: npt.NDArray[Any] = numbers
+    return result

@@ -33,7 +33,6 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.file import LanceFileSession
 from lancetable.format.manifest import BasePath
 from lancetable.fragment import LanceFragment, write_fragments, write_options
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
@@ -68,6 +67,7 @@ from lancetable.types import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lancetable.file import LanceFileSession
     from lancetable.progress import FragmentWriteProgress
 
 __all__ = [
@@ -176,7 +176,7 @@ def dataset(
 
 
 @scope.fill_gaps(scope.DATASET)
-class LanceDataset(pads.Dataset):
+class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
     """A table at one version.
 
     Get one from `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and others scan
@@ -1052,6 +1052,8 @@ class LanceDataset(pads.Dataset):
 
     def new_file_session(self) -> LanceFileSession:
         """A `LanceFileSession` on the root of this table, with its storage options."""
+        from lancetable.file import LanceFileSession
+
         return LanceFileSession(self.uri, self.initial_storage_options)
 
 

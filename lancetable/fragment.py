@@ -20,6 +20,7 @@ from lancetable.arguments import (
     version_to_write,
 )
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
+from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import (
     DataFile,
@@ -31,7 +32,7 @@ from lancetable.fragment_metadata import (
 )
 from lancetable.inputs import read_input
 from lancetable.operation import Transaction
-from lancetable.ops import delete, scan, take, validate, write
+from lancetable.ops import delete_rows, scan, take, validate, write
 from lancetable.progress import FragmentWriteProgress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.table.data_files import WriteLimits
@@ -62,7 +63,7 @@ BlobHandling = Literal["all_binary", "blobs_descriptions", "all_descriptions"]
 
 
 @scope.fill_gaps(scope.FRAGMENT)
-class LanceFragment(pads.Fragment):
+class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes without types
     """One fragment of a dataset at the version the dataset was at.
 
     Get one from `LanceDataset.get_fragment` or `get_fragments`.
@@ -157,25 +158,29 @@ class LanceFragment(pads.Fragment):
     ) -> LanceScanner:
         """Describe a scan of this fragment; the arguments are those of `LanceDataset.scanner`."""
         builder = ScannerBuilder(self._dataset).with_fragments([self])
-        for setter, value in (
-            (builder.columns, columns),
-            (builder.batch_size, batch_size),
-            (builder.filter, filter),
-            (builder.limit, limit),
-            (builder.offset, offset),
-            (builder.with_row_id, with_row_id or None),
-            (builder.with_row_address, with_row_address or None),
-            (builder.batch_readahead, batch_readahead),
-            (builder.blob_handling, blob_handling),
-            (builder.order_by, order_by),
-            (builder.io_buffer_size, io_buffer_size),
-            (builder.late_materialization, late_materialization),
-            (builder.include_deleted_rows, include_deleted_rows),
-            (builder.batch_size_bytes, batch_size_bytes),
-            (builder.strict_batch_size, strict_batch_size),
-        ):
-            if value is not None:
-                setter(value)  # type: ignore[operator]  # the setters have one argument each, of different types
+        builder.apply_defaults(
+            {
+                name: value
+                for name, value in {
+                    "columns": columns,
+                    "batch_size": batch_size,
+                    "filter": filter,
+                    "limit": limit,
+                    "offset": offset,
+                    "with_row_id": with_row_id or None,
+                    "with_row_address": with_row_address or None,
+                    "batch_readahead": batch_readahead,
+                    "blob_handling": blob_handling,
+                    "order_by": order_by,
+                    "io_buffer_size": io_buffer_size,
+                    "late_materialization": late_materialization,
+                    "include_deleted_rows": include_deleted_rows,
+                    "batch_size_bytes": batch_size_bytes,
+                    "strict_batch_size": strict_batch_size,
+                }.items()
+                if value is not None
+            }
+        )
         return builder.to_scanner(self._version)
 
     def to_table(
@@ -309,12 +314,12 @@ class LanceFragment(pads.Fragment):
         """
         if not isinstance(predicate, (str, pc.Expression)):
             raise TypeError(f"predicate must be SQL text or a pyarrow expression, got {type(predicate).__name__}")
-        left = delete.delete_in_fragment(self._version, self._fragment, predicate)
+        left = delete_rows.delete_matching(self._version, self._fragment, predicate)
         return None if left is None else FragmentMetadata.from_format(left)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
         """As `delete`, for rows given by physical offset, deleted rows counted. Raises OutOfRangeError, TypeError."""
-        left = delete.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
+        left = delete_rows.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
         return None if left is None else FragmentMetadata.from_format(left)
 
     def validate(self) -> None:
@@ -374,12 +379,11 @@ class FragmentSession:
 
     def __init__(self, session: LanceFragment, columns: Columns | None = None, with_row_address: bool = False) -> None:
         self._fragment = session
-        self._columns: Any = columns
-        if with_row_address:
-            if columns is None:
-                columns = session.schema.names
-            added = {"_rowaddr": "_rowaddr"} if isinstance(columns, dict) else ["_rowaddr"]
-            self._columns = {**columns, **added} if isinstance(columns, dict) else [*columns, *added]
+        self._columns = columns
+        if with_row_address and isinstance(columns, dict):
+            self._columns = {**columns, "_rowaddr": "_rowaddr"}
+        elif with_row_address:
+            self._columns = [*(session.schema.names if columns is None else columns), "_rowaddr"]
 
     def take(self, indices: Any) -> pa.Table:
         """Rows by position; see `LanceFragment.take`."""
@@ -413,7 +417,7 @@ def write_fragments(
 ) -> Transaction: ...
 
 
-def write_fragments(
+def write_fragments(  # type: ignore[misc]  # the overloads tell only what depends on return_transaction
     data: ReaderLike,
     dataset_uri: Uri | LanceDataset,
     schema: pa.Schema | None = None,
@@ -482,8 +486,9 @@ def write_fragments(
         target, source.schema, source.batches, options, mode=mode, storage_options=storage_options
     )
     if return_transaction:
-        return Transaction.from_format(written.transaction())
-    return [FragmentMetadata.from_format(fragment) for fragment in written.fragments]
+        return Transaction.from_format(written)
+    assert isinstance(written.operation, (tx.Append, tx.Overwrite))
+    return [FragmentMetadata.from_format(fragment) for fragment in written.operation.fragments]
 
 
 def write_options(
@@ -505,7 +510,7 @@ def write_options(
         "data_cache_bytes": data_cache_bytes,
         "max_page_bytes": max_page_bytes,
     }
-    given = {name: check_positive(name, value) for name, value in sizes.items() if value is not None}
+    given: dict[str, Any] = {name: check_positive(name, value) for name, value in sizes.items() if value is not None}
     return write.WriteOptions(
         limits=WriteLimits(**given),
         file_version=version_to_write(data_storage_version, use_legacy_format),

@@ -90,7 +90,8 @@ class DataFile:
 
     def to_format(self) -> nouns.DataFile:
         """The frozen form. Raises InvalidInputError for a path or lists that no manifest may contain."""
-        return checked(nouns.DataFile.from_json, self.asdict())
+        file: nouns.DataFile = checked(nouns.DataFile.from_json, self.asdict())
+        return file
 
     @classmethod
     def from_format(cls, file: nouns.DataFile) -> DataFile:
@@ -161,7 +162,8 @@ class DeletionFile:
 
     def to_format(self) -> nouns.DeletionFile:
         """The frozen form. Raises InvalidInputError for a type or number that no manifest may contain."""
-        return checked(nouns.DeletionFile.from_json, self.asdict())
+        file: nouns.DeletionFile = checked(nouns.DeletionFile.from_json, self.asdict())
+        return file
 
     @classmethod
     def from_format(cls, file: nouns.DeletionFile) -> DeletionFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ class Tags:
         """All tags by name."""
         return {name: public_tag(tag) for name, tag in refs.list_tags(self._dataset.table_version).items()}
 
-    def list_ordered(self, order: str | None = None) -> list[tuple[str, Tag]]:
+    def list_ordered(self, order: str | None = None) -> builtins.list[tuple[str, Tag]]:
         """All tags by the number of their version: "desc" (the default) or "asc"; equal ones by name.
 
         Raises InvalidInputError for another order.

@@ -31,7 +31,7 @@ BLOB_HANDLING = ("all_binary", "blobs_descriptions", "all_descriptions")
 BLOB_MODES = {"lazy": "blobs_descriptions", "bytes": "all_binary", "descriptions": "all_descriptions"}
 
 
-class LanceScanner(pads.Scanner):
+class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without types
     """A scan that is described but not run; each of its reading methods runs it anew.
 
     Made by `LanceDataset.scanner` or `ScannerBuilder.to_scanner`. Names and types in `columns`, `filter` and `order_by`
@@ -86,7 +86,8 @@ class LanceScanner(pads.Scanner):
                 raise scope.unsupported("lazy blob files", planned=True, name="blob_mode='lazy'")
             options = replace(self._options, blob_handling=BLOB_MODES[blob_mode])
             scanner = LanceScanner(options, self._dataset, self._version)
-        return scanner.to_table().to_pandas(**kwargs)
+        frame: pd.DataFrame = scanner.to_table().to_pandas(**kwargs)
+        return frame
 
     def scan_batches(self) -> Iterator[pads.TaggedRecordBatch]:
         """Stream the batches, each with the fragment it comes from."""
@@ -176,13 +177,7 @@ class ScannerBuilder:
 
     def columns(self, cols: Columns | None = None) -> ScannerBuilder:
         """Column names (dotted paths for nested fields) or `{name: sql expression}`; None means all."""
-        if cols is None or isinstance(cols, dict):
-            self._values["columns"] = cols
-        elif isinstance(cols, str):
-            raise TypeError("columns must be a list of names or a dict of expressions, got a single string")
-        else:
-            self._values["columns"] = list(cols)
-        return self
+        return self._set("columns", list(cols) if isinstance(cols, (tuple, set)) else cols)
 
     def filter(self, filter: Filter | None) -> ScannerBuilder:
         """A SQL condition or a pyarrow expression; checked when the scan is planned."""
@@ -209,16 +204,7 @@ class ScannerBuilder:
 
     def order_by(self, orderings: list[ColumnOrdering | str] | None) -> ScannerBuilder:
         """Sort by these columns, the first one most significant; a plain name sorts ascending with nulls last."""
-        if orderings is None:
-            self._values["order_by"] = None
-            return self
-        if isinstance(orderings, (str, ColumnOrdering)):
-            orderings = [orderings]
-        keys = [ColumnOrdering(key) if isinstance(key, str) else key for key in orderings]
-        if not all(isinstance(key, ColumnOrdering) for key in keys):
-            raise TypeError("order_by takes column names and ColumnOrdering objects")
-        self._values["order_by"] = keys
-        return self
+        return self._set("order_by", orderings)
 
     def batch_size(self, batch_size: int | None) -> ScannerBuilder:
         """Rows per batch, at most."""

@@ -1,1 +1,7 @@
 """From a transaction to the next version of a table: conflicts, rebase, building the manifest, the commit loop."""
+
+from __future__ import annotations
+
+from lancetable.errors import CommitConflictError
+
+__all__ = ["CommitConflictError"]

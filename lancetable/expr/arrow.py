@@ -51,7 +51,7 @@ def evaluate(expr: Expr, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any] | pa.
     """
     try:
         values = _NODES[type(expr)](expr, rows)
-    except (CastError, EvaluationError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (CastError, EvaluationError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InvalidSqlError(f"evaluating {_short(expr)}: {error}") from error
     if isinstance(values, pa.Scalar):
         values = pa.repeat(values, rows.num_rows)

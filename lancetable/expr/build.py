@@ -411,7 +411,8 @@ def _common_same_kind(kind: str, left: pa.DataType, right: pa.DataType) -> pa.Da
         return pa.date64()
     if kind == "timestamp":
         zone = left.tz if left.tz is not None else right.tz
-        return pa.timestamp(kinds.finer_unit(left.unit, right.unit), zone)
+        # The reference compares in the coarser unit: 12:30:15.5 equals 12:30:15 there.
+        return pa.timestamp(kinds.coarser_unit(left.unit, right.unit), zone)
     if kind == "time":
         return kinds.time_type(kinds.finer_unit(left.unit, right.unit))
     if kind == "duration":
@@ -512,8 +513,12 @@ def like(subject: Expr, pattern: Expr, *, ignore_case: bool = False) -> Expr:
 # Arithmetic
 
 
-def arithmetic(op: str, left: Expr, right: Expr) -> Expr:
-    """`+ - * / % << >>`: a literal takes the other side's type, two values meet in the wider one."""
+def arithmetic(op: str, left: Expr, right: Expr, *, narrow: bool = False) -> Expr:
+    """`+ - * / % << >>`: the operands meet in the wider type, where an integer literal is an int64 and another a double.
+
+    With `narrow`, an untyped literal beside a column takes the type of the column instead, if it fits. So it is where
+    `column op literal` is the whole expression, as in `update({"i8": "i8 + 1"})`.
+    """
     left, right = plain(left), plain(right)
     if kind_of(left.data_type) == "null" and kind_of(right.data_type) == "null":
         left = Literal(pa.scalar(None, pa.int64()))
@@ -526,12 +531,12 @@ def arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     if op in ("<<", ">>"):
         if left_kind != "int" or right_kind != "int":
             raise _no_operator(op, left, right)
-        target = _common_for_arithmetic(left, right)
+        target = _common_for_arithmetic(left, right, narrow)
         return settle(Arithmetic(op, implied_cast(left, target), implied_cast(right, target), target))
     if left_kind in numeric and right_kind in numeric:
-        common = _common_for_arithmetic(left, right)
+        common = _common_for_arithmetic(left, right, narrow)
         if kind_of(common) == "decimal":
-            return _decimal_arithmetic(op, left, right)
+            return _decimal_arithmetic(op, left, right, narrow)
         return settle(Arithmetic(op, implied_cast(left, common), implied_cast(right, common), common))
     return _time_arithmetic(op, left, right)
 
@@ -540,9 +545,9 @@ def _no_operator(op: str, left: Expr, right: Expr) -> Refused:
     return Refused(f"no operator {op} for {left.data_type} and {right.data_type} in {left} {op} {right}")
 
 
-def _common_for_arithmetic(left: Expr, right: Expr) -> pa.DataType:
+def _common_for_arithmetic(left: Expr, right: Expr, narrow: bool) -> pa.DataType:
     for value, other in ((left, right), (right, left)):
-        if isinstance(value, Literal) and not value.typed and not isinstance(other, Literal):
+        if narrow and isinstance(value, Literal) and not value.typed and is_column(other):
             taken = _type_from_other(value, other.data_type)
             if taken is not None:
                 return taken
@@ -570,9 +575,9 @@ def _type_from_other(value: Literal, target: pa.DataType) -> pa.DataType | None:
     return target if want == "decimal" and have == "int" else None
 
 
-def _decimal_arithmetic(op: str, left: Expr, right: Expr) -> Expr:
+def _decimal_arithmetic(op: str, left: Expr, right: Expr, narrow: bool) -> Expr:
     """Precision and scale grow as Arrow's and DataFusion's kernels make them grow, up to 38 digits."""
-    left, right = _decimal_operand(left, right), _decimal_operand(right, left)
+    left, right = _decimal_operand(left, right, narrow), _decimal_operand(right, left, narrow)
     have, other = left.data_type, right.data_type
     whole = max(have.precision - have.scale, other.precision - other.scale)
     scale = max(have.scale, other.scale)
@@ -589,11 +594,11 @@ def _decimal_arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     return settle(Arithmetic(op, left, right, target))
 
 
-def _decimal_operand(value: Expr, other: Expr) -> Expr:
+def _decimal_operand(value: Expr, other: Expr, narrow: bool) -> Expr:
     if kind_of(value.data_type) == "decimal":
         return value
     target = kinds.decimal_type(kinds.int_digits(value.data_type), 0)
-    if isinstance(value, Literal) and not value.typed and kind_of(other.data_type) == "decimal":
+    if narrow and isinstance(value, Literal) and not value.typed and is_column(other):
         digits = 10 ** (other.data_type.precision - other.data_type.scale)
         if not value.value.is_valid or abs(value.value.as_py()) < digits:
             target = other.data_type
@@ -618,7 +623,8 @@ def _time_arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     if kind == ("duration", "timestamp") and op == "+":
         left, right, kind = right, left, ("timestamp", "duration")
     if kind in (("timestamp", "duration"), ("duration", "duration")):
-        unit = kinds.finer_unit(left.data_type.unit, right.data_type.unit)
+        pick = kinds.coarser_unit if kind[0] == "timestamp" else kinds.finer_unit
+        unit = pick(left.data_type.unit, right.data_type.unit)
         target = pa.duration(unit) if kind[0] == "duration" else pa.timestamp(unit, left.data_type.tz)
         return settle(Arithmetic(op, implied_cast(left, target), implied_cast(right, pa.duration(unit)), target))
     raise _no_operator(op, left, right)

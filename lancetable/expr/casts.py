@@ -274,6 +274,8 @@ def _text_to_float(values: pa.Array[Any], target: pa.DataType, lenient: bool) ->
 
 
 def read_decimal(text: str, target: pa.DataType) -> decimal.Decimal | None:
+    if not text:
+        return decimal.Decimal(0)  # as the reference reads it
     if not re.fullmatch(r"(?i)[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", text, re.ASCII):
         return None
     unit = decimal.Decimal(1).scaleb(-target.scale)
@@ -513,6 +515,12 @@ def _decimal_to_text(values: pa.Array[Any], target: pa.DataType, lenient: bool) 
     return pa.array([None if x is None else format(x, "f") for x in values.to_pylist()], target)
 
 
+def _date_to_text(values: pa.Array[Any], target: pa.DataType, lenient: bool) -> pa.Array[Any]:
+    if values.type == pa.date64():
+        return _timestamp_to_text(pc.cast(values, pa.timestamp("ms")), target, lenient)
+    return pc.cast(values, target)
+
+
 def _timestamp_to_text(values: pa.Array[Any], target: pa.DataType, lenient: bool) -> pa.Array[Any]:
     unit, zone = values.type.unit, values.type.tz
     local = _local(values)
@@ -567,10 +575,11 @@ def _duration_to_text(values: pa.Array[Any], target: pa.DataType, lenient: bool)
     def text(count: int) -> str:
         sign = "-" if count < 0 else ""
         seconds, rest = divmod(abs(count), per_second)
-        days, seconds = divmod(seconds, 86_400)
+        parts = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+        days, hours, minutes = (f"{sign if part else ''}{part}" for part in parts)
         fraction = f".{rest:0{digits}}" if digits else ""
-        clock = f"{sign}{seconds // 3600} hours {sign}{seconds // 60 % 60} mins {sign}{seconds % 60}{fraction} secs"
-        return f"{sign}{days} days {clock}"
+        sign = sign if seconds % 60 or rest else ""
+        return f"{days} days {hours} hours {minutes} mins {sign}{seconds % 60}{fraction} secs"
 
     counts = pc.cast(values, pa.int64()).to_pylist()
     return pa.array([None if count is None else text(count) for count in counts], target)
@@ -622,6 +631,7 @@ _CONVERSIONS: dict[tuple[str, str], Callable[[pa.Array[Any], pa.DataType, bool],
     ("date", "int"): _time_to_int,
     ("date", "date"): _date_to_date,
     ("date", "timestamp"): _date_to_timestamp,
+    ("date", "string"): _date_to_text,
     ("timestamp", "int"): _time_to_int,
     ("timestamp", "timestamp"): _timestamp_to_timestamp,
     ("timestamp", "date"): _timestamp_to_date,

@@ -84,10 +84,21 @@ def _abs(args: Sequence[Expr]) -> Expr:
 def _round(args: Sequence[Expr]) -> Expr:
     _arity("round", args, 1, 2)
     value = _want("round", args[0], "int", "float", "decimal")
-    if kind_of(value.data_type) != "decimal" and value.data_type not in (pa.float32(), pa.float64()):
+    if kind_of(value.data_type) == "decimal":
+        return _round_decimal(value, args)
+    if value.data_type not in (pa.float32(), pa.float64()):
         value = build.implied_cast(value, pa.float64())
     places = _as_count("round", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
     return _make("round", [value, places], value.data_type)
+
+
+def _round_decimal(value: Expr, args: Sequence[Expr]) -> Expr:
+    """The result has as many digits behind the point as asked for; they must be a constant."""
+    places = _as_count("round", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
+    if not isinstance(places, Literal) or not places.value.is_valid:
+        raise Refused("round() of a decimal wants a constant number of places")
+    scale = min(max(places.value.as_py(), 0), value.data_type.scale)
+    return _make("round", [value, places], kinds.decimal_type(value.data_type.precision, scale))
 
 
 def _whole(name: str) -> Binder:
@@ -120,7 +131,8 @@ def _text_to_text(name: str) -> Binder:
 
 def _length(args: Sequence[Expr]) -> Expr:
     _arity("length", args, 1)
-    return _make("length", [_as_text("length", args[0])], pa.int32())
+    value = _as_text("length", args[0])
+    return _make("length", [value], pa.int64() if value.data_type == pa.large_string() else pa.int32())
 
 
 def _concat(args: Sequence[Expr]) -> Expr:

@@ -77,8 +77,8 @@ def int_limits(data_type: pa.DataType) -> tuple[int, int]:
 
 
 def int_digits(data_type: pa.DataType) -> int:
-    """Decimal digits that hold every value of an integer type."""
-    return len(str(int_limits(data_type)[1]))
+    """Precision of the decimal that an integer type becomes in arithmetic: 3, 5, 10 or 20."""
+    return {8: 3, 16: 5, 32: 10}.get(data_type.bit_width, 20)
 
 
 def int_type(bits: int, *, signed: bool) -> pa.DataType:
@@ -98,6 +98,10 @@ def common_int(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 def finer_unit(left: str, right: str) -> str:
     return _UNITS[max(_UNITS.index(left), _UNITS.index(right))]
+
+
+def coarser_unit(left: str, right: str) -> str:
+    return _UNITS[min(_UNITS.index(left), _UNITS.index(right))]
 
 
 def time_type(unit: str) -> pa.DataType:

@@ -147,7 +147,7 @@ def _check_nesting(text: str, tokens: list[Any]) -> None:
     depth = run = 0
     for token in tokens:
         kind = token.token_type
-        if kind in prefix:
+        if kind in prefix and token.text != "!":
             run += 1
         elif kind in opening:
             levels.append(run + 1)
@@ -157,6 +157,8 @@ def _check_nesting(text: str, tokens: list[Any]) -> None:
             run = 0
             if kind in closing and levels:
                 depth -= levels.pop()
+            elif token.text == "!":
+                raise _sql_error(text, token.start, "'!' is not an operator, write NOT")
             elif kind == TokenType.SEMICOLON:
                 raise _sql_error(text, token.start, "one expression is wanted, not several statements")
         if depth + run > MAX_NESTING:
@@ -240,8 +242,12 @@ class _Visitor:
         self.tokens = tokens
         self.schema = schema
         self.depth = 0
+        self.root: Any = None
 
     def visit(self, tree: Any) -> Expr:
+        self.root = tree
+        while type(self.root).__name__ == "Paren":
+            self.root = self.root.this
         try:
             return self._expr(tree)
         except _Located as error:
@@ -394,7 +400,9 @@ class _Visitor:
         return known
 
     def arithmetic(self, node: Any) -> Expr:
-        return build.arithmetic(_ARITHMETIC[type(node).__name__], self._expr(node.this), self._expr(node.expression))
+        operator = _ARITHMETIC[type(node).__name__]
+        operands = self._expr(node.this), self._expr(node.expression)
+        return build.arithmetic(operator, *operands, narrow=node is self.root)
 
     def comparison(self, node: Any) -> Expr:
         return build.compare(_COMPARISONS[type(node).__name__], self._expr(node.this), self._expr(node.expression))

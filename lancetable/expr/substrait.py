@@ -210,7 +210,8 @@ def _convertible(schema: pa.Schema) -> tuple[pa.Schema, frozenset[int]]:
     """A schema of the same shape that pyarrow can write as Substrait, and the columns whose type had to be given up.
 
     pyarrow converts the whole schema, used or not, and knows few types: one column of durations would make every
-    expression fail.
+    expression fail. Numbers stand in one width each, so that a literal meets a column without a cast: our own rules
+    bring them together.
     """
     fields, hidden = [], set()
     for index, field in enumerate(schema):
@@ -228,7 +229,7 @@ def _simplified(data_type: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_struct(plain):
         return pa.struct([pa.field(field.name, _simplified(field.type)) for field in plain])
-    return pa.binary() if plain == pa.large_binary() else plain
+    return {"int": pa.int64(), "float": pa.float64(), "binary": pa.binary()}.get(kinds.kind_of(plain), plain)
 
 
 @functools.lru_cache(maxsize=256)
@@ -243,6 +244,10 @@ def _is_convertible(data_type: pa.DataType) -> bool:
 # What Arrow evaluates
 
 
+def _names(text: str, column: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", text) is not None
+
+
 def _opaque(expression: pc.Expression, schema: pa.Schema) -> Expr:
     text = str(expression)
     # A column that an expression uses is named in its text, unless it is meant by its position.
@@ -250,7 +255,7 @@ def _opaque(expression: pc.Expression, schema: pa.Schema) -> Expr:
     used = [
         field
         for field in schema
-        if (by_position and field.name not in names.VIRTUAL_COLUMNS) or field.name in text
+        if (by_position and field.name not in names.VIRTUAL_COLUMNS) or _names(text, field.name)
     ]
     columns = tuple(Column((field.name,), field.type, virtual=field.name in names.VIRTUAL_COLUMNS) for field in used)
     empty = pa.schema([pa.field(field.name, field.type) for field in used]).empty_table()

@@ -22,7 +22,7 @@ from lancetable.format.schema import Field, Schema
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["BlobSink", "ColumnReader", "ColumnWriter", "Decoded", "EncodedPage", "Family", "Pieces"]
+__all__ = ["BlobSink", "ColumnReader", "ColumnWriter", "Decoded", "EncodedPage", "Family", "Pieces", "WriteOptions"]
 
 
 class Decoded(NamedTuple):
@@ -90,6 +90,17 @@ class EncodedPage:
     priority: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """`cache_bytes`: what may wait for a page in one column; `max_page_bytes`: where a single array is cut;
+    `keep_arrays`: the caller's memory will not change, so what waits need not be copied.
+    """
+
+    cache_bytes: int = 8 << 20
+    max_page_bytes: int = 32 << 20
+    keep_arrays: bool = False
+
+
 class BlobSink(Protocol):
     """Where a blob writer puts payloads: they lie between the pages."""
 
@@ -124,4 +135,4 @@ class Family:
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
-    writers: Callable[[Schema, Any, BlobSink], list[ColumnWriter]]
+    writers: Callable[[Schema, WriteOptions, BlobSink], list[ColumnWriter]]

@@ -45,7 +45,7 @@ def commit(
             store,
             base,
             target,
-            choose_handler(store, target, commit_lock),
+            choose_handler(store, target, commit_lock, storage_options),
             replace(transaction, read_version=0),
             file_version=file_version_of(operation) or DEFAULT_VERSION,
             cache=TableCache(),

@@ -21,6 +21,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.transaction import Transaction
 from lancetable.ops.scan import matching_offsets
+from lancetable.ops.scan_plan import resolve_filter
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.fragments import physical_rows
@@ -49,13 +50,14 @@ def delete(
     Raises InvalidSqlError, ColumnNotFoundError; CommitConflictError when another attempt is hopeless,
     RetryableCommitConflictError when every attempt lost; CommitStateUnknownError.
     """
+    text = str(predicate)
     backoff = Backoff(conflict_retries + 1, retry_timeout_s)
     while True:
         manifest = version.manifest
         flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
         found = _find(version, predicate)
         try:
-            return _commit(version, found, str(predicate)), found.num_rows
+            return _commit(version, found, text), found.num_rows
         except RetryableCommitConflictError as error:
             if not backoff.next_attempt():
                 raise RetryableCommitConflictError(
@@ -76,11 +78,12 @@ class _Found:
 
 
 def _find(version: TableVersion, predicate: str | pc.Expression) -> _Found:
+    expression = resolve_filter(version.schema, predicate)
     rows: dict[int, DeletionVector] = {}
     emptied: list[int] = []
     num_rows = 0
     for fragment in version.manifest.fragments:
-        vector = DeletionVector(matching_offsets(version, fragment, predicate))
+        vector = DeletionVector(matching_offsets(version, fragment, expression))
         if not vector:
             continue
         num_rows += len(vector)

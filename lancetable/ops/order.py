@@ -19,6 +19,9 @@ __all__ = ["ColumnOrdering", "sort_indices"]
 
 Codes = npt.NDArray[np.int64]
 
+# Selecting the first rows beats sorting all when they are fewer than one in so many.
+_SELECT_SHARE = 16
+
 _FLOAT_BITS = {16: np.int16, 32: np.int32, 64: np.int64}
 
 
@@ -31,8 +34,20 @@ class ColumnOrdering:
     nulls_first: bool = False
 
 
-def sort_indices(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering]) -> pa.Array:
-    """The stable order of rows by `keys`, the first key foremost. Returns uint64 row numbers."""
+def sort_indices(
+    keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering], limit: int | None = None
+) -> pa.Array:
+    """The stable order of rows by `keys`, the first key foremost: uint64 row numbers, at least the first `limit`."""
+    sortable = [_sortable(key) for key in keys]
+    if limit is not None and limit * _SELECT_SHARE < len(sortable[0]):
+        candidates = _candidates(sortable[0], orderings[0], limit)
+        if candidates is not None:
+            order = _sort([key.take(candidates) for key in sortable], orderings)
+            return candidates.take(order)
+    return _sort(sortable, orderings)
+
+
+def _sort(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering]) -> pa.Array:
     columns: dict[str, pa.ChunkedArray | pa.Array] = {}
     sort_keys: list[tuple[str, str]] = []
     for key, ordering in zip(keys, orderings):
@@ -42,9 +57,26 @@ def sort_indices(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence
             columns[flag] = pc.cast(pc.is_null(key), pa.uint8())
             sort_keys.append((flag, "descending"))
         name = f"{len(columns)}"
-        columns[name] = _sortable(key)
-        sort_keys.append((name, "ascending" if ordering.ascending else "descending"))
+        columns[name] = key
+        sort_keys.append((name, _direction(ordering)))
     return pc.sort_indices(pa.table(columns), sort_keys=sort_keys)
+
+
+def _direction(ordering: ColumnOrdering) -> str:
+    return "ascending" if ordering.ascending else "descending"
+
+
+def _candidates(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit: int) -> pa.Array | None:
+    """Ascending numbers of the rows that can be among the first `limit`: those not behind the `limit`-th by the first
+    key alone. None where that rules nothing out."""
+    nulls_before = key.null_count if ordering.nulls_first else 0
+    wanted = limit - nulls_before
+    if limit == 0 or not 0 < wanted <= len(key) - key.null_count:
+        return None
+    best = pc.select_k_unstable(pa.table({"0": key}), k=wanted, sort_keys=[("0", _direction(ordering))])
+    last = key[best[wanted - 1].as_py()]
+    passing = (pc.less_equal if ordering.ascending else pc.greater_equal)(key, last)
+    return pc.indices_nonzero(pc.fill_null(passing, bool(nulls_before)))
 
 
 def _sortable(key: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:

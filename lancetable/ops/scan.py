@@ -134,6 +134,8 @@ def count_rows(
 
     Raises InvalidSqlError and ColumnNotFoundError for the filter, InvalidInputError for an unknown fragment.
     """
+    if filter is None and fragments is None and not include_deleted:
+        return rows_of(version).num_rows
     plan = plan_scan(version, ScanOptions(columns=[], filter=filter, fragments=fragments))
     return count_plan(version, replace(plan, include_deleted=include_deleted))
 
@@ -359,7 +361,7 @@ class _Run:
     def read_window(self, window: _Window) -> pa.Table:
         """All rows of a window, as the plan's output."""
         selection = select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
-        arrays = read_columns_of(self.version, window.fragment, self.plan.projection.columns, selection)
+        arrays = read_columns_of(self.version, window.fragment, self.plan.projection.columns, selection, self.rows)
         return self._output(window, selection, arrays)
 
     def read_matches(self, window: _Window) -> pa.Table | None:
@@ -370,9 +372,9 @@ class _Run:
         plan, fragment = self.plan, window.fragment
         selection, mask, read = matches
         if mask is not None:
-            selection = narrow(selection, mask)
+            selection = narrow(selection, mask, int(np.count_nonzero(mask)))
         late = plan.late_columns
-        fetched = iter(read_columns_of(self.version, fragment, late, selection) if late else ())
+        fetched = iter(read_columns_of(self.version, fragment, late, selection, self.rows))
         arrow_mask = None if mask is None else pa.array(mask)
         arrays: list[ColumnLike] = []
         for shared in plan.shared:
@@ -406,7 +408,7 @@ class _Run:
         selection = select(version, fragment, window.rows, keep_deleted=plan.include_deleted)
         if selection.num_rows == 0:
             return None
-        read = read_columns_of(version, fragment, plan.filter_columns, selection)
+        read = read_columns_of(version, fragment, plan.filter_columns, selection, self.rows)
         virtual = [self._virtual(window, selection, name) for name in plan.filter_virtual]
         names = [*[field.name for field in plan.filter_columns], *plan.filter_virtual]
         mask = _mask(plan.predicate, pa.table([*read, *virtual], names=names), selection.num_rows)
@@ -470,26 +472,26 @@ def _empty(plan: ScanPlan) -> pa.Table:
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
-def _sorted_addresses(run: _Run) -> npt.NDArray[np.uint64]:
-    """The addresses of the rows of the result in their order: only keys (and the filter's columns) are read."""
+def _sorted(run: _Run) -> tuple[npt.NDArray[np.uint64], Offsets]:
+    """(addresses in scan order, the order of the result among them): only keys and the filter's columns are read."""
     plan = run.plan
     table = scan_table(run.version, plan.for_keys())
     keys = [table.column(ordering.column_name) for ordering in plan.order]
-    order = np.asarray(sort_indices(keys, plan.order))
     stop = None if plan.limit is None else plan.offset + plan.limit
-    addresses = table.column(table.num_columns - 1).to_numpy()
-    return np.asarray(addresses[order[plan.offset : stop]])
+    order = np.asarray(sort_indices(keys, plan.order, limit=stop)).astype(np.int64)[plan.offset : stop]
+    return table.column(table.num_columns - 1).to_numpy(), order
 
 
 def _sorted_table(run: _Run) -> pa.Table:
-    return fetch_addresses(run.version, run.plan.projection, _sorted_addresses(run))
+    addresses, order = _sorted(run)
+    return fetch_addresses(run.version, run.plan.projection, addresses, order)
 
 
 def _sorted_tables(run: _Run) -> Iterator[pa.Table]:
-    addresses = _sorted_addresses(run)
+    addresses, order = _sorted(run)
     step = max(run.plan.batch_rows, _SORTED_ROWS // run.plan.batch_rows * run.plan.batch_rows)
-    for start in range(0, len(addresses), step):
-        yield fetch_addresses(run.version, run.plan.projection, addresses[start : start + step])
+    for start in range(0, len(order), step):
+        yield fetch_addresses(run.version, run.plan.projection, addresses, order[start : start + step])
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from lancetable.table.fragments import (
     ROW_ADDRESS,
     Offsets,
     Selection,
+    VersionRows,
     deleted_offsets,
     physical_offsets,
     physical_rows,
@@ -48,6 +49,7 @@ Columns: TypeAlias = "Sequence[str] | Mapping[str, str] | None"
 Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedArray | range"
 
 _MAX_KEPT_PROJECTIONS = 64
+_MAX_JOINED_BYTES = 1 << 30
 
 
 def take_offsets(
@@ -76,8 +78,7 @@ def take_offsets(
     if low < 0 or high >= total:
         raise OutOfRangeError(f"row {low if low < 0 else high} of {total}", expected=total, found=high)
     ascending, restore = _ascending(wanted + first if first else wanted)
-    pieces = _ordinal_pieces(version, ascending)
-    return _fetch(version, projection, pieces, restore)
+    return _fetch(version, rows, projection, _ordinal_pieces(version, rows, ascending), restore)
 
 
 def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = None) -> pa.Table:
@@ -103,12 +104,26 @@ def take_addresses(version: TableVersion, addresses: Indices, columns: Columns =
     return fetch_addresses(version, projection, wanted if live is None else wanted[live])
 
 
-def fetch_addresses(version: TableVersion, projection: Projection, addresses: npt.NDArray[np.uint64]) -> pa.Table:
-    """Rows by address in the order given; every address must exist. A deleted row comes with null `_rowid`."""
-    if not len(addresses):
+def fetch_addresses(
+    version: TableVersion,
+    projection: Projection,
+    addresses: npt.NDArray[np.uint64],
+    order: Offsets | None = None,
+) -> pa.Table:
+    """Rows by address, which must all exist: `addresses[order]`, or all in the order given.
+
+    A deleted row comes with a null `_rowid`.
+    """
+    wanted = addresses if order is None else addresses[order]
+    if not len(wanted):
         return projection.schema.empty_table()
-    ascending, restore = _ascending(addresses)
-    return _fetch(version, projection, _address_pieces(version, ascending), restore)
+    if order is not None and len(order) == len(addresses) and bool((addresses[1:] > addresses[:-1]).all()):
+        # The order of all rows of a scan: they are ascending already, so nothing needs to be sorted again.
+        ascending, restore = addresses, order
+    else:
+        ascending, restore = _ascending(wanted)
+    rows = rows_of(version)
+    return _fetch(version, rows, projection, _address_pieces(rows, ascending), restore)
 
 
 # --- which rows of which fragment ------------------------------------------------------------------------------------
@@ -119,29 +134,38 @@ _Piece: TypeAlias = "tuple[int, Fragment, Offsets]"
 
 def _ascending(wanted: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Offsets | None]:
     """(distinct values ascending, where each wanted one is among them); None when they are that already."""
-    if len(wanted) == 1 or bool((wanted[1:] > wanted[:-1]).all()):
+    count = len(wanted)
+    if count == 1 or bool((wanted[1:] > wanted[:-1]).all()):
         return wanted, None
-    distinct, restore = np.unique(wanted, return_inverse=True)
-    return distinct, restore.reshape(-1)
+    # np.unique does the same with more ceremony than a small take can afford.
+    order = np.argsort(wanted, kind="stable")
+    ordered = wanted[order]
+    first = np.empty(count, dtype=np.bool_)
+    first[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    restore = np.empty(count, dtype=np.int64)
+    if first.all():
+        restore[order] = np.arange(count)
+        return ordered, restore
+    restore[order] = np.cumsum(first) - 1
+    return ordered[first], restore
 
 
-def _ordinal_pieces(version: TableVersion, ascending: Offsets) -> Iterator[_Piece]:
-    rows = rows_of(version)
+def _ordinal_pieces(version: TableVersion, rows: VersionRows, ascending: Offsets) -> Iterator[_Piece]:
     starts = rows.starts
-    first = int(np.searchsorted(starts, ascending[0], side="right")) - 1
+    first = int(starts.searchsorted(ascending[0], side="right")) - 1
     if ascending[-1] < starts[first + 1]:
         fragment = rows.fragments[first]
         ordinals = ascending - starts[first] if first else ascending
         yield first, fragment, physical_offsets(version, fragment, ordinals)
         return
-    positions = np.searchsorted(starts, ascending, side="right") - 1
+    positions = starts.searchsorted(ascending, side="right") - 1
     for position, begin, end in _groups(positions):
         fragment = rows.fragments[position]
         yield position, fragment, physical_offsets(version, fragment, ascending[begin:end] - starts[position])
 
 
-def _address_pieces(version: TableVersion, ascending: npt.NDArray[np.uint64]) -> Iterator[_Piece]:
-    rows = rows_of(version)
+def _address_pieces(rows: VersionRows, ascending: npt.NDArray[np.uint64]) -> Iterator[_Piece]:
     ids = (ascending >> np.uint64(32)).astype(np.int64)
     offsets = (ascending & np.uint64(0xFFFF_FFFF)).astype(np.int64)
     for fragment_id, begin, end in _groups(ids):
@@ -183,27 +207,54 @@ def _live(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArr
 
 
 def _fetch(
-    version: TableVersion, projection: Projection, pieces: Iterator[_Piece], restore: Offsets | None
+    version: TableVersion,
+    rows: VersionRows,
+    projection: Projection,
+    pieces: Iterator[_Piece],
+    restore: Offsets | None,
 ) -> pa.Table:
-    tables = []
+    parts: list[list[ColumnLike]] = []
+    num_rows = 0
     for position, fragment, offsets in pieces:
         selection = select(version, fragment, _as_range(offsets), keep_deleted=True)
-        arrays = read_columns_of(version, fragment, projection.columns, selection)
-        virtual: dict[str, ColumnLike] = {}
-        if projection.virtual:
-            start = int(rows_of(version).starts[position])
-            virtual = {
-                name: virtual_values(version, fragment, start, selection, name) for name in projection.virtual
-            }
-        tables.append(assemble(projection, arrays, virtual, selection.num_rows))
-    if not projection.schema.names:
-        num_rows = sum(table.num_rows for table in tables) if restore is None else len(restore)
-        return assemble(projection, [], {}, num_rows)
-    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        part: list[ColumnLike] = list(read_columns_of(version, fragment, projection.columns, selection, rows))
+        start = int(rows.starts[position])
+        part.extend(virtual_values(version, fragment, start, selection, name) for name in projection.virtual)
+        parts.append(part)
+        num_rows += len(offsets)
     if restore is None:
-        return table
-    # One chunk per column first: taking from many would search the chunk of every row.
-    return table.combine_chunks().take(pa.array(restore))
+        arrays = parts[0] if len(parts) == 1 else [_joined(column) for column in zip(*parts)]
+    else:
+        num_rows = len(restore)
+        order = pa.array(restore)
+        arrays = [_joined(column).take(order) for column in zip(*parts)]
+    num_columns = len(projection.columns)
+    return assemble(projection, arrays[:num_columns], dict(zip(projection.virtual, arrays[num_columns:])), num_rows)
+
+
+def _joined(parts: Sequence[ColumnLike]) -> ColumnLike:
+    """One column of several fragments; one array where it can be, which is quicker to take from than chunks."""
+    first = parts[0]
+    if len(parts) == 1 and isinstance(first, pa.Array):
+        return first
+    chunks: list[pa.Array] = []
+    for part in parts:
+        if isinstance(part, pa.ChunkedArray):
+            chunks.extend(part.chunks)
+        else:
+            chunks.append(part)
+    if len(chunks) == 1:
+        return chunks[0]
+    # Joining nested dictionaries would have to unify them; and 2 GiB of text fit no single array of 32-bit offsets.
+    if _keeps_chunks(first.type) or sum(chunk.nbytes for chunk in chunks) > _MAX_JOINED_BYTES:
+        return pa.chunked_array(chunks, type=first.type)
+    return pa.concat_arrays(chunks)
+
+
+def _keeps_chunks(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_keeps_chunks(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _as_range(offsets: Offsets) -> range | Offsets:

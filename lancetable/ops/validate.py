@@ -69,7 +69,7 @@ def validate_deletions(version: TableVersion, fragment: Fragment, num_rows: int)
     assert file is not None
     path = version.deletion_file_path(fragment.id, file)
     vector = deletions.read(version, fragment)
-    offsets = [] if vector is None else vector.offsets()
+    offsets = deletions.EMPTY.offsets() if vector is None else vector.offsets()
     stated = file.num_deleted_rows
     if stated is not None and len(offsets) != stated:
         raise CorruptFileError(

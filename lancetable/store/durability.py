@@ -167,4 +167,5 @@ def sync_directory(path: str) -> None:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # no syncing of directories on this system
             raise
     finally:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):  # nothing was written through it
+            os.close(descriptor)

@@ -42,6 +42,7 @@ __all__ = ["FsspecStore", "FsspecWriter", "open_fsspec", "wrap_fsspec"]
 
 _FIRST_READ_BYTES = 1 << 20
 _BLOCK_BYTES = 8 << 20
+_PLAUSIBLE_BYTES = 256 << 20
 _DELETE_BATCH = 1000
 
 # Stores where a write shows the whole object or nothing, and where directories do not exist.
@@ -104,12 +105,14 @@ class FsspecStore:
         if not 0 <= start < end:
             check_range(path, start, end)
             return EMPTY
+        self._check_plausible(path, start, end)
         return self._fetch(path, [ByteRange(start, end)])[0]
 
     def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
         """Merged ranges, as many at once as the file system allows. See ObjectStore."""
         for start, end in ranges:
             check_range(path, start, end)
+            self._check_plausible(path, start, end)
         requests = merge_ranges(ranges)
         return split_reply(ranges, requests, self._fetch(path, requests)) if requests else [EMPTY] * len(ranges)
 
@@ -156,6 +159,13 @@ class FsspecStore:
         if facts.get("type") == "directory" or facts.get("size") is None:
             return None
         return int(facts["size"])
+
+    def _check_plausible(self, path: str, start: int, end: int) -> None:
+        """Refuse a huge range that goes beyond the object, before a buffer of that size is made for it."""
+        if end - start > _PLAUSIBLE_BYTES:
+            size = self.size(path)
+            if end > size:
+                raise short_read(path, start, end, max(size - start, 0))
 
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
         """One reply of exactly the right length for each request."""

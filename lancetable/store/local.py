@@ -119,7 +119,7 @@ class LocalStore:
         if view is None:
             for start, end in ranges:
                 check_range(path, start, end)
-            requests = merge_ranges(ranges, LOCAL_GAP_BYTES)
+            requests = merge_ranges(ranges, LOCAL_GAP_BYTES, sys.maxsize)
             return split_reply(ranges, requests, self._pread(path, requests))
         size = len(view)
         result = []

@@ -28,7 +28,8 @@ class ByteRange(NamedTuple):
 def merge_ranges(ranges: Sequence[ByteRange], gap: int = REMOTE_GAP_BYTES, split: int = SPLIT_BYTES) -> list[ByteRange]:
     """The requests that cover all ranges: ascending, disjoint, none longer than `split`, none empty.
 
-    Ranges that overlap, touch, or lie less than `gap` bytes apart are fetched together.
+    Ranges that overlap, touch, or lie less than `gap` bytes apart are fetched together. The number of requests grows
+    with the bytes wanted: ranges from a damaged file are checked against its size before they come here.
     """
     wanted = sorted(r for r in ranges if r[0] < r[1])
     if not wanted:

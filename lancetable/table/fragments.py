@@ -177,31 +177,41 @@ def _select_range(rows: range, deleted: Deleted, whole: bool, keep_deleted: bool
     return Selection(rows, whole, num_live, keep=~dead)
 
 
-def narrow(selection: Selection, mask: npt.NDArray[np.bool_]) -> Selection:
-    """The rows of a selection where `mask` (bool per row that comes out, at least one true) holds.
+def narrow(selection: Selection, mask: npt.NDArray[np.bool_], count: int) -> Selection:
+    """The rows of a selection where `mask` (bool per row that comes out, `count` > 0 of them true) holds.
 
     Rows side by side stay a range, dense ones a range with a mask; few ones are fetched one by one.
     """
-    offsets = selection.offsets()[mask]
     dead = None if selection.dead is None else selection.dead[mask]
-    count, first, last = len(offsets), int(offsets[0]), int(offsets[-1])
+    fetch = selection.fetch
+    if not isinstance(fetch, range):
+        return Selection(fetch[mask], False, count, dead=dead)
+    if selection.keep is not None:
+        kept = selection.keep.copy()
+        kept[kept] = mask
+        mask = kept
+    first, last = int(mask.argmax()), len(mask) - 1 - int(mask[::-1].argmax())
     span = last + 1 - first
-    if count == span:
-        return Selection(range(first, last + 1), False, count, dead=dead)
     if count < span * _DENSE_SHARE:
-        return Selection(offsets, False, count, dead=dead)
-    keep = np.zeros(span, dtype=np.bool_)
-    keep[offsets - first] = True
-    return Selection(range(first, last + 1), False, count, keep=keep, dead=dead)
+        return Selection(np.flatnonzero(mask) + fetch.start, False, count, dead=dead)
+    fetch = range(fetch.start + first, fetch.start + last + 1)
+    return Selection(fetch, False, count, keep=None if count == span else mask[first : last + 1], dead=dead)
 
 
 def read_columns_of(
-    version: TableVersion, fragment: Fragment, columns: Sequence[Field], selection: Selection
+    version: TableVersion,
+    fragment: Fragment,
+    columns: Sequence[Field],
+    selection: Selection,
+    known: VersionRows | None = None,
 ) -> list[Column]:
-    """The columns of a selection, one array each, in the order of `columns`; the part of `read_rows` that does I/O."""
+    """The columns of a selection, one array each, in the order of `columns`; the part of `read_rows` that does I/O.
+
+    `known` are the `rows_of` the version, for callers that have them at hand.
+    """
     if not columns:
         return []
-    layout = layout_of(version, fragment, columns)
+    layout = layout_of(version, rows_of(version) if known is None else known, fragment, columns)
     fetch = None if selection.whole else selection.fetch
     pieces = [
         read_columns(version.store, part.path, part.metadata, part.fields, part.columns, fetch)
@@ -423,9 +433,9 @@ class Layout:
     direct: bool
 
 
-def layout_of(version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> Layout:
+def layout_of(version: TableVersion, known: VersionRows, fragment: Fragment, columns: Sequence[Field]) -> Layout:
     """The layout of `columns`, kept for the next call with the same `Field` objects."""
-    kept = rows_of(version).layouts
+    kept = known.layouts
     # Fields are told apart by identity: the layout keeps them alive, and hashing whole trees would cost more than it
     # saves. Fragments are not: a caller may bring one that is not committed yet, under the id of one that is.
     key = (fragment.id, *map(id, columns))

@@ -116,9 +116,28 @@ def test_empty_fixed_size_lists_are_no_columns():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "INT32", "float128", "timestamp:us", "timestamp:year:-", "decimal:32:5:1", "decimal:128:99:2", "time32:us"]
-    + ["decimal:128:a:b", "dict:string:float:false", "dict:list:int8:false", "dict:string:int8:maybe", "dict:x", "list:"]
-    + ["fixed_size_list:list:2", "fixed_size_list:map:2", "fixed_size_list:json:2", ":", "duration:day", "x" * 10_000],
+    [
+        "",
+        "INT32",
+        "float128",
+        "timestamp:us",
+        "timestamp:year:-",
+        "decimal:32:5:1",
+        "decimal:128:99:2",
+        "time32:us",
+        "decimal:128:a:b",
+        "dict:string:float:false",
+        "dict:list:int8:false",
+        "dict:string:int8:maybe",
+        "dict:x",
+        "list:",
+        "fixed_size_list:list:2",
+        "fixed_size_list:map:2",
+        "fixed_size_list:json:2",
+        ":",
+        "duration:day",
+        "x" * 10000,
+    ],
 )
 def test_unknown_strings(text):
     with pytest.raises(UnsupportedFeatureError, match="unknown logical type") as caught:
@@ -128,9 +147,18 @@ def test_unknown_strings(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["fixed_size_list:int8:0", "fixed_size_list:int8:-1", "fixed_size_list:int8:2147483648", "fixed_size_binary:x"]
-    + ["fixed_size_list:fixed_size_list:int8:65536:65536", "fixed_size_list:int8:" + "9" * 5000, "fixed_size_binary:"]
-    + ["fixed_size_list:struct:0", "decimal:128:5:1000", "fixed_size_list:int8:٣"],
+    [
+        "fixed_size_list:int8:0",
+        "fixed_size_list:int8:-1",
+        "fixed_size_list:int8:2147483648",
+        "fixed_size_binary:x",
+        "fixed_size_list:fixed_size_list:int8:65536:65536",
+        "fixed_size_list:int8:" + "9" * 5000,
+        "fixed_size_binary:",
+        "fixed_size_list:struct:0",
+        "decimal:128:5:1000",
+        "fixed_size_list:int8:٣",
+    ],
 )
 def test_impossible_sizes(text):
     with pytest.raises(CorruptFileError):

@@ -28,7 +28,9 @@ def test_manifest_names_are_parsed(name, version, naming):
     assert paths.parse_manifest_name(name) == (version, naming)
 
 
-@pytest.mark.parametrize(("name", "version", "naming"), [case for case in MANIFEST_NAMES if case[1] < 2**63 or "d" in case[0][:1]])
+@pytest.mark.parametrize(
+    ("name", "version", "naming"), [case for case in MANIFEST_NAMES if case[1] < 2**63 or "d" in case[0][:1]]
+)
 def test_manifest_names_are_built(name, version, naming):
     assert paths.manifest_name(version, naming) == name
     assert paths.manifest_path("some/table", version, naming) == f"some/table/_versions/{name}"
@@ -41,8 +43,21 @@ def test_every_version_comes_back(version, naming):
 
 @pytest.mark.parametrize(
     "name",
-    ["", "x.manifest", ".manifest", "1", "1.manifest-abc", ".tmp_3.manifest_0123", "latest_version_hint.json"]
-    + ["d5.manifest", "-1.manifest", "1.2.manifest", "99999999999999999999.manifest", "٣.manifest", "1.manifest.bak"],
+    [
+        "",
+        "x.manifest",
+        ".manifest",
+        "1",
+        "1.manifest-abc",
+        ".tmp_3.manifest_0123",
+        "latest_version_hint.json",
+        "d5.manifest",
+        "-1.manifest",
+        "1.2.manifest",
+        "99999999999999999999.manifest",
+        "٣.manifest",
+        "1.manifest.bak",
+    ],
 )
 def test_other_files_are_no_manifests(name):
     assert paths.parse_manifest_name(name) is None
@@ -118,7 +133,9 @@ def test_hostile_paths_are_refused(path):
             build("t", path)
 
 
-@pytest.mark.parametrize("path", ["a.lance", "sub/a.lance", "a b.lance", "..a", "a..b", ".hidden", "é.lance", "a/b:c", "%2e%2e"])
+@pytest.mark.parametrize(
+    "path", ["a.lance", "sub/a.lance", "a b.lance", "..a", "a..b", ".hidden", "é.lance", "a/b:c", "%2e%2e"]
+)
 def test_ordinary_paths_pass(path):
     assert paths.check_relative(path) == path
 

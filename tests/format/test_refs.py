@@ -77,7 +77,7 @@ def test_tags_of_pylance_can_be_replaced_by_ours(write_with_pylance):
     dataset, _ = write_with_pylance(pa.table({"a": [1]}))
     dataset.tags.create("v1", 1)
     file = Path(dataset.uri) / "_refs" / "tags" / "v2.json"
-    ours = TagContents(1, 400, None, format_time(1), format_time(1_500_000_000), {"k": "é\"\n"})
+    ours = TagContents(1, 400, None, format_time(1), format_time(1_500_000_000), {"k": 'é"\n'})
     file.write_bytes(ours.to_json())
     assert dataset.tags.list()["v2"]["version"] == 1
 

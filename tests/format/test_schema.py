@@ -225,7 +225,7 @@ def test_64_levels_are_fine():
 
 
 def test_unknown_type_names_column_and_type():
-    with pytest.raises(UnsupportedFeatureError, match="'b'.*'tensor:7'") as caught:
+    with pytest.raises(UnsupportedFeatureError, match=r"'b'.*'tensor:7'") as caught:
         Schema.from_protos(messages(("a", 0, -1, "int8"), ("b", 1, -1, "tensor:7")), path="m")
     assert (caught.value.column, caught.value.path) == ("b", "m")
 

@@ -110,3 +110,18 @@ def test_later_keys_decide_among_equals(rows: list[tuple[Any, ...]], directions:
 def test_ties_keep_their_order() -> None:
     keys = pa.array(np.zeros(5000, dtype=np.int32))
     assert sort_indices([keys], [ColumnOrdering("c", ascending=False)]).to_pylist() == list(range(5000))
+
+
+@given(
+    values=st.lists(st.none() | floats, min_size=40, max_size=80),
+    more=st.lists(st.integers(0, 2), min_size=80, max_size=80),
+    ordering=orderings,
+    limit=st.integers(0, 4),
+)
+def test_the_first_rows_alone_are_those_of_the_whole_order(
+    values: list[float | None], more: list[int], ordering: ColumnOrdering, limit: int
+) -> None:
+    keys = [pa.array(values, pa.float64()), pa.array(more[: len(values)])]
+    both = [ordering, ColumnOrdering("d", ascending=False)]
+    whole = sort_indices(keys, both).to_pylist()
+    assert sort_indices(keys, both, limit=limit).to_pylist()[:limit] == whole[:limit]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +27,7 @@ def test_requests_are_ascending_disjoint_bounded_and_waste_little(
 ) -> None:
     requests = merge_ranges(ranges, gap, split)
     assert all(0 < end - start <= split for start, end in requests)
-    assert all(one.end <= two.start for one, two in zip(requests, requests[1:]))
+    assert all(one.end <= two.start for one, two in pairwise(requests))
     wanted = {i for start, end in ranges for i in range(start, end)}
     sent = {i for start, end in requests for i in range(start, end)}
     assert wanted <= sent

@@ -37,6 +37,8 @@ __all__ = [
     "encode_ends",
     "fetch_ends",
     "fetch_spans",
+    "nulls_of",
+    "offsets_of",
     "select_spans",
     "unwrap",
 ]
@@ -263,15 +265,15 @@ def encode_binary(
 
 
 def encode_ends(arrays: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint64], int, list[tuple[int, int]]]:
-    """Stored ends of all values of string, binary or list arrays, one after the other; the null adjustment; and for
-    each array which of its bytes or items these are.
+    """Stored ends of all values of string or binary arrays, one after the other; the null adjustment; and for
+    each array which of its bytes these are.
     """
     total_rows = sum(map(len, arrays))
     ends = np.empty(total_rows, np.int64)
     spans = []
     row, base = 0, 0
     for array in arrays:
-        offsets = _offsets_of(array)
+        offsets = offsets_of(array)
         start, stop = int(offsets[0]), int(offsets[-1])
         np.add(offsets[1:], base - start, out=ends[row : row + len(array)], dtype=np.int64)
         spans.append((start, stop))
@@ -282,12 +284,13 @@ def encode_ends(arrays: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint64], int
         if array.null_count:
             part = ends[row : row + len(array)]
             # One pass over plain numbers; a mask would have to be looked at for each value.
-            part += np.multiply(_nulls_of(array), base + 1, dtype=np.int64)
+            part += np.multiply(nulls_of(array), base + 1, dtype=np.int64)
         row += len(array)
     return ends, base + 1, spans
 
 
-def _offsets_of(array: pa.Array) -> npt.NDArray[Any]:
+def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
+    """(n + 1,) offsets of a string, binary or list array, without a copy."""
     types = pa.types
     wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
     dtype = np.dtype("<i8" if wide else "<i4")
@@ -297,6 +300,7 @@ def _offsets_of(array: pa.Array) -> npt.NDArray[Any]:
     return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
 
 
-def _nulls_of(array: pa.Array) -> npt.NDArray[np.uint8]:
+def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8]:
+    """(n,) 1 where an array that has nulls is null, else 0."""
     bitmap = bitmap_piece(array, 0)
     return np.unpackbits(~bitmap, bitorder="little", count=len(array))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from lancetable.file.column import Family
-from lancetable.file.encodings_v2_0 import fields
+from lancetable.file.encodings_v2_0.fields import open_field
+from lancetable.file.encodings_v2_0.writers import open_writers
 
 __all__ = ["FAMILY"]
 
-FAMILY: Final = Family(open_field=fields.open_field, writers=fields.open_field)
+FAMILY: Final = Family(open_field=open_field, writers=open_writers)

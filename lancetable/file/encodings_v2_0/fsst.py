@@ -52,7 +52,7 @@ class Fsst:
         if decoded.array is not None:
             # Nothing but nulls; there are no codes to expand.
             return Decoded(decoded.length, array=pa.nulls(decoded.length, data_type))
-        offsets = _array(decoded.buffers[0], dtype)
+        offsets = _array(decoded.buffers[0], dtype)[: decoded.length + 1]
         codes = _array(decoded.buffers[1], np.dtype(np.uint8))
         page.check_memory(_MAX_EXPANSION * (int(offsets[-1]) - int(offsets[0])))
         content, offsets = fsst.decompress(codes, offsets, self.table)

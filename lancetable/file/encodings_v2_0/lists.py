@@ -19,7 +19,7 @@ import pyarrow as pa
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
-from lancetable.file.encodings_v2_0.binary import encode_ends, fetch_ends, fetch_spans
+from lancetable.file.encodings_v2_0.binary import fetch_ends, fetch_spans
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import MAPPED, ReadPlan, Slots
@@ -88,7 +88,16 @@ class List:
         )
 
 
-def encode_list(arrays: Sequence[pa.Array], buffers: BufferList) -> List:
-    """The ends of list arrays, one after the other; spans under nulls stay."""
-    ends, adjustment, _ = encode_ends(arrays)
-    return List(Nullable(Flat(64, buffers.add([ends]))), adjustment, adjustment - 1)
+def encode_list(
+    ends: Sequence[npt.NDArray[np.int64]],
+    nulls: Sequence[npt.NDArray[np.uint8] | None],
+    num_items: int,
+    buffers: BufferList,
+) -> List:
+    """The lists of a page from where they end, counted in its items; spans under nulls stay."""
+    adjustment = num_items + 1
+    pieces = [
+        stored if mask is None else stored + np.multiply(mask, adjustment, dtype=np.int64)
+        for stored, mask in zip(ends, nulls)
+    ]
+    return List(Nullable(Flat(64, buffers.add(pieces))), adjustment, num_items)

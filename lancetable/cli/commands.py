@@ -1,0 +1,207 @@
+"""The commands, each a few lines: open, ask, print."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+import lancetable
+from lancetable.cli import inspect
+from lancetable.cli.output import Output
+from lancetable.dataset import LanceDataset
+from lancetable.errors import LanceError
+
+__all__ = ["cli", "run"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "data_files", "data_bytes", "tags")
+
+
+def run() -> None:
+    """Run the command line; an error of the library becomes one line and exit code 1."""
+    try:
+        cli(standalone_mode=True)
+    except LanceError as error:
+        click.echo(f"lancetable: {error}", err=True)
+        sys.exit(1)
+
+
+def parse_options(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+    """`key=value` pairs as a dict, None without any."""
+    pairs = [value.partition("=") for value in values]
+    for key, separator, _ in pairs:
+        if not key or not separator:
+            raise click.BadParameter("give it as key=value")
+    return {key: value for key, _, value in pairs} or None
+
+
+def parse_version(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
+    """A number as a version, anything else as a tag."""
+    return int(value) if value is not None and value.isdecimal() else value
+
+
+def common(*, version: bool = True) -> Callable[[F], F]:
+    """The options that most commands have."""
+
+    def add(command: F) -> F:
+        if version:
+            command = click.option(
+                "--version", "-v", "version", callback=parse_version, help="Version number or tag; default: the newest."
+            )(command)
+        command = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+        return click.option(
+            "--option",
+            "-o",
+            "storage_options",
+            multiple=True,
+            callback=parse_options,
+            help="Storage option as key=value; may be repeated.",
+        )(command)
+
+    return add
+
+
+@click.group()
+@click.version_option(lancetable.__version__, prog_name="lancetable")
+def cli() -> None:
+    """Look into Lance tables and files, at a path or at any URI."""
+
+
+@cli.command()
+@click.argument("uri")
+@common()
+def info(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """Show what a table is: version, rows, files, format, tags."""
+    dataset = open_table(uri, version, storage_options)
+    summary = dataset.get_version()
+    counts = {name: int(value) for name, value in summary["metadata"].items()}
+    manifest = dataset.table_version.manifest
+    writer = manifest.writer_version
+    Output(as_json).facts(
+        {
+            "uri": dataset.uri,
+            "version": dataset.version,
+            "latest_version": dataset.latest_version,
+            "committed": summary["timestamp"],
+            "written_by": None if writer is None else f"{writer.library} {writer.version}",
+            "rows": counts["total_rows"],
+            "deleted_rows": counts["total_deletion_file_rows"],
+            "fragments": counts["total_fragments"],
+            "data_files": counts["total_data_files"],
+            "data_bytes": counts["total_files_size"],
+            "data_format": dataset.data_storage_version,
+            "stable_row_ids": dataset.has_stable_row_ids,
+            "indexes": dataset.has_index,
+            "columns": dataset.lance_schema.to_pyarrow().names,
+            "tags": {name: tag["version"] for name, tag in dataset.tags.list().items()},
+            "config": dataset.config(),
+            "metadata": dataset.metadata,
+        }
+    )
+
+
+@cli.command()
+@click.argument("uri")
+@common(version=False)
+def versions(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """List all versions with what made each of them."""
+    dataset = open_table(uri, None, storage_options)
+    names: dict[int, list[str]] = {}
+    for name, tag in dataset.tags.list().items():
+        names.setdefault(tag["version"], []).append(name)
+    rows = []
+    for summary in dataset.versions():
+        counts = summary["metadata"]
+        transaction = dataset.read_transaction(summary["version"])
+        rows.append(
+            {
+                "version": summary["version"],
+                "committed": summary["timestamp"],
+                "operation": None if transaction is None else operation_name(transaction.operation),
+                "rows": int(counts["total_rows"]),
+                "fragments": int(counts["total_fragments"]),
+                "data_files": int(counts["total_data_files"]),
+                "data_bytes": int(counts["total_files_size"]),
+                "tags": names.get(summary["version"], []),
+            }
+        )
+    Output(as_json).table(rows, VERSION_COLUMNS)
+
+
+@cli.command()
+@click.argument("uri")
+@common()
+def schema(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """List the fields of a table with ids and types."""
+    dataset = open_table(uri, version, storage_options)
+    rows = inspect.describe_schema(dataset.table_version.schema)
+    Output(as_json).table(rows, ["id", "path", "type", "nullable", "metadata"])
+
+
+@cli.command()
+@click.argument("uri")
+@click.option("--rows", "-n", default=10, show_default=True, type=click.IntRange(min=0), help="How many rows.")
+@click.option("--columns", "-c", help="Column names, separated by commas.")
+@click.option("--filter", "-f", "condition", help="SQL condition.")
+@common()
+def head(
+    uri: str,
+    rows: int,
+    columns: str | None,
+    condition: str | None,
+    version: int | str | None,
+    as_json: bool,
+    storage_options: dict[str, str] | None,
+) -> None:
+    """Print the first rows."""
+    dataset = open_table(uri, version, storage_options)
+    names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
+    table = dataset.head(rows, columns=names, filter=condition)
+    Output(as_json).table(table.to_pylist(), table.schema.names)
+
+
+@cli.group("inspect")
+def inspect_group() -> None:
+    """Show what is inside a manifest, a transaction or a data file."""
+
+
+@inspect_group.command()
+@click.argument("uri")
+@common()
+def manifest(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """The manifest of one version."""
+    dataset = open_table(uri, version, storage_options)
+    Output(as_json).tree(f"manifest of version {dataset.version}", inspect.describe_manifest(dataset))
+
+
+@inspect_group.command()
+@click.argument("uri")
+@common()
+def transaction(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """The transaction that made one version."""
+    dataset = open_table(uri, version, storage_options)
+    described = inspect.describe_transaction(dataset)
+    if described is None:
+        raise click.ClickException(f"version {dataset.version} has no transaction")
+    Output(as_json).tree(f"transaction of version {dataset.version}", described)
+
+
+@inspect_group.command("file")
+@click.argument("uri")
+@common(version=False)
+def data_file(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """A data file: columns, pages and their encodings."""
+    Output(as_json).tree(uri, inspect.describe_file(uri, storage_options))
+
+
+def open_table(uri: str, version: int | str | None, storage_options: dict[str, str] | None) -> LanceDataset:
+    """The table that a command is about."""
+    return LanceDataset(uri, version, storage_options=storage_options)
+
+
+def operation_name(operation: Any) -> str:
+    """The kind of an operation; one without a class of its own brings its name."""
+    return str(getattr(operation, "name", type(operation).__name__))

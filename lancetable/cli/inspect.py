@@ -1,0 +1,199 @@
+"""What is inside a manifest, a transaction or a data file, as nested dicts and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from google.protobuf import any_pb2, json_format
+from google.protobuf.message import DecodeError, Message
+
+from lancetable.dataset import LanceDataset
+from lancetable.errors import CorruptFileError, NotFoundError
+from lancetable.file.container import ColumnPages, FileMetadata
+from lancetable.file.reader import open_data_file
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Field, Schema
+from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
+from lancetable.store.open import open_store
+from lancetable.table import transactions
+
+__all__ = ["describe_file", "describe_manifest", "describe_schema", "describe_transaction"]
+
+ENCODINGS: Mapping[str, type[Message]] = {
+    "lance.encodings.ArrayEncoding": encodings_v2_0_pb2.ArrayEncoding,
+    "lance.encodings.ColumnEncoding": encodings_v2_0_pb2.ColumnEncoding,
+    "lance.encodings21.PageLayout": encodings_v2_1_pb2.PageLayout,
+}
+
+
+def describe_manifest(dataset: LanceDataset) -> dict[str, Any]:
+    """Everything a manifest says, fragments with their files included."""
+    table = dataset.table_version
+    manifest = table.manifest
+    return {
+        "path": table.location.path,
+        "size_bytes": table.location.size_bytes,
+        "naming": table.location.naming.name,
+        "version": manifest.version,
+        "branch": manifest.branch,
+        "timestamp": manifest.timestamp,
+        "writer": plain(manifest.writer_version),
+        "data_format": manifest.data_format,
+        "reader_flags": manifest.reader_flags,
+        "writer_flags": manifest.writer_flags,
+        "max_fragment_id": manifest.max_fragment_id,
+        "max_field_id": manifest.max_field_id,
+        "next_row_id": manifest.next_row_id,
+        "transaction_file": manifest.transaction_file,
+        "transaction_section": manifest.transaction_section,
+        "index_section": manifest.index_section,
+        "config": dict(manifest.config),
+        "table_metadata": dict(manifest.table_metadata),
+        "base_paths": [plain(base) for base in manifest.base_paths.values()],
+        "schema": describe_schema(manifest.schema),
+        "fragments": [describe_fragment(fragment) for fragment in manifest.fragments],
+    }
+
+
+def describe_fragment(fragment: Fragment) -> dict[str, Any]:
+    """A fragment; serialized sequences appear by their size."""
+    files = [
+        {
+            "path": file.path,
+            "version": f"{file.major}.{file.minor}",
+            "size_bytes": file.size_bytes,
+            "fields": list(file.fields),
+            "column_indices": list(file.column_indices),
+        }
+        for file in fragment.files
+    ]
+    return {
+        "id": fragment.id,
+        "physical_rows": fragment.physical_rows,
+        "deletion_file": plain(fragment.deletion_file),
+        "row_ids": plain(fragment.row_ids),
+        "files": files,
+    }
+
+
+def describe_schema(schema: Schema) -> list[dict[str, Any]]:
+    """One entry per field, parents before children."""
+    return [describe_field(schema, field) for field in schema.walk()]
+
+
+def describe_field(schema: Schema, field: Field) -> dict[str, Any]:
+    """A field with its dotted path."""
+    metadata = {key: value.decode("utf-8", "replace") for key, value in field.metadata.items()}
+    return {
+        "id": field.id,
+        "path": schema.path_of(field.id),
+        "type": field.logical_type,
+        "nullable": field.nullable,
+        "metadata": metadata,
+    }
+
+
+def describe_transaction(dataset: LanceDataset) -> dict[str, Any] | None:
+    """What made the version, or None if its writer kept no transaction."""
+    table = dataset.table_version
+    transaction = transactions.read(table.store, table.base, table.file)
+    if transaction is None:
+        return None
+    operation = transaction.operation
+    return {
+        "file": table.manifest.transaction_file,
+        "read_version": transaction.read_version,
+        "uuid": transaction.uuid,
+        "properties": dict(transaction.properties),
+        "operation": {"kind": type(operation).__name__, **plain(operation)},
+    }
+
+
+def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Footer, schema, buffers and pages of a data file, each page with the tree of its encoding.
+
+    Raises NotFoundError, CorruptFileError, UnsupportedFeatureError.
+    """
+    store, path = open_store(uri, storage_options)
+    size_bytes = store.find(path)
+    if size_bytes is None:
+        raise NotFoundError(f"not found: {uri}", path=path)
+    metadata = open_data_file(store, path, size=size_bytes)
+    return {
+        "path": uri,
+        "size_bytes": size_bytes,
+        "version": metadata.version.number,
+        "num_rows": metadata.num_rows,
+        "num_columns": metadata.num_columns,
+        "schema": describe_schema(metadata.schema),
+        "schema_metadata": {key: value.decode("utf-8", "replace") for key, value in metadata.schema_metadata.items()},
+        "global_buffers": [span(start, end) for start, end in metadata.global_buffers],
+        "columns": [describe_column(metadata, index) for index in range(metadata.num_columns)],
+    }
+
+
+def describe_column(metadata: FileMetadata, index: int) -> dict[str, Any]:
+    """One column of a file with its pages that hold rows."""
+    column = metadata.column(index)
+    return {
+        "index": index,
+        "num_rows": column.num_rows,
+        "size_bytes": column.size_bytes,
+        "encoding": encoding_tree(column.encoding, metadata.path),
+        "buffers": [span(start, end) for start, end in column.buffers],
+        "pages": [describe_page(column, number, metadata.path) for number in range(len(column))],
+    }
+
+
+def describe_page(column: ColumnPages, number: int, path: str) -> dict[str, Any]:
+    """Rows, buffers and encoding of one page."""
+    page = column.page(number)
+    return {
+        "rows": page.length,
+        "first_row": int(column.starts[number]),
+        "buffers": [span(start, end) for start, end in page.buffers],
+        "encoding": encoding_tree(page.encoding, path),
+    }
+
+
+def span(start: int, end: int) -> dict[str, int]:
+    """A byte range of the file."""
+    return {"offset": start, "size_bytes": end - start}
+
+
+def encoding_tree(data: bytes, path: str) -> Any:
+    """A serialized encoding as nested dicts; one of an unknown kind as its type and size."""
+    if not data:
+        return None
+    try:
+        message = any_pb2.Any.FromString(data)
+        name = message.type_url.rpartition("/")[2]
+        kind = ENCODINGS.get(name)
+        if kind is None:
+            return {"type": name, "size_bytes": len(message.value)}
+        return json_format.MessageToDict(kind.FromString(message.value), preserving_proto_field_name=True)
+    except DecodeError as error:
+        raise CorruptFileError(f"{path}: an encoding does not parse", path=path) from error
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses of the format as dicts; long byte strings as their size."""
+    if isinstance(value, Fragment):
+        return describe_fragment(value)
+    if isinstance(value, Schema):
+        return describe_schema(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        shown = [each.name for each in fields(value) if not each.name.startswith("_")]
+        return {name: plain(getattr(value, name)) for name in shown}
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(inner) for inner in value]
+    return value

@@ -1,0 +1,142 @@
+"""What the writer of 2.0 files picks for a page, and the fields it refuses.
+
+    null                                  all nulls
+    bool, numbers, temporal, decimal, fixed-size binary     Nullable(Flat)
+    fixed-size list                       Nullable(FixedSizeList(Nullable(...)))
+    string                                Dictionary for 100 rows or more of fewer than 100 different values, else Binary
+    large string, binary, large binary    Binary
+    dictionary                            Dictionary
+    packed struct                         PackedStruct
+
+Nullable takes its form page by page. Field metadata `lance-encoding:compression` (zstd, lz4, fsst, none) and
+`lance-encoding:compression-level` concern Binary only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from lancetable.errors import UnsupportedFeatureError
+from lancetable.file.column import EncodedPage
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, pack_page
+from lancetable.file.encodings_v2_0.binary import encode_binary
+from lancetable.file.encodings_v2_0.dictionary import encode_dictionary, encode_strings, probe_strings
+from lancetable.file.encodings_v2_0.fixed_size_list import encode_fixed_size_lists
+from lancetable.file.encodings_v2_0.flat import encode_values, value_width
+from lancetable.file.encodings_v2_0.nullable import Nullable, encode_nullable
+from lancetable.format.schema import Field
+
+__all__ = ["check_field", "encode_page"]
+
+_COMPRESSION_KEY: Final = "lance-encoding:compression"
+_LEVEL_KEY: Final = "lance-encoding:compression-level"
+
+
+def encode_page(column: int, field: Field, arrays: Sequence[pa.Array]) -> EncodedPage:
+    """One page of a leaf field from arrays of its type."""
+    buffers = BufferList()
+    encoding = _encode_field(field, arrays, buffers)
+    return EncodedPage(column, sum(map(len, arrays)), buffers.buffers, pack_page(encoding))
+
+
+def _encode_field(field: Field, arrays: Sequence[pa.Array], buffers: BufferList) -> ArrayEncoding:
+    data_type = arrays[0].type
+    if pa.types.is_struct(data_type):
+        from lancetable.file.encodings_v2_0.packed_struct import encode_packed
+
+        return encode_packed(arrays, field, buffers)
+    if _is_binary_like(data_type):
+        return _encode_binary_like(field, arrays, buffers)
+    return _encode_array(arrays, buffers)
+
+
+def _encode_binary_like(field: Field, arrays: Sequence[pa.Array], buffers: BufferList) -> ArrayEncoding:
+    data_type = arrays[0].type
+    if pa.types.is_string(data_type) and probe_strings(arrays):
+        dictionary = encode_strings(arrays, buffers)
+        if dictionary is not None:
+            return dictionary
+    scheme, level = _compression(field)
+    if scheme == "fsst":
+        from lancetable.file.encodings_v2_0.fsst import encode_fsst
+
+        return encode_fsst(arrays, buffers)
+    return encode_binary(arrays, buffers, scheme, level)
+
+
+def _encode_array(arrays: Sequence[pa.Array], buffers: BufferList) -> ArrayEncoding:
+    data_type = arrays[0].type
+    if pa.types.is_null(data_type):
+        return Nullable(None)
+    if pa.types.is_fixed_size_list(data_type):
+        return encode_nullable(arrays, buffers, partial(encode_fixed_size_lists, items=_encode_array))
+    if pa.types.is_dictionary(data_type):
+        return encode_dictionary(arrays, buffers, _encode_array)
+    if _is_binary_like(data_type):
+        return encode_binary(arrays, buffers)
+    return encode_nullable(arrays, buffers, encode_values)
+
+
+def _is_binary_like(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return (
+        types.is_string(data_type)
+        or types.is_large_string(data_type)
+        or types.is_binary(data_type)
+        or types.is_large_binary(data_type)
+    )
+
+
+def _compression(field: Field) -> tuple[str, int | None]:
+    """The scheme that the field's metadata asks for; unknown ones are passed over, as other writers do."""
+    scheme = field.metadata.get(_COMPRESSION_KEY, b"").decode("utf-8", "replace").lower()
+    if scheme not in ("zstd", "lz4", "fsst", "none"):
+        return "", None
+    if scheme == "fsst" and field.logical_type not in ("string", "binary"):
+        return "", None
+    level = field.metadata.get(_LEVEL_KEY, b"").decode("utf-8", "replace")
+    return scheme, int(level) if level.lstrip("-").isdecimal() and len(level) < 4 else None
+
+
+# ----------------------------------------------------------------------------------------------------------- refusal
+
+
+def check_field(field: Field, path: str = "") -> None:
+    """Raise UnsupportedFeatureError, naming the column, for a field that 2.0 files cannot hold."""
+    name = f"{path}.{field.name}" if path else field.name
+    if field.logical_type == "map":
+        raise _refused(name, "a map")
+    if field.logical_type.startswith("fixed_size_list:struct"):
+        raise _refused(name, "a fixed-size list of structs")
+    if not field.children:
+        _check_leaf(name, field.data_type)
+    for child in field.children:
+        check_field(child, name)
+
+
+def _check_leaf(name: str, data_type: pa.DataType) -> None:
+    types = pa.types
+    if types.is_fixed_size_binary(data_type) and data_type.byte_width == 0:
+        raise _refused(name, "fixed_size_binary of width 0")
+    if types.is_fixed_size_list(data_type):
+        item_type = data_type
+        while types.is_fixed_size_list(item_type):
+            item_type = item_type.value_type
+        if value_width(item_type) == 0:
+            raise _refused(name, f"a fixed-size list of {item_type}")
+        _check_leaf(name, item_type)
+    elif types.is_dictionary(data_type):
+        if value_width(data_type.value_type) == 0 and not _is_binary_like(data_type.value_type):
+            raise _refused(name, f"a dictionary of {data_type.value_type}")
+    elif not (
+        types.is_null(data_type) or types.is_struct(data_type) or _is_binary_like(data_type) or value_width(data_type)
+    ):
+        raise _refused(name, str(data_type))
+
+
+def _refused(name: str, what: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(f"column {name!r}: files of version 2.0 cannot hold {what}", feature=what, column=name)

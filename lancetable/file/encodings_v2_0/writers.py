@@ -1,0 +1,301 @@
+"""Columns of 2.0 files on their way out: arrays wait until they fill a page.
+
+    leaf     one column; the queue becomes a page
+    struct   a header page for the whole file, the children
+    list     a column of ends; the items go along: whenever ends become a page, so do the items that wait
+
+A page is made when the arrays that wait exceed the cache size. One array larger than the largest page is cut into equal
+parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
+from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, WriteOptions
+from lancetable.file.encodings_v2_0.base import BufferList, pack_any, pack_page
+from lancetable.file.encodings_v2_0.binary import nulls_of, offsets_of
+from lancetable.file.encodings_v2_0.choose import check_field, encode_page
+from lancetable.file.encodings_v2_0.lists import encode_list
+from lancetable.file.encodings_v2_0.struct import SimpleStruct
+from lancetable.format.schema import Field, Schema
+from lancetable.proto import encodings_v2_0_pb2 as pb
+
+__all__ = ["COLUMN_VALUES", "LeafWriter", "ListWriter", "Queue", "StructWriter", "open_writers"]
+
+COLUMN_VALUES: Final = pack_any("/lance.encodings.ColumnEncoding", pb.ColumnEncoding(values={}))
+_HEADER: Final = pack_page(SimpleStruct())
+ARRAY_OVERHEAD_BYTES: Final = 96
+_MAX_WAITING: Final = 64
+_MAX_ENDS: Final = 1024
+
+
+class _Writer(ColumnWriter, Protocol):
+    """A ColumnWriter below which others can stand."""
+
+    def flush(self) -> Iterator[EncodedPage]:
+        """The pages of what waits; more rows may follow."""
+
+
+def open_writers(schema: Schema, options: WriteOptions, blobs: BlobSink) -> list[ColumnWriter]:
+    """A writer for each top-level field. Raises UnsupportedFeatureError for fields that 2.0 files cannot hold."""
+    writers: list[ColumnWriter] = []
+    column = 0
+    for field in schema.fields:
+        check_field(field)
+        writer = _open_writer(column, field, field.name, options, blobs)
+        writers.append(writer)
+        column += len(writer.column_encodings)
+    return writers
+
+
+def _open_writer(column: int, field: Field, path: str, options: WriteOptions, blobs: BlobSink) -> _Writer:
+    if field.is_blob:
+        from lancetable.file.encodings_v2_0.blob import BlobWriter
+
+        return BlobWriter(column, field, options, blobs)
+    if field.is_list:
+        item = field.children[0]
+        items = _open_writer(column + 1, item, f"{path}.{item.name}", options, blobs)
+        return ListWriter(column, field, path, options, items)
+    if field.is_struct and not field.is_packed:
+        children: list[_Writer] = []
+        below = column + 1
+        for child in field.children:
+            writer = _open_writer(below, child, f"{path}.{child.name}", options, blobs)
+            children.append(writer)
+            below += len(writer.column_encodings)
+        return StructWriter(column, field, path, children)
+    return LeafWriter(column, field, path, options)
+
+
+class Queue:
+    """Arrays that wait for their page. Unless the caller's arrays may be kept, what stays is copied."""
+
+    __slots__ = ("_arrays", "_keep", "_levels", "size_bytes")
+
+    def __init__(self, keep: bool) -> None:
+        self._keep = keep
+        self._arrays: list[pa.Array] = []
+        self._levels: list[int] = []
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def add(self, array: pa.Array) -> None:
+        self._arrays.append(array)
+        self._levels.append(0)
+        self.size_bytes += array.nbytes + ARRAY_OVERHEAD_BYTES
+
+    def settle(self) -> None:
+        """Make what waits independent of the caller's memory, and few: tiny arrays are joined, each a few times."""
+        if not self._keep and self._arrays and self._levels[-1] == 0:
+            self._arrays[-1] = pa.concat_arrays([self._arrays[-1]])
+        level = 0
+        while len(self._levels) >= _MAX_WAITING and self._levels[-_MAX_WAITING] == level:
+            try:
+                joined = pa.concat_arrays(self._arrays[-_MAX_WAITING:])
+            except pa.ArrowException:
+                return  # dictionaries that cannot be merged; the page will encode them anew
+            level += 1
+            self._arrays[-_MAX_WAITING:] = [joined]
+            self._levels[-_MAX_WAITING:] = [level]
+
+    def take(self) -> list[pa.Array]:
+        """All arrays; the queue is empty afterwards."""
+        arrays, self._arrays = self._arrays, []
+        self._levels = []
+        self.size_bytes = 0
+        return arrays
+
+
+class LeafWriter:
+    """A field in one column."""
+
+    __slots__ = ("_column", "_field", "_options", "_path", "_queue")
+
+    def __init__(self, column: int, field: Field, path: str, options: WriteOptions) -> None:
+        self._column = column
+        self._field = field
+        self._path = path
+        self._options = options
+        self._queue = Queue(options.keep_arrays)
+
+    @property
+    def column_encodings(self) -> Sequence[bytes]:
+        return (COLUMN_VALUES,)
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queue.size_bytes
+
+    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
+        if not self._field.nullable and array.null_count:
+            raise null_refused(self._path)
+        if len(array) == 0:
+            return
+        self._queue.add(array)
+        if self._queue.size_bytes > self._options.cache_bytes:
+            yield from self.flush()
+        else:
+            self._queue.settle()
+
+    def flush(self) -> Iterator[EncodedPage]:
+        if not len(self._queue):
+            return
+        size = self._queue.size_bytes
+        arrays = self._queue.take()
+        if len(arrays) > 1:
+            yield self._encode(arrays)
+            return
+        for part in equal_parts(arrays[0], size, self._options.max_page_bytes):
+            yield self._encode([part])
+
+    def finish(self) -> Iterator[EncodedPage]:
+        return self.flush()
+
+    def _encode(self, arrays: Sequence[pa.Array]) -> EncodedPage:
+        try:
+            return encode_page(self._column, self._field, arrays)
+        except (SchemaMismatchError, UnsupportedFeatureError) as error:
+            raise type(error)(f"column {self._path!r}: {error}", column=self._path) from error
+
+
+class StructWriter:
+    """A struct; it must not be null, since its header holds no validity."""
+
+    __slots__ = ("_children", "_column", "_num_rows", "_path")
+
+    def __init__(self, column: int, field: Field, path: str, children: Sequence[_Writer]) -> None:
+        self._column = column
+        self._path = path
+        self._children = children
+        self._num_rows = 0
+
+    @property
+    def column_encodings(self) -> Sequence[bytes]:
+        return (COLUMN_VALUES, *(encoding for child in self._children for encoding in child.column_encodings))
+
+    @property
+    def queued_bytes(self) -> int:
+        return sum(child.queued_bytes for child in self._children)
+
+    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
+        if array.null_count:
+            raise UnsupportedFeatureError(
+                f"column {self._path!r}: files of version 2.0 cannot hold null structs; make the children null, or use"
+                " version 2.1 or later",
+                feature="null struct",
+                column=self._path,
+            )
+        self._num_rows += len(array)
+        for number, child in enumerate(self._children):
+            yield from child.write(array.field(number))
+
+    def flush(self) -> Iterator[EncodedPage]:
+        for child in self._children:
+            yield from child.flush()
+
+    def finish(self) -> Iterator[EncodedPage]:
+        yield EncodedPage(self._column, self._num_rows, (), _HEADER)
+        for child in self._children:
+            yield from child.finish()
+
+
+class ListWriter:
+    """Lists: ends in one column, items below."""
+
+    __slots__ = ("_column", "_ends", "_field", "_items", "_num_items", "_nulls", "_options", "_path", "_queued_bytes")
+
+    def __init__(self, column: int, field: Field, path: str, options: WriteOptions, items: _Writer) -> None:
+        self._column = column
+        self._field = field
+        self._path = path
+        self._options = options
+        self._items = items
+        self._ends: list[npt.NDArray[np.int64]] = []  # from the first item of the page on
+        self._nulls: list[npt.NDArray[np.uint8] | None] = []  # 1 where a list is null
+        self._num_items = 0
+        self._queued_bytes = 0
+
+    @property
+    def column_encodings(self) -> Sequence[bytes]:
+        return (COLUMN_VALUES, *self._items.column_encodings)
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes + self._items.queued_bytes
+
+    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
+        if not self._field.nullable and array.null_count:
+            raise null_refused(self._path)
+        for part in equal_parts(array, 8 * len(array), self._options.max_page_bytes):
+            yield from self._write_part(part)
+
+    def _write_part(self, array: pa.Array) -> Iterator[EncodedPage]:
+        if len(array) == 0:
+            return
+        offsets = offsets_of(array)
+        first, stop = int(offsets[0]), int(offsets[-1])
+        items = array.values.slice(first, stop - first)
+        nulls = nulls_of(array) if array.null_count else None
+        if nulls is not None and items.null_count and not self._field.children[0].nullable:
+            # Nobody sees what lies under a null list, but it would be stored, and refused as a null.
+            items = array.flatten()
+            ends = np.cumsum(np.where(nulls, 0, np.diff(offsets)), dtype=np.int64) + self._num_items
+        else:
+            ends = np.add(offsets[1:], self._num_items - first, dtype=np.int64)
+        self._ends.append(ends)
+        self._nulls.append(nulls)
+        self._num_items += len(items)
+        self._queued_bytes += ends.nbytes + ARRAY_OVERHEAD_BYTES
+        yield from self._items.write(items)
+        if self._queued_bytes > self._options.cache_bytes:
+            yield from self.flush()
+        elif len(self._ends) >= _MAX_ENDS:
+            self._join()
+
+    def flush(self) -> Iterator[EncodedPage]:
+        if self._ends:
+            buffers = BufferList()
+            encoding = encode_list(self._ends, self._nulls, self._num_items, buffers)
+            length = sum(map(len, self._ends))
+            self._ends, self._nulls, self._num_items, self._queued_bytes = [], [], 0, 0
+            yield EncodedPage(self._column, length, buffers.buffers, pack_page(encoding))
+        # No page of items is shared by two pages of ends: old readers rely on that.
+        yield from self._items.flush()
+
+    def finish(self) -> Iterator[EncodedPage]:
+        yield from self.flush()
+        yield from self._items.finish()
+
+    def _join(self) -> None:
+        if any(nulls is not None for nulls in self._nulls):
+            zeros = [
+                np.zeros(len(ends), np.uint8) if nulls is None else nulls for ends, nulls in zip(self._ends, self._nulls)
+            ]
+            self._nulls = [np.concatenate(zeros)]
+        else:
+            self._nulls = [None]
+        self._ends = [np.concatenate(self._ends)]
+
+
+def equal_parts(array: pa.Array, size_bytes: int, max_bytes: int) -> Iterable[pa.Array]:
+    """Slices of equal length, as many as it takes for none to be larger than `max_bytes`."""
+    if size_bytes <= max_bytes or len(array) < 2:
+        return (array,)
+    count = min(-(-size_bytes // max_bytes), len(array))
+    rows = -(-len(array) // count)
+    return (array.slice(start, rows) for start in range(0, len(array), rows))
+
+
+def null_refused(path: str) -> SchemaMismatchError:
+    """The error for a null where the schema says that there is none."""
+    return SchemaMismatchError(f"column {path!r} is not nullable but holds a null", column=path)

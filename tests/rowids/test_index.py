@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancetable.errors import CorruptFileError
+from lancetable.format.row_address import address
+from lancetable.rowids import RowIdIndex, RowIdSequence
+from lancetable.rowids.segment import build
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[tuple[int, list[int], list[int], list[int]]]:
+    """Fragments as (id, row ids, deleted offsets, places to cut into segments); every id is live at most once."""
+    ids = draw(st.lists(st.integers(0, 60), max_size=40, unique=True))
+    if draw(st.booleans()):
+        ids.sort()
+    fragments = []
+    live: set[int] = set()
+    for fragment_id in draw(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4, unique=True)):
+        taken = draw(st.integers(0, len(ids)))
+        mine, ids = ids[:taken], ids[taken:]
+        # Rows that were updated: their ids stand here too, deleted.
+        old = draw(st.lists(st.sampled_from(sorted(live)), max_size=3, unique=True)) if live else []
+        deleted = draw(st.lists(st.sampled_from(range(len(mine))), unique=True)) if mine else []
+        live |= {each for offset, each in enumerate(mine) if offset not in deleted}
+        cuts = sorted(draw(st.lists(st.integers(0, len(mine) + len(old)), max_size=2)))
+        fragments.append((fragment_id, mine + old, deleted + list(range(len(mine), len(mine) + len(old))), cuts))
+    return fragments
+
+
+def sequence_of(ids: list[int], cuts: list[int]) -> RowIdSequence:
+    bounds = [0, *cuts, len(ids)]
+    parts = [ids[start:end] for start, end in itertools.pairwise(bounds)]
+    return RowIdSequence(tuple(build(np.array(part, np.uint64)) for part in parts))
+
+
+@given(tables())
+def test_finds_what_a_dict_finds(fragments):
+    index = RowIdIndex.build(
+        (fragment_id, sequence_of(ids, cuts), np.array(deleted, np.uint32) if deleted else None)
+        for fragment_id, ids, deleted, cuts in fragments
+    )
+    expected = {
+        row_id: address(fragment_id, offset)
+        for fragment_id, ids, deleted, _ in fragments
+        for offset, row_id in enumerate(ids)
+        if offset not in deleted
+    }
+    wanted = np.arange(64, dtype=np.uint64)
+    addresses, found = index.find(wanted)
+    assert found.tolist() == [row_id in expected for row_id in range(64)]
+    assert {row_id: int(addresses[row_id]) for row_id in range(64) if found[row_id]} == expected
+    assert len(index) == len(expected)
+    assert index.get(2**64 - 1) is None
+    for row_id in (0, 7, 63):
+        assert index.get(row_id) == expected.get(row_id)
+
+
+def test_nothing():
+    index = RowIdIndex.build([])
+    assert len(index) == 0 and index.get(0) is None
+    addresses, found = index.find(np.array([], np.uint64))
+    assert len(addresses) == len(found) == 0
+
+
+def test_a_table_that_was_only_appended_to_is_runs():
+    count = 100_000
+    before = time.perf_counter()
+    index = RowIdIndex.build(
+        (each, RowIdSequence.from_range(each * 1000, each * 1000 + 1000), None) for each in range(count)
+    )
+    assert time.perf_counter() - before < 2
+    assert len(index) == 1000 * count
+    assert index.nbytes == 24 * count
+    assert index.get(54_321_987) == address(54_321, 987)
+    assert index.get(1000 * count) is None
+
+
+def test_a_huge_range_with_few_deletions_is_not_spelled_out():
+    deleted = np.array([0, 5, 6, 2**32 - 1], np.uint32)
+    index = RowIdIndex.build([(7, RowIdSequence.from_range(10, 10 + 2**32), deleted)])
+    assert index.nbytes < 200
+    assert len(index) == 2**32 - 4
+    assert [index.get(10 + offset) for offset in (0, 5, 6, 2**32 - 1)] == [None] * 4
+    assert index.get(10 + 2**32 - 2) == address(7, 2**32 - 2)
+
+
+def test_scattered_ids_take_sixteen_bytes():
+    ids = np.arange(0, 300_000, 3, dtype=np.uint64)
+    index = RowIdIndex.build([(0, RowIdSequence.from_values(ids), None)])
+    assert index.nbytes == 16 * len(ids)
+    index = RowIdIndex.build([(0, RowIdSequence.from_range(0, 10_000), np.arange(0, 10_000, 2))])
+    assert index.nbytes == 16 * 5000
+    assert index.get(4) is None and index.get(5) == 5
+
+
+@pytest.mark.parametrize(
+    "fragments",
+    [
+        [(0, RowIdSequence.from_range(0, 10), None), (1, RowIdSequence.from_range(9, 12), None)],
+        [(0, RowIdSequence.from_range(0, 10), None), (1, RowIdSequence.from_values(np.array([50, 5])), None)],
+        [(0, RowIdSequence.from_values(np.array([9, 3, 9])), None)],
+        [(0, RowIdSequence.from_range(0, 10), np.array([3])), (1, RowIdSequence.from_values(np.array([4, 90])), None)],
+    ],
+)
+def test_two_live_rows_with_one_id(fragments):
+    with pytest.raises(CorruptFileError, match="two live rows"):
+        RowIdIndex.build(fragments, "some/path")
+
+
+def test_the_rows_pylance_sees(tmp_path):
+    lance = pytest.importorskip("lance")
+    path = str(tmp_path / "t")
+    dataset = lance.write_dataset(
+        pa.table({"a": range(300)}), path, enable_stable_row_ids=True, max_rows_per_file=100, data_storage_version="2.0"
+    )
+    dataset.delete("a % 7 = 0")
+    dataset.update({"a": "a + 1000"}, where="a % 11 = 0")
+    dataset.optimize.compact_files(target_rows_per_fragment=150)
+    dataset.update({"a": "a + 5000"}, where="a % 13 = 0")
+    table = dataset.to_table(with_row_id=True, with_row_address=True)
+    parts = []
+    for fragment in dataset.get_fragments():
+        sequence = RowIdSequence.from_bytes(
+            bytes(fragment.metadata.to_json()["row_id_meta"]["Inline"]), fragment.physical_rows
+        )
+        live = fragment.to_table(columns=[], with_row_address=True)["_rowaddr"].to_numpy() & 0xFFFF_FFFF
+        parts.append((fragment.fragment_id, sequence, np.setdiff1d(np.arange(fragment.physical_rows), live)))
+    index = RowIdIndex.build(parts)
+    addresses, found = index.find(table["_rowid"].to_numpy())
+    assert found.all()
+    assert addresses.tolist() == table["_rowaddr"].to_pylist()
+    assert len(index) == table.num_rows

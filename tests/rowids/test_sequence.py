@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancetable.errors import CorruptFileError
+from lancetable.proto import rowids_pb2
+from lancetable.rowids import RowIdSequence
+from lancetable.rowids.segment import Range, build
+from lancetable.rowids.sequence import MAX_ROWS
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> tuple[RowIdSequence, list[int]]:
+    """A sequence of several segments of any form, and its ids."""
+    parts = draw(
+        st.lists(
+            st.one_of(
+                st.builds(lambda start, n: list(range(start, start + n)), st.integers(0, 50), st.integers(0, 12)),
+                st.lists(st.integers(0, 300), max_size=10),
+                st.sets(st.integers(0, 40), max_size=20).map(sorted),
+            ),
+            max_size=4,
+        )
+    )
+    segments = tuple(build(np.array(part, np.uint64)) for part in parts)
+    return RowIdSequence(segments), [each for part in parts for each in part]
+
+
+@given(sequences())
+def test_bytes_round_trip(case):
+    sequence, ids = case
+    again = RowIdSequence.from_bytes(sequence.to_bytes(), len(ids))
+    assert again.values().tolist() == ids
+    assert len(again) == again.num_rows == len(ids)
+    assert RowIdSequence.from_values(np.array(ids, np.uint64)).values().tolist() == ids
+
+
+@given(sequences(), st.data())
+def test_slice(case, data):
+    sequence, ids = case
+    start = data.draw(st.integers(0, len(ids)))
+    end = data.draw(st.integers(start, len(ids) + 3))
+    assert sequence.slice(start, end).values().tolist() == ids[start:end]
+
+
+@given(sequences(), st.data())
+def test_mask(case, data):
+    sequence, ids = case
+    deleted = data.draw(st.sets(st.sampled_from(range(len(ids))))) if ids else set()
+    live = [each for offset, each in enumerate(ids) if offset not in deleted]
+    assert sequence.mask(np.array(list(deleted), np.uint32)).values().tolist() == live
+
+
+@given(sequences(), sequences())
+def test_extend_and_concat(first, second):
+    expected = first[1] + second[1]
+    assert first[0].extend(second[0]).values().tolist() == expected
+    assert RowIdSequence.concat([first[0], second[0]]).values().tolist() == expected
+
+
+@given(sequences(), st.data())
+def test_rechunk(case, data):
+    sequence, ids = case
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=4)))
+    bounds = [0, *cuts, len(ids)]
+    sizes = [end - start for start, end in itertools.pairwise(bounds)]
+    chunks = sequence.rechunk(sizes)
+    assert [len(chunk) for chunk in chunks] == sizes
+    assert [each for chunk in chunks for each in chunk.values().tolist()] == ids
+    with pytest.raises(ValueError, match="add up"):
+        sequence.rechunk([*sizes, 1])
+
+
+@given(sequences(), st.data())
+def test_select(case, data):
+    sequence, ids = case
+    offsets = data.draw(st.lists(st.sampled_from(range(len(ids))))) if ids else []
+    assert sequence.select(np.array(offsets, np.int64)).values().tolist() == [ids[offset] for offset in offsets]
+
+
+def test_touching_ranges_become_one():
+    joined = RowIdSequence.from_range(20, 50).extend(RowIdSequence.from_range(50, 100))
+    assert joined.segments == (Range(20, 100),)
+    assert joined.as_range == Range(20, 100)
+    apart = RowIdSequence.from_range(20, 50).extend(RowIdSequence.from_range(0, 20))
+    assert apart.segments == (Range(20, 50), Range(0, 20))
+    assert apart.as_range is None
+    assert RowIdSequence().as_range == Range(0, 0)
+
+
+def test_a_claim_of_2_to_63_rows_is_refused_at_once():
+    message = rowids_pb2.RowIdSequence()
+    message.segments.add().range.end = 2**63
+    data = message.SerializeToString()
+    for num_rows in (None, 10):
+        with pytest.raises(CorruptFileError, match=str(2**63)) as caught:
+            RowIdSequence.from_bytes(data, num_rows, "some/path")
+        assert caught.value.path == "some/path"
+    assert RowIdSequence.from_bytes(RowIdSequence.from_range(0, MAX_ROWS).to_bytes()).num_rows == MAX_ROWS
+
+
+def test_the_length_must_be_that_of_the_fragment():
+    data = RowIdSequence.from_range(5, 15).to_bytes()
+    assert RowIdSequence.from_bytes(data, 10).num_rows == 10
+    for num_rows in (9, 11, 0):
+        with pytest.raises(CorruptFileError, match="10 values"):
+            RowIdSequence.from_bytes(data, num_rows)
+    with pytest.raises(CorruptFileError, match="malformed"):
+        RowIdSequence.from_bytes(b"\xff")
+
+
+@given(sequences())
+def test_pylance_reads_our_bytes(case):
+    lance_fragment = pytest.importorskip("lance.fragment")
+    sequence, ids = case
+    carrier = {"id": 0, "files": [], "physical_rows": len(ids), "row_id_meta": {"Inline": list(sequence.to_bytes())}}
+    metadata = lance_fragment.FragmentMetadata.from_json(json.dumps(carrier)).row_id_meta
+    theirs = lance_fragment.RowIdSequence.from_inline_metadata(metadata)
+    assert theirs.to_pyarrow().to_pylist() == ids
+
+
+@pytest.mark.parametrize("deleted", [[], [3], [1, 2, 3, 50], list(range(0, 100, 2)), list(range(95))])
+def test_compacted_bytes_are_those_of_pylance(tmp_path, deleted):
+    lance = pytest.importorskip("lance")
+    path = str(tmp_path / "t")
+    dataset = lance.write_dataset(
+        pa.table({"a": range(100)}), path, enable_stable_row_ids=True, max_rows_per_file=60, data_storage_version="2.0"
+    )
+    if deleted:
+        dataset.delete(f"a in ({', '.join(map(str, deleted))})")
+    dataset.optimize.compact_files()
+    (fragment,) = dataset.get_fragments()
+    theirs = bytes(fragment.metadata.to_json()["row_id_meta"]["Inline"])
+    parsed = RowIdSequence.from_bytes(theirs, fragment.physical_rows)
+    assert parsed.values().tolist() == sorted(set(range(100)) - set(deleted))
+    sources = [RowIdSequence.from_range(0, 60), RowIdSequence.from_range(60, 100)]
+    first = np.array([each for each in deleted if each < 60], np.uint32)
+    second = np.array([each - 60 for each in deleted if each >= 60], np.uint32)
+    ours = RowIdSequence.concat([sources[0].mask(first), sources[1].mask(second)])
+    assert ours.to_bytes() == theirs

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancetable.errors import CorruptFileError
+from lancetable.proto import rowids_pb2
+from lancetable.rowids import RowVersionSequence
+from lancetable.rowids.segment import build, to_proto
+
+VERSIONS = st.lists(st.sampled_from([1, 2, 3, 2**40]), max_size=30)
+
+
+def of(versions: list[int]) -> RowVersionSequence:
+    return RowVersionSequence.from_values(np.array(versions, np.uint64))
+
+
+@given(VERSIONS)
+def test_round_trips(versions):
+    sequence = of(versions)
+    assert sequence.values().tolist() == versions
+    assert sequence.values().dtype == np.uint64
+    assert len(sequence) == len(versions)
+    assert RowVersionSequence.from_bytes(sequence.to_bytes(), len(versions)) == sequence
+
+
+@given(VERSIONS, st.data())
+def test_slice_mask_select(versions, data):
+    start = data.draw(st.integers(0, len(versions)))
+    end = data.draw(st.integers(start, len(versions) + 2))
+    assert of(versions).slice(start, end) == of(versions[start:end])
+    offsets = sorted(data.draw(st.sets(st.sampled_from(range(len(versions)))))) if versions else []
+    live = [each for offset, each in enumerate(versions) if offset not in offsets]
+    assert of(versions).mask(np.array(offsets, np.uint32)) == of(live)
+    assert of(versions).select(np.array(offsets, np.int64)) == of([versions[offset] for offset in offsets])
+    changed = [9 if offset in offsets else each for offset, each in enumerate(versions)]
+    assert of(versions).with_version(np.array(offsets, np.int64), 9) == of(changed)
+
+
+@given(VERSIONS, VERSIONS, st.data())
+def test_extend_and_rechunk(first, second, data):
+    both = of(first).extend(of(second))
+    assert both == of(first + second) == RowVersionSequence.concat([of(first), of(second)])
+    cut = data.draw(st.integers(0, len(both)))
+    assert both.rechunk([cut, len(both) - cut]) == [both.slice(0, cut), both.slice(cut, len(both))]
+    with pytest.raises(ValueError, match="add up"):
+        both.rechunk([len(both) + 1])
+
+
+def test_only_the_length_of_a_span_counts():
+    message = rowids_pb2.RowDatasetVersionSequence()
+    for ids, version in ((range(20, 50), 3), (range(50), 3), ([0, 2, 9], 4)):
+        run = message.runs.add(version=version)
+        run.span.CopyFrom(to_proto(build(np.array(ids, np.uint64))))
+    sequence = RowVersionSequence.from_bytes(message.SerializeToString(), 83)
+    assert sequence.runs == ((80, 3), (3, 4))
+
+
+def test_bytes_of_fresh_rows():
+    assert RowVersionSequence.uniform(2, 1).to_bytes() == bytes.fromhex("0a08 0a04 0a02 1002 1001")
+    assert RowVersionSequence.uniform(0, 1) == RowVersionSequence()
+
+
+def test_bytes_of_pylance(tmp_path):
+    lance = pytest.importorskip("lance")
+    path = str(tmp_path / "t")
+    dataset = lance.write_dataset(
+        pa.table({"a": range(10)}), path, enable_stable_row_ids=True, data_storage_version="2.0"
+    )
+    dataset = lance.write_dataset(pa.table({"a": range(10, 15)}), path, mode="append")
+    dataset.update({"a": "a + 100"}, where="a in (3, 12)")
+    dataset.optimize.compact_files(target_rows_per_fragment=1000)
+    columns = ["_row_created_at_version", "_row_last_updated_at_version"]
+    table = dataset.to_table(columns=["a", *columns])
+    (fragment,) = dataset.get_fragments()
+    metadata = fragment.metadata.to_json()
+    for column, key in zip(columns, ("created_at_version_meta", "last_updated_at_version_meta")):
+        sequence = RowVersionSequence.from_bytes(bytes(metadata[key]["inline"]), fragment.physical_rows)
+        assert sequence.values().tolist() == table[column].to_pylist()
+    assert set(table[columns[1]].to_pylist()) == {1, 2, 3}
+
+
+def test_broken_sequences():
+    with pytest.raises(CorruptFileError, match="malformed"):
+        RowVersionSequence.from_bytes(b"\xff")
+    data = RowVersionSequence.uniform(5, 1).to_bytes()
+    with pytest.raises(CorruptFileError, match="5 values for 4 rows") as caught:
+        RowVersionSequence.from_bytes(data, 4, "some/path")
+    assert caught.value.path == "some/path"
+    huge = rowids_pb2.RowDatasetVersionSequence()
+    huge.runs.add(version=1).span.range.end = 2**63
+    with pytest.raises(CorruptFileError, match="32 bits"):
+        RowVersionSequence.from_bytes(huge.SerializeToString())
+    with pytest.raises(CorruptFileError, match="known form"):
+        RowVersionSequence.from_bytes(bytes.fromhex("0a02 1001"))

@@ -1,0 +1,54 @@
+"""Make `import lance` mean `lancetable`, to run code and test-suites written for pylance.
+
+    python tests/shim.py script.py [arguments]      or      import shim; shim.install()
+
+Modules of pylance that lancetable lacks stay missing; names that it lacks raise when they are called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+HIDDEN = ("lancetable.proto", "lancetable.cli", "lancetable.spark", "lancetable.testing")
+
+
+def aliases() -> dict[str, ModuleType]:
+    """`lance` and `lance.<module>` for every root module of lancetable."""
+    package = importlib.import_module("lancetable")
+    found = {"lance": package}
+    for info in pkgutil.iter_modules(package.__path__, "lancetable."):
+        if info.name not in HIDDEN:
+            found["lance" + info.name[len("lancetable") :]] = importlib.import_module(info.name)
+    return found
+
+
+def install() -> None:
+    """Put the aliases into `sys.modules`. A pylance that is imported already is replaced."""
+    for name in [name for name in sys.modules if name == "lance" or name.startswith("lance.")]:
+        del sys.modules[name]
+    sys.modules.update(aliases())
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """As `install`, undone at the end of the block."""
+    before = {name: module for name, module in sys.modules.items() if name == "lance" or name.startswith("lance.")}
+    install()
+    try:
+        yield
+    finally:
+        for name in aliases():
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
+if __name__ == "__main__":
+    install()
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")

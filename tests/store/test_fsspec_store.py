@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from uuid import uuid4
+
+import fsspec
+import pytest
+
+from lancetable.errors import CorruptFileError, InvalidInputError, StoreError, UnsupportedFeatureError
+from lancetable.store import ByteRange, open_store
+from lancetable.store.fsspec_store import FsspecStore
+from lancetable.store.local import LocalStore
+from lancetable.testing.conformance import Place, StoreSuite
+
+
+class TestFsspecMemory(StoreSuite):
+    """An object store as fsspec shows it, handed in by the caller."""
+
+    @pytest.fixture
+    def place(self) -> Place:
+        return open_store((fsspec.filesystem("memory"), f"/{uuid4()}"))
+
+
+class TestFsspecLocal(StoreSuite):
+    """A file system with directories, made from a protocol: temporary files and moves."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return FsspecStore("file", {}), f"{tmp_path}/place"
+
+
+class TestFsspecDirectory(StoreSuite):
+    """A file system that wraps another one."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        inner = fsspec.filesystem("dir", path=str(tmp_path), fs=fsspec.filesystem("file"))
+        return open_store((inner, "place"))
+
+
+class _Recording(fsspec.AbstractFileSystem):
+    """Serves one object of bytes, and remembers each request."""
+
+    protocol = "recording"
+
+    def __init__(self, data: bytes = b"", cut: int = 0, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.data = data
+        self.cut = cut  # how many replies lose their last byte
+        self.requests: list[tuple[int, int]] = []
+
+    def cat_file(self, path, *, start, end):  # type: ignore[no-untyped-def]  # keyword-only on purpose
+        assert start >= 0 and end > start
+        self.requests.append((start, end))
+        self.cut -= 1
+        return self.data[start:end][: -1 if self.cut >= 0 else None]
+
+    def info(self, path, **kwargs):  # type: ignore[no-untyped-def]
+        self.requests.append((-1, -1))
+        return {"name": path, "size": len(self.data), "type": "file"}
+
+
+def _over(data: bytes, cut: int = 0) -> tuple[FsspecStore, _Recording]:
+    inner = _Recording(data, cut, skip_instance_cache=True)
+    store, _ = open_store((inner, "x"))
+    assert isinstance(store, FsspecStore)
+    return store, inner
+
+
+def test_near_ranges_share_a_request() -> None:
+    data = os.urandom(1_000_000)
+    store, inner = _over(data)
+    ranges = [ByteRange(500_000, 500_100), ByteRange(10, 20), ByteRange(60_000, 60_001), ByteRange(3, 3)]
+    assert store.read_many("x", ranges) == [data[start:end] for start, end in ranges]
+    assert inner.requests == [(10, 60_001), (500_000, 500_100)]
+
+
+def test_a_small_object_of_unknown_size_costs_one_request() -> None:
+    store, inner = _over(b"small")
+    assert store.read_all("x") == b"small"
+    assert len(inner.requests) == 1
+
+
+@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20])
+def test_objects_around_the_first_read(size: int) -> None:
+    data = os.urandom(size)
+    store, _ = _over(data)
+    assert store.read_all("x") == data
+
+
+def test_a_short_reply_is_asked_for_once_more() -> None:
+    store, inner = _over(b"0123456789", cut=1)
+    assert store.read("x", 2, 6) == b"2345"
+    assert inner.requests == [(2, 6), (2, 6)]
+    store, inner = _over(b"0123456789", cut=2)
+    with pytest.raises(CorruptFileError):
+        store.read("x", 2, 6)
+
+
+def test_a_made_up_range_is_checked_against_the_size_first() -> None:
+    store, inner = _over(b"0123456789")
+    with pytest.raises(CorruptFileError):
+        store.read_many("x", [ByteRange(0, 1 << 62)])
+    assert inner.requests == [(-1, -1)]
+
+
+def test_errors_and_repr_hold_no_secrets() -> None:
+    secret = "s3cr3tv4lue"
+
+    class Failing(_Recording):
+        protocol = "failing"
+
+        def cat_file(self, path, *, start, end):  # type: ignore[no-untyped-def]
+            raise RuntimeError(f"403 for key {secret}")
+
+    store = FsspecStore("failing", {"secret": secret, "anon": False})
+    store._given = None
+    fsspec.register_implementation("failing", Failing, clobber=True)
+    store._options = {"secret": secret, "data": b"0123456789"}
+    with pytest.raises(StoreError) as caught:
+        store.read("x", 0, 5)
+    assert secret not in str(caught.value)
+    assert "403" in str(caught.value)
+    assert secret not in repr(store)
+
+
+def test_a_file_system_that_cannot_be_made() -> None:
+    store = FsspecStore("dir", {"token": "s3cr3tv4lue"})
+    with pytest.raises(StoreError) as caught:
+        store.size("x")
+    assert "s3cr3tv4lue" not in str(caught.value)
+
+
+def test_the_local_file_system_is_used_directly(tmp_path: Path) -> None:
+    store, path = open_store((fsspec.filesystem("file"), f"{tmp_path}/t/"))
+    assert isinstance(store, LocalStore)
+    assert path == f"{tmp_path}/t"
+
+
+def test_what_is_no_file_system_is_refused() -> None:
+    with pytest.raises(InvalidInputError):
+        open_store((object(), "x"))
+
+
+def test_listings_of_a_callers_file_system_are_fresh(tmp_path: Path) -> None:
+    inner = fsspec.filesystem("dir", path=str(tmp_path), fs=fsspec.filesystem("file"), use_listings_cache=True)
+    inner.dircache["d"] = []
+    store, _ = open_store((inner, "d"))
+    store.put("d/x", b"1")
+    assert [meta.name for meta in store.list_names("d")] == ["x"]
+
+
+def test_pickles_carry_no_instance() -> None:
+    store = FsspecStore("memory", {})
+    store.put("/pickled/x", b"1")
+    twin = pickle.loads(pickle.dumps(store))
+    assert twin._file_system is None
+    assert twin.read_all("/pickled/x") == b"1"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("given", [True, False])
+def test_a_forked_child_makes_its_own_instance(tmp_path: Path, given: bool) -> None:
+    store = FsspecStore("file", {}, fsspec.filesystem("file", auto_mkdir=True) if given else None)
+    store.put(f"{tmp_path}/x", b"1")
+    parents = store.file_system
+    child = os.fork()
+    if child == 0:
+        fine = store.file_system is not parents and store.read_all(f"{tmp_path}/x") == b"1"
+        os._exit(0 if fine else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.file_system is parents
+
+
+def test_creating_is_refused() -> None:
+    with pytest.raises(UnsupportedFeatureError):
+        FsspecStore("memory", {}).put_if_absent("/x", b"1")

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.store import open_store
+from lancetable.store.fsspec_store import FsspecStore
+from lancetable.store.local import LocalStore
+
+LOCAL = [
+    ("/data/t", "/data/t"),
+    ("/data/t/", "/data/t"),
+    ("/data/../data/./t", "/data/t"),
+    ("file:///data/t", "/data/t"),
+    ("FILE:///data/t", "/data/t"),
+    ("file:/data/t", "/data/t"),
+    ("file://localhost/data/t", "/data/t"),
+    ("file:///data/a%20b%25", "/data/a b%"),
+    ("/data/a%20b", "/data/a%20b"),
+    ("/data/x?y#z", "/data/x?y#z"),
+    ("/data/with:colon", "/data/with:colon"),
+    ("/data/a://b", "/data/a:/b"),
+]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX paths")
+@pytest.mark.parametrize(("uri", "path"), LOCAL)
+def test_local_addresses(uri: str, path: str) -> None:
+    store, found = open_store(uri)
+    assert isinstance(store, LocalStore)
+    assert found == path
+
+
+def test_relative_paths_home_and_path_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert open_store("t.lance")[1] == f"{os.getcwd()}/t.lance"
+    assert open_store("./a/../t")[1] == f"{os.getcwd()}/t"
+    assert open_store("~/t")[1] == f"{tmp_path}/home/t"
+    assert open_store(tmp_path / "t")[1] == f"{tmp_path}/t"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "a\0b",
+        "file:///a%00b",
+        "file://host/share",
+        "file:///a?b=c",
+        "file:///a#b",
+        "nothing://x/y",
+        "s4://bucket/key",
+        "s3://key:secret@bucket/t",
+        "memory://user@t",
+        "s3://bucket/t?x=1",
+        "s3://bucket/t#x",
+        "s3://bucket/a/../../c",
+        "memory://a/./b",
+        "simplecache::s3://b/k",
+        "s3:/bucket/t",
+    ],
+)
+def test_addresses_that_are_refused(uri: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        open_store(uri)
+    assert "secret" not in str(caught.value)
+
+
+def test_an_unknown_scheme_is_told_the_known_ones() -> None:
+    with pytest.raises(InvalidInputError, match=r"s4://.*s3://.*sftp"):
+        open_store("s4://bucket/key")
+
+
+def test_the_external_manifest_store_is_named() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="DynamoDB") as caught:
+        open_store("s3+ddb://bucket/t?ddbTableName=x")
+    assert caught.value.feature == "external manifest store"
+
+
+@pytest.mark.parametrize(
+    ("uri", "extra", "module"),
+    [("s3://b/t", "s3", "s3fs"), ("gs://b/t", "gcs", "gcsfs"), ("az://b/t", "azure", "adlfs")],
+)
+def test_a_missing_package_names_the_extra(uri: str, extra: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec import registry
+
+    monkeypatch.setattr(registry, "_registry", {})
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UnsupportedFeatureError, match=rf"lancetable\[{extra}\]"):
+        open_store(uri)
+
+
+def test_any_other_scheme_goes_to_fsspec_and_contacts_nobody() -> None:
+    store, path = open_store("sftp://host.invalid:22/data/t", {"username": "me", "fsync": "false"})
+    assert isinstance(store, FsspecStore)
+    assert path == "/data/t"
+    assert store.scheme == "sftp"
+    assert store._options == {"host": "host.invalid", "port": 22, "username": "me"}
+
+
+@pytest.mark.parametrize(
+    ("value", "durable"), [("true", True), ("1", True), ("False", False), ("0", False), (False, False), ("off", False)]
+)
+def test_durability_is_an_option(value: object, durable: bool) -> None:
+    store, _ = open_store("/t", {"fsync": value})  # type: ignore[dict-item]  # booleans are taken as well
+    assert store.capabilities.durable is durable
+
+
+def test_durability_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANCETABLE_FSYNC", "0")
+    assert not open_store("/t")[0].capabilities.durable
+    assert open_store("/t", {"fsync": "true"})[0].capabilities.durable
+    monkeypatch.delenv("LANCETABLE_FSYNC")
+    assert open_store("/t")[0].capabilities.durable
+
+
+def test_an_option_that_is_neither_yes_nor_no() -> None:
+    with pytest.raises(InvalidInputError, match="mmap"):
+        open_store("/t", {"mmap": "perhaps"})
+
+
+def test_what_is_no_address_is_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        open_store(7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        open_store(b"/t")  # type: ignore[arg-type]

@@ -1,0 +1,44 @@
+"""Tables made by pylance, and ways to put its fragments into our transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lancetable.table.version import TableVersion, open_version
+
+
+@pytest.fixture
+def table_dir(tmp_path: Path) -> Path:
+    return tmp_path / "t.lance"
+
+
+@pytest.fixture
+def three_fragments(table_dir: Path) -> TableVersion:
+    """Version 1 of a table with the rows id = 0..11 in fragments 0, 1 and 2."""
+    table = pa.table({"id": pa.array(range(12), pa.int64()), "s": [f"s{i}" for i in range(12)]})
+    lance.write_dataset(table, str(table_dir), data_storage_version="2.0", max_rows_per_file=4)
+    return open_version(str(table_dir))
+
+
+@pytest.fixture
+def damage() -> Callable[[bytes, Any, str], bytes]:
+    """damage(data, rng, kind): one bit flipped, the end cut off, or 8 bytes overwritten."""
+
+    def apply(data: bytes, rng: Any, kind: str) -> bytes:
+        changed = bytearray(data)
+        at = rng.randrange(len(changed))
+        if kind == "flip":
+            changed[at] ^= 1 << rng.randrange(8)
+        elif kind == "truncate":
+            del changed[at:]
+        else:
+            changed[at : at + 8] = rng.randbytes(min(8, len(changed) - at))
+        return bytes(changed)
+
+    return apply

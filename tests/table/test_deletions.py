@@ -1,0 +1,278 @@
+"""Deletion vectors: set algebra against Python sets, both byte forms against pylance, pyroaring and pyarrow, damage."""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyroaring
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancetable.errors import CorruptFileError
+from lancetable.format.fragment import DeletionKind, Fragment
+from lancetable.table import deletions
+from lancetable.table._offset_files import build_arrow, parse_arrow, parse_roaring
+from lancetable.table.deletions import DeletionVector
+from lancetable.table.version import TableVersion, open_version
+
+OFFSETS = st.sets(st.integers(0, 300_000), max_size=60)
+
+
+# --- the set ---------------------------------------------------------------------------------------------------------
+
+
+@given(OFFSETS, OFFSETS, st.lists(st.integers(0, 300_000), max_size=30))
+def test_set_algebra(left: set[int], right: set[int], probe: list[int]) -> None:
+    a, b = DeletionVector(sorted(left)), DeletionVector(list(right))
+    assert a.offsets().tolist() == sorted(left)
+    assert a.union(b).offsets().tolist() == sorted(left | right)
+    assert a.intersects(b) == bool(left & right)
+    assert a.contains_mask(np.array(probe, np.int64)).tolist() == [each in left for each in probe]
+    assert (len(a), bool(a), a == b) == (len(left), bool(left), left == right)
+
+
+def test_live_rows() -> None:
+    vector = DeletionVector([3, 0])
+    assert vector.live_offsets(5).tolist() == [1, 2, 4]
+    assert vector.live_mask(5).tolist() == [False, True, True, False, True]
+
+
+def test_offsets_are_read_only_and_bounded() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        DeletionVector([1]).offsets()[0] = 2
+    for wrong in (-1, 1 << 32):
+        with pytest.raises(ValueError, match="between 0 and"):
+            DeletionVector([wrong])
+
+
+# --- the two forms ---------------------------------------------------------------------------------------------------
+
+
+@given(OFFSETS, st.booleans())
+def test_roaring_forms_of_pyroaring(values: set[int], runs: bool) -> None:
+    bitmap = pyroaring.BitMap(values)
+    if runs:
+        bitmap.run_optimize()
+    assert parse_roaring(memoryview(bitmap.serialize()), "x", max_count=len(values)).tolist() == sorted(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [range(0), range(10, 70_000), range(0, 400_000, 2), range(0, 400_000, 100), [2**32 - 1], range(65_530, 65_540)],
+    ids=str,
+)
+def test_roaring_containers_of_every_kind(values: Any) -> None:
+    for runs in (False, True):
+        bitmap = pyroaring.BitMap(values)
+        if runs:
+            bitmap.run_optimize()
+        found = parse_roaring(memoryview(bitmap.serialize()), "x", max_count=1 << 32)
+        assert np.array_equal(found, np.fromiter(values, np.uint32))
+
+
+def arrow_file(values: Any, schema: pa.Schema | None = None, compression: str | None = "zstd", batches: int = 1) -> bytes:
+    schema = schema or pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for _ in range(batches):
+            columns = [pa.array(values, field.type) for field in schema]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("values", [[], [7], [9, 3, 5], list(range(5000, 0, -1))], ids=len)
+def test_arrow_form_of_every_compression(compression: str | None, values: list[int]) -> None:
+    data = arrow_file(values, compression=compression)
+    assert parse_arrow(memoryview(data), "x", max_count=len(values)).tolist() == values
+
+
+def test_arrow_form_is_what_pyarrow_reads() -> None:
+    offsets = np.array([1, 5, 9], np.uint32)
+    table = pa.ipc.open_file(pa.py_buffer(build_arrow(offsets))).read_all()
+    assert table.schema.equals(pa.schema([pa.field("row_id", pa.uint32(), nullable=False)]), check_metadata=True)
+    assert table.column(0).to_pylist() == [1, 5, 9]
+
+
+WRONG_SHAPES = {
+    "nullable": pa.schema([pa.field("row_id", pa.uint32())]),
+    "signed": pa.schema([pa.field("row_id", pa.int32(), nullable=False)]),
+    "wide": pa.schema([pa.field("row_id", pa.uint64(), nullable=False)]),
+    "float": pa.schema([pa.field("row_id", pa.float32(), nullable=False)]),
+    "name": pa.schema([pa.field("rowid", pa.uint32(), nullable=False)]),
+    "two columns": pa.schema([pa.field("row_id", pa.uint32(), nullable=False), pa.field("x", pa.uint32())]),
+    "schema metadata": pa.schema([pa.field("row_id", pa.uint32(), nullable=False)], metadata={"a": "b"}),
+    "field metadata": pa.schema([pa.field("row_id", pa.uint32(), nullable=False, metadata={"a": "b"})]),
+}
+
+
+@pytest.mark.parametrize("schema", WRONG_SHAPES.values(), ids=WRONG_SHAPES.keys())
+def test_any_other_arrow_schema_is_refused(schema: pa.Schema) -> None:
+    with pytest.raises(CorruptFileError):
+        parse_arrow(memoryview(arrow_file([1, 2], schema)), "x", max_count=10)
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_exactly_one_batch(batches: int) -> None:
+    with pytest.raises(CorruptFileError, match="1 record batch"):
+        parse_arrow(memoryview(arrow_file([1], batches=batches)), "x", max_count=10)
+
+
+def test_claimed_counts_are_refused_before_anything_is_allocated() -> None:
+    # 65,536 full run containers in 0.9 MB claim 2^32 values.
+    header = struct.pack("<I", 12347 | 65535 << 16) + b"\xff" * 8192
+    keys = b"".join(struct.pack("<HH", key, 65535) for key in range(65536))
+    bomb = header + keys + bytes(4 * 65536) + struct.pack("<HHH", 1, 0, 65535) * 65536
+    with pytest.raises(CorruptFileError, match="at most 1000"):
+        parse_roaring(memoryview(bomb), "x", max_count=1000)
+    with pytest.raises(CorruptFileError, match="at most 3"):
+        parse_arrow(memoryview(arrow_file(range(10))), "x", max_count=3)
+
+
+def test_zstd_bomb_is_refused() -> None:
+    data = bytearray(arrow_file([0] * 1000))
+    at = data.index(struct.pack("<q", 4000), 8)
+    while bytes(data[at + 8 : at + 12]) != b"\x28\xb5\x2f\xfd":  # the length that stands before a zstd frame
+        at = data.index(struct.pack("<q", 4000), at + 1)
+    data[at : at + 8] = struct.pack("<q", 1 << 40)
+    with pytest.raises(CorruptFileError, match="4000 are expected"):
+        parse_arrow(memoryview(bytes(data)), "x", max_count=1000)
+
+
+# --- files of a table ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def big(table_dir: Path) -> Any:
+    table = pa.table({"id": pa.array(range(12_000), pa.int64())})
+    return lance.write_dataset(table, str(table_dir), data_storage_version="2.0")
+
+
+@pytest.mark.parametrize(("below", "kind"), [(3, DeletionKind.ARROW_ARRAY), (5001, DeletionKind.BITMAP)])
+def test_read_what_pylance_wrote(big: Any, below: int, kind: DeletionKind) -> None:
+    big.delete(f"id < {below}")
+    version = open_version(big.uri)
+    fragment = version.manifest.fragments[0]
+    assert fragment.deletion_file is not None
+    assert fragment.deletion_file.kind is kind
+    vector = deletions.read(version, fragment)
+    assert vector is not None
+    assert vector.offsets().tolist() == list(range(below))
+    assert deletions.read(version, fragment) is vector
+
+
+def test_nothing_deleted_reads_as_none(big: Any) -> None:
+    version = open_version(big.uri)
+    assert deletions.read(version, version.manifest.fragments[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "force", "kind"),
+    [
+        (1, False, DeletionKind.ARROW_ARRAY),
+        (5000, False, DeletionKind.ARROW_ARRAY),
+        (5001, False, DeletionKind.BITMAP),
+        (2, True, DeletionKind.BITMAP),
+    ],
+)
+def test_written_form_and_round_trip(big: Any, count: int, force: bool, kind: DeletionKind) -> None:
+    version = open_version(big.uri)
+    vector = DeletionVector(list(range(0, 2 * count, 2)))
+    file = deletions.write(version.store, version.base, 0, 1, vector, force_bitmap=force)
+    assert (file.kind, file.read_version, file.num_deleted_rows) == (kind, 1, count)
+    fragment = Fragment(0, physical_rows=12_000, deletion_file=file)
+    assert deletions.read(version, fragment) == vector
+
+
+@pytest.mark.parametrize("stated", [1, 4])
+def test_count_in_the_manifest_must_be_right(big: Any, stated: int) -> None:
+    version = open_version(big.uri)
+    file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1, 2, 3]))
+    wrong = Fragment(0, physical_rows=12_000, deletion_file=type(file)(file.kind, 1, file.id, stated))
+    with pytest.raises(CorruptFileError):
+        deletions.read(version, wrong)
+    with pytest.raises(CorruptFileError, match="offset 3 in a fragment of 3"):
+        deletions.read(version, Fragment(0, physical_rows=3, deletion_file=file))
+
+
+def test_repeated_offsets_are_refused(big: Any) -> None:
+    version = open_version(big.uri)
+    file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1, 2]))
+    version.store.put(version.deletion_file_path(0, file), arrow_file([1, 1]))
+    with pytest.raises(CorruptFileError, match="twice"):
+        deletions.read(version, Fragment(0, physical_rows=12_000, deletion_file=file))
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+CHILD = """
+import random, sys
+from pathlib import Path
+from lancetable.errors import CorruptFileError
+from lancetable.table._offset_files import parse_arrow, parse_roaring
+good = refused = 0
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    parse = parse_arrow if path.suffix == ".arrow" else parse_roaring
+    try:
+        values = parse(memoryview(path.read_bytes()), path.name, max_count=20_000)
+        assert len(values) <= 20_000
+        good += 1
+    except CorruptFileError:
+        refused += 1
+print(good, refused)
+"""
+
+
+@pytest.mark.parametrize("kind", ["flip", "truncate", "overwrite"])
+def test_damaged_files_give_a_typed_error_or_values(
+    tmp_path: Path, damage: Callable[[bytes, Any, str], bytes], kind: str, scale: int
+) -> None:
+    rng = random.Random(f"deletions {kind}")
+    runs = pyroaring.BitMap([*range(0, 9000), *range(70_000, 70_100), 1 << 20])
+    runs.run_optimize()
+    originals = [
+        ("arrow", build_arrow(np.arange(0, 3000, 7, dtype=np.uint32))),
+        ("arrow", arrow_file(rng.sample(range(10_000), 50), compression=None)),
+        ("bin", pyroaring.BitMap(range(0, 40_000, 3)).serialize()),
+        ("bin", runs.serialize()),
+    ]
+    number = 500 * scale
+    for index in range(number):
+        suffix, data = originals[index % len(originals)]
+        (tmp_path / f"{index}.{suffix}").write_bytes(damage(data, rng, kind))
+    done = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    good, refused = map(int, done.stdout.split())
+    assert good + refused == number
+    if kind == "truncate":
+        assert good == 0
+    else:
+        assert refused > 0
+
+
+def test_every_error_names_the_file() -> None:
+    for parse in (parse_arrow, parse_roaring):
+        with pytest.raises(CorruptFileError, match=r"_deletions/7-1-2") as caught:
+            parse(memoryview(b"\x00" * 40), "_deletions/7-1-2", max_count=5)
+        assert caught.value.path == "_deletions/7-1-2"
+
+
+def test_reader_of_a_version_reports_a_damaged_file(big: Any) -> None:
+    big.delete("id < 3")
+    version: TableVersion = open_version(big.uri)
+    fragment = version.manifest.fragments[0]
+    assert fragment.deletion_file is not None
+    version.store.put(version.deletion_file_path(0, fragment.deletion_file), b"ARROW1 is not enough")
+    with pytest.raises(CorruptFileError):
+        deletions.read(version, fragment)

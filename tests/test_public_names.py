@@ -1,0 +1,179 @@
+"""The public names are those of pylance, with its signatures; what is missing says so."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pytest
+
+import lancetable
+from lancetable import scope
+from lancetable.errors import UnsupportedFeatureError
+
+sys.path.insert(0, str(Path(__file__).parent))
+import shim  # noqa: E402
+import signatures  # noqa: E402
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "pylance_signatures.json").read_text())
+GAPS = {
+    "LanceDataset": scope.DATASET,
+    "LanceFragment": scope.FRAGMENT,
+    "fragment.DataFile": scope.DATA_FILE,
+    "dataset.ScannerBuilder": scope.SCANNER_BUILDER,
+    "dataset.LanceStats": scope.STATS,
+}
+# (name, parameter): our default and why it differs.
+OTHER_DEFAULTS = {
+    ("set_logger", "file_path"): "'lancetable.log'",
+    ("set_logger", "name"): "'lancetable'",
+    ("commit.CommitConflictError.__init__", "retryable"): "None",  # the class decides
+    ("fragment.DataFile.__init__", "column_indices"): "None",
+}
+# Constructors that users never call; ours take other things.
+OWN_CONSTRUCTORS = {"LanceScanner", "dataset.Tags", "fragment.FragmentSession"}
+MISSING_CLASSES = {"dataset.Branches", "bytes_read_counter", "iops_counter"}
+
+
+def find(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(f"lancetable.{module}" if module else "lancetable"), attribute)
+
+
+def members() -> list[tuple[str, str, Any]]:
+    return [
+        (owner, name, expected)
+        for owner, described in GOLDEN.items()
+        if isinstance(described, dict) and owner not in MISSING_CLASSES
+        for name, expected in described.items()
+    ]
+
+
+def check_signature(label: str, function: Any, expected: list[list[str]]) -> None:
+    ours = signatures.describe(function)
+    assert ours is not None
+    wanted = [[name, kind, OTHER_DEFAULTS.get((label, name), default)] for name, kind, default in expected]
+    extra = [parameter for parameter in ours if parameter[0] not in {name for name, _, _ in wanted}]
+    assert [parameter for parameter in ours if parameter not in extra] == wanted
+    assert all(kind == "KEYWORD_ONLY" or default for _, kind, default in extra), extra
+
+
+def test_the_golden_file_tells_what_the_installed_pylance_has() -> None:
+    pytest.importorskip("lance")
+    assert signatures.describe_package("lance") == GOLDEN
+
+
+@pytest.mark.parametrize("name", [name for name, described in GOLDEN.items() if isinstance(described, list)])
+def test_function_has_the_signature_of_pylance(name: str) -> None:
+    if name in MISSING_CLASSES:
+        with pytest.raises(UnsupportedFeatureError):
+            find(name)()
+        return
+    check_signature(name, find(name), GOLDEN[name])
+
+
+@pytest.mark.parametrize(("owner", "name", "expected"), members(), ids=lambda value: value if isinstance(value, str) else "")
+def test_member_has_the_signature_of_pylance(owner: str, name: str, expected: Any) -> None:
+    cls = find(owner)
+    if name in scope.missing_names(GAPS.get(owner, [])):
+        static = inspect.getattr_static(cls, name)
+        raising = static.fget if isinstance(static, property) else static
+        with pytest.raises(UnsupportedFeatureError, match=name):
+            raising(None)
+        return
+    if expected == "property":
+        assert name in cls.__dict__ or name in {field for base in cls.__mro__ for field in getattr(base, "__slots__", ())} or (
+            name in getattr(cls, "__dataclass_fields__", {})
+        )
+    elif isinstance(expected, dict):
+        nested = getattr(cls, name)
+        if "__init__" in expected and expected["__init__"]:
+            check_signature(f"{owner}.{name}.__init__", nested.__init__, expected["__init__"])
+    elif expected is None or (name == "__init__" and owner in OWN_CONSTRUCTORS):
+        assert callable(getattr(cls, name))
+    else:
+        check_signature(f"{owner}.{name}", getattr(cls, name), expected)
+
+
+@pytest.mark.parametrize(
+    ("base", "ours"),
+    [
+        (pads.Dataset, lancetable.LanceDataset),
+        (pads.Scanner, lancetable.LanceScanner),
+        (pads.Fragment, lancetable.LanceFragment),
+    ],
+)
+def test_every_name_of_the_arrow_base_class_is_overridden(base: type, ours: type) -> None:
+    # Inherited methods would touch an Arrow object that was never made, and crash the process.
+    inherited = [name for name in dir(base) if not name.startswith("__") and name not in ours.__dict__]
+    assert inherited == []
+
+
+def test_gap_tables_name_only_what_is_missing() -> None:
+    for owner, groups in GAPS.items():
+        cls = find(owner)
+        for name in scope.missing_names(groups):
+            static = inspect.getattr_static(cls, name)
+            raising = static.fget if isinstance(static, property) else static
+            assert raising.__doc__.startswith("Not supported"), f"{owner}.{name} is built: take it out of the table"
+    for name in scope.missing_names(scope.MODULE):
+        assert name not in vars(lancetable), f"{name} is built: take it out of the table"
+
+
+def test_module_stubs_can_be_imported_and_raise() -> None:
+    from lancetable import LsmScanner, batch_udf
+
+    with pytest.raises(NotImplementedError, match=r"planned"):
+        batch_udf()
+    with pytest.raises(NotImplementedError, match=r"outside the scope"):
+        LsmScanner()
+    assert not hasattr(lancetable, "no_such_name")
+
+
+def test_all_lists_names_that_exist() -> None:
+    assert len(set(lancetable.__all__)) == len(lancetable.__all__)
+    for name in lancetable.__all__:
+        assert getattr(lancetable, name) is not None
+
+
+def test_names_of_pylance_are_ours() -> None:
+    lance = pytest.importorskip("lance")
+    for name in lance.__all__:
+        if name != "io":
+            assert hasattr(lancetable, name), name
+
+
+def test_heavy_packages_are_not_imported_with_the_library() -> None:
+    heavy = ["sqlglot", "polars", "duckdb", "pyspark", "click", "rich", "s3fs", "obstore", "boto3"]
+    code = f"import sys, lancetable; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_shim_runs_code_written_for_pylance(tmp_path: Path) -> None:
+    with shim.installed():
+        import lance
+        import lance.fragment
+        from lance.commit import CommitConflictError
+        from lance.dataset import LanceDataset, LanceOperation
+        from lance.schema import LanceSchema
+
+        assert lance.LanceDataset is lancetable.LanceDataset is LanceDataset
+        table = pa.table({"a": [1, 2, 3]})
+        dataset = lance.write_dataset(table, tmp_path / "t")
+        fragments = lance.fragment.write_fragments(table, str(tmp_path / "t"))
+        committed = lance.LanceDataset.commit(dataset, LanceOperation.Append(fragments), read_version=1)
+        assert lance.dataset(str(tmp_path / "t")).to_table(columns=["a"], filter="a > 1").num_rows == 4
+        assert isinstance(committed.lance_schema, LanceSchema)
+        assert issubclass(CommitConflictError, OSError)
+    script = tmp_path / "script.py"
+    script.write_text("import lance, sys; print(lance.__name__, sys.argv)")
+    command = [sys.executable, shim.__file__, str(script), "x"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0] == "lancetable"
