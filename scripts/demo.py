@@ -62,6 +62,7 @@ def main() -> int:
             SparkSession.builder.master("local[4]")
             .appName("lancetable demo")
             .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", "4")

@@ -13,6 +13,7 @@ import runpy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 HIDDEN = ("lancetable.proto", "lancetable.cli", "lancetable.spark", "lancetable.testing")
@@ -49,6 +50,7 @@ def installed() -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     install()
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

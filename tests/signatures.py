@@ -44,7 +44,15 @@ def describe(function: Callable[..., Any]) -> list[list[str]] | None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    return [[p.name, p.kind.name, "" if p.default is p.empty else repr(p.default)] for p in parameters]
+    return [describe_parameter(parameter) for parameter in parameters]
+
+
+def describe_parameter(parameter: inspect.Parameter) -> list[str]:
+    """Name, kind and default; `self` and `**kwargs` are the same whatever they are called and however compiled."""
+    default = "" if parameter.default is parameter.empty else repr(parameter.default)
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return ["**", parameter.kind.name, ""]
+    return [parameter.name, "SELF" if parameter.name == "self" else parameter.kind.name, default]
 
 
 def describe_class(cls: type) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def check_signature(label: str, function: Any, expected: list[list[str]]) -> Non
     wanted = [[name, kind, OTHER_DEFAULTS.get((label, name), default)] for name, kind, default in expected]
     extra = [parameter for parameter in ours if parameter[0] not in {name for name, _, _ in wanted}]
     assert [parameter for parameter in ours if parameter not in extra] == wanted
-    assert all(kind == "KEYWORD_ONLY" or default for _, kind, default in extra), extra
+    assert all(kind in ("KEYWORD_ONLY", "VAR_KEYWORD") or default for _, kind, default in extra), extra
 
 
 def test_the_golden_file_tells_what_the_installed_pylance_has() -> None:

@@ -1,5 +1,5 @@
-"""What can be told about an expression without rows: the columns it reads, its conjuncts, bounds, and which zones of rows
-it may match."""
+"""What can be told about an expression without rows: the columns it reads, its conjuncts, its bounds, and which zones
+of rows it may match."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def conjuncts(expr: Expr) -> list[Expr]:
 class Bound:
     """A condition on one column that holds for every row the expression keeps.
 
-    `op` is one of = < <= > >= in is_null is_not_null; `values` holds the constants: one, many for `in`, none for the null
-    tests. For `>` and `>=` on floats, NaN counts as greater than every number.
+    `op` is one of = < <= > >= in is_null is_not_null; `values` holds the constants: one, many for `in`, none for the
+    null tests. For `>` and `>=` on floats, NaN counts as greater than every number.
     """
 
     column: str
@@ -194,8 +194,8 @@ def _prefix_of(expr: Like | Call) -> tuple[Column, str, str | None] | None:
 class ZoneValues:
     """What is known of one column in each of n zones (consecutive row ranges): arrays of length n.
 
-    `min` and `max` are bounds, null where unknown, in the column's type (of the values where it is a dictionary); None if
-    the column has none. A NaN is in neither: `nan_count` counts them, None if unknown. `null_count` None: unknown.
+    `min` and `max` are bounds, null where unknown, in the column's type (of the values where it is a dictionary); None
+    if the column has none. A NaN is in neither: `nan_count` counts them, None if unknown. `null_count` None: unknown.
     """
 
     num_rows: pa.Array[Any] | Mask
@@ -264,9 +264,7 @@ class _Zones:
         zones = self.column(expr)
         if zones is None or expr.data_type != pa.bool_():
             return None
-        return _Outcomes(
-            zones.may("=", pa.scalar(True)), zones.may("=", pa.scalar(False)), zones.has_null
-        )
+        return _Outcomes(zones.may("=", pa.scalar(True)), zones.may("=", pa.scalar(False)), zones.has_null)
 
     def both(self, expr: And) -> _Outcomes:
         parts = [self.outcomes(arg) for arg in expr.args]
@@ -389,9 +387,7 @@ class _ColumnZones:
         elif op in ("<", "<="):
             return self.has_number & self._not_beyond(pc.less if op == "<" else pc.less_equal, self.min, value)
         else:
-            answer = self.has_number & self._not_beyond(
-                pc.greater if op == ">" else pc.greater_equal, self.max, value
-            )
+            answer = self.has_number & self._not_beyond(pc.greater if op == ">" else pc.greater_equal, self.max, value)
         return answer | self.has_nan if floating else answer
 
     def may_be_in(self, members: pa.Array[Any]) -> Mask:

@@ -126,18 +126,14 @@ def _compare(expr: Compare, rows: Rows) -> Values:
 
 
 def _in_list(expr: InList, rows: Rows) -> Values:
-    found = _over_dictionary(
-        expr, expr.arg, rows, lambda values: kernels.in_set(values, expr.values, expr.has_null)
-    )
+    found = _over_dictionary(expr, expr.arg, rows, lambda values: kernels.in_set(values, expr.values, expr.has_null))
     return found if found is not None else kernels.in_set(_value(expr.arg, rows), expr.values, expr.has_null)
 
 
 def _like(expr: Like, rows: Rows) -> Values:
     pattern = _value(expr.pattern, rows)
     if isinstance(pattern, pa.Scalar):
-        found = _over_dictionary(
-            expr, expr.arg, rows, lambda values: kernels.like(values, pattern, expr.ignore_case)
-        )
+        found = _over_dictionary(expr, expr.arg, rows, lambda values: kernels.like(values, pattern, expr.ignore_case))
         if found is not None:
             return found
     return kernels.like(_value(expr.arg, rows), pattern, expr.ignore_case)
@@ -198,8 +194,6 @@ _NODES: dict[type[Expr], Callable[[Any, Rows], Values]] = {
     Call: lambda expr, rows: KERNELS[expr.function]([_value(arg, rows) for arg in expr.args], expr.data_type),
     Case: _case,
     FieldAccess: lambda expr, rows: _struct_field(_value(expr.arg, rows), expr.name),
-    IndexAccess: lambda expr, rows: kernels.element(
-        _value(expr.arg, rows), _value(expr.index, rows), expr.data_type
-    ),
+    IndexAccess: lambda expr, rows: kernels.element(_value(expr.arg, rows), _value(expr.index, rows), expr.data_type),
     OpaqueArrow: _opaque,
 }

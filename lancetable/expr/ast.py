@@ -1,8 +1,8 @@
 """The nodes of an expression: frozen, typed, printable as SQL.
 
-Nodes are made by the functions of `build.py`, which know the typing rules; by then every comparison has two operands of
-one kind and every literal the type it is compared in. What a node means for nulls, NaN and zeros is stated in `arrow.py`,
-which evaluates it.
+Nodes are made by the functions of `build.py`, which know the typing rules; by then every comparison has two operands
+of one kind and every literal the type it is compared in. What a node means for nulls, NaN and zeros is stated in
+`kernels.py`, which computes it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 BOOLEAN = pa.bool_()
 
 # Words that read as something else than a name when they stand bare.
-RESERVED = frozenset(
-    "and or not is null true false in between like ilike escape distinct from as array case when then else end "
-    "select union interval current_timestamp".split()
-)
+_RESERVED_WORDS = """
+and or not is null true false in between like ilike escape distinct from as array case when then else end select union
+interval current_timestamp
+"""
+RESERVED = frozenset(_RESERVED_WORDS.split())
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -157,7 +158,7 @@ class Not(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Known(Predicate):
-    """`value` where `arg` is not null, else null: what is left of a comparison whose answer does not depend on the value."""
+    """`value` where `arg` is not null, else null: a comparison whose answer does not depend on the value."""
 
     arg: Expr
     value: bool
@@ -219,7 +220,7 @@ class IsDistinct(Predicate):
 class InList(Predicate):
     """Membership in a set of constants.
 
-    `values` holds no null and has the type of `arg`. Null where `arg` is null, and, if `has_null`, where there is no hit.
+    `values` holds no null and has the type of `arg`. Null where `arg` is null and, if `has_null`, where nothing is hit.
     """
 
     arg: Expr
@@ -449,7 +450,8 @@ def literal_text(value: pa.Scalar[Any]) -> str:
         plain = format(decimal.Decimal(value.as_py()), "f")
         return f"CAST('{plain}' AS decimal({kind.precision}, {kind.scale}))"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "'" + value.as_py().replace("'", "''") + "'"
+        quoted = str(value.as_py()).replace("'", "''")
+        return f"'{quoted}'"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return f"x'{value.as_py().hex()}'"
     if pa.types.is_date(kind):

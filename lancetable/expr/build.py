@@ -2,8 +2,8 @@
 
 Every function here answers a new node or raises Refused with the reason; the parsers add where in the text. An untyped
 literal beside anything else takes the other side's type: numbers compare by value with integers, decimals, dates and
-times (so `i8 < 300` is true), rounded to the width with floats; ISO text converts for dates and times. Text is read as a
-number only beside an expression that is no plain column. Two columns meet in the wider type.
+times (so `i8 < 300` is true), rounded to the width with floats; ISO text converts for dates and times. Text is read as
+a number only beside an expression that is no plain column. Two columns meet in the wider type.
 """
 
 from __future__ import annotations
@@ -514,7 +514,7 @@ def like(subject: Expr, pattern: Expr, *, ignore_case: bool = False) -> Expr:
 
 
 def arithmetic(op: str, left: Expr, right: Expr, *, narrow: bool = False) -> Expr:
-    """`+ - * / % << >>`: the operands meet in the wider type, where an integer literal is an int64 and another a double.
+    """`+ - * / % << >>`: the operands meet in the wider type; an integer literal is an int64, another a double.
 
     With `narrow`, an untyped literal beside a column takes the type of the column instead, if it fits. So it is where
     `column op literal` is the whole expression, as in `update({"i8": "i8 + 1"})`.
@@ -610,9 +610,7 @@ def _time_arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     if op not in ("+", "-"):
         raise _no_operator(op, left, right)
     if kind == ("date", "date") and op == "-":
-        return settle(
-            Arithmetic(op, implied_cast(left, pa.date32()), implied_cast(right, pa.date32()), pa.int64())
-        )
+        return settle(Arithmetic(op, implied_cast(left, pa.date32()), implied_cast(right, pa.date32()), pa.int64()))
     if kind == ("int", "date") and op == "+":
         left, right, kind = right, left, ("date", "int")
     if kind == ("date", "int"):
@@ -623,8 +621,9 @@ def _time_arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     if kind == ("duration", "timestamp") and op == "+":
         left, right, kind = right, left, ("timestamp", "duration")
     if kind in (("timestamp", "duration"), ("duration", "duration")):
-        pick = kinds.coarser_unit if kind[0] == "timestamp" else kinds.finer_unit
-        unit = pick(left.data_type.unit, right.data_type.unit)
+        unit = left.data_type.unit
+        if kind[0] == "duration":
+            unit = kinds.finer_unit(unit, right.data_type.unit)
         target = pa.duration(unit) if kind[0] == "duration" else pa.timestamp(unit, left.data_type.tz)
         return settle(Arithmetic(op, implied_cast(left, target), implied_cast(right, pa.duration(unit)), target))
     raise _no_operator(op, left, right)

@@ -1,8 +1,8 @@
 """CAST and TRY_CAST over arrays.
 
-One rule for all pairs of types: find the rows that cannot be converted with whole-array kernels, fail or make them null,
-then convert the rest. Text is converted by an Arrow kernel where every value has the plain form, and value by value
-(distinct ones only) where not.
+One rule for all pairs of types: find the rows that cannot be converted with whole-array kernels, fail or make them
+null, then convert the rest. Text is converted by an Arrow kernel where every value has the plain form, and value by
+value (distinct ones only) where not.
 """
 
 from __future__ import annotations
@@ -121,13 +121,15 @@ def _convert(values: pa.Array[Any], target: pa.DataType, lenient: bool) -> pa.Ar
 
 def _row_by_row(values: pa.Array[Any], target: pa.DataType) -> pa.Array[Any]:
     encoded = values.dictionary_encode()
-    converted = []
-    for value in encoded.dictionary:
-        try:
-            converted.append(value.cast(target))
-        except pa.ArrowInvalid:
-            converted.append(pa.scalar(None, target))
+    converted = [_cast_or_null(value, target) for value in encoded.dictionary]
     return pa.array([value.as_py() for value in converted], target).take(encoded.indices)
+
+
+def _cast_or_null(value: pa.Scalar[Any], target: pa.DataType) -> pa.Scalar[Any]:
+    try:
+        return value.cast(target)
+    except pa.ArrowInvalid:
+        return pa.scalar(None, target)
 
 
 def _without(values: pa.Array[Any], bad: pa.Array[Any], target: pa.DataType, lenient: bool) -> pa.Array[Any]:
@@ -586,7 +588,7 @@ def _duration_to_text(values: pa.Array[Any], target: pa.DataType, lenient: bool)
 
 
 def _list_to_text(values: pa.Array[Any], target: pa.DataType, lenient: bool) -> pa.Array[Any]:
-    rows = []
+    rows: list[str | None] = []
     for value in values:
         if not value.is_valid:
             rows.append(None)

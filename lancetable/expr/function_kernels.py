@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.expr import kinds
 from lancetable.expr.casts import cast_values
-from lancetable.expr.kernels import EvaluationError, Values, aligned, compare, concat, is_constant, whole
+from lancetable.expr.kernels import EvaluationError, Values, aligned, compare, concat, is_constant, list_extents, whole
 
 Kernel = Callable[[list[Values], pa.DataType], Values]
 
@@ -290,16 +291,13 @@ def array_has(args: list[Values], target: pa.DataType) -> Values:
     if is_constant(lists) or not is_constant(wanted):
         return _by_row(args, target, lambda items, item: item in items)
     lists = whole(lists)
-    if pa.types.is_fixed_size_list(lists.type):
-        lists = pc.cast(lists, pa.list_(lists.type.value_type))
     if not wanted.is_valid:
         return pa.nulls(len(lists), target)
-    items = pc.list_flatten(lists)
-    parents = pc.list_parent_indices(lists)
-    hits = pc.unique(parents.filter(pc.fill_null(compare("=", items, wanted), False)))
-    rows = pa.array(range(len(lists)), parents.type)
-    found = pc.is_in(rows, value_set=hits)
-    return pc.if_else(pc.is_valid(lists), found, pa.scalar(None, target))
+    hits = pc.fill_null(compare("=", lists.values, wanted), False).to_numpy(zero_copy_only=False)
+    before = np.concatenate([[0], np.cumsum(hits, dtype=np.int64)])
+    starts, lengths = list_extents(lists)
+    found = before[starts + lengths] > before[starts]
+    return pa.array(found, target, mask=lists.is_null().to_numpy(zero_copy_only=False))
 
 
 KERNELS: dict[str, Kernel] = {

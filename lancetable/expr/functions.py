@@ -20,7 +20,7 @@ Binder = Callable[[Sequence[Expr]], Expr]
 
 
 def call(name: str, args: Sequence[Expr]) -> Expr:
-    """The call of a function by its name, in any case. Raises Refused, with what exists, for a name not in the table."""
+    """The call of a function by its name, in any case. Raises Refused, saying what exists, for an unknown name."""
     binder = FUNCTIONS.get(name.lower())
     if binder is None:
         raise Refused(f"no function {name!r}; there are {', '.join(sorted(FUNCTIONS))}")

@@ -1,7 +1,7 @@
 """The operators over Arrow values, with SQL's answers for null, NaN and zero.
 
-NaN equals NaN and is greater than every number; -0.0 equals 0.0; integers wrap; a comparison with null is null. Values are
-arrays, chunked arrays or scalars, as Arrow's own kernels take them; operands have the types that `build.py` gave them.
+NaN equals NaN and is greater than every number; -0.0 equals 0.0; integers wrap; a comparison with null is null. Values
+are arrays, chunked arrays or scalars, as Arrow's own kernels take them; operands have the types `build.py` gave them.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
 def _divide_decimals(left: Values, right: Values, target: pa.DataType) -> Values:
     dividend, divisor = aligned(left, right)
     shift = target.scale - dividend.type.scale + divisor.type.scale
-    out = []
+    out: list[Any] = []
     for a, b in zip(_counts(dividend), _counts(divisor)):
         if a is None or b is None:
             out.append(None)
@@ -285,17 +285,21 @@ def concat(values: list[Values]) -> Values:
     return pc.binary_join_element_wise(*values, separator)
 
 
+def list_extents(lists: pa.Array[Any]) -> tuple[Any, Any]:
+    """(start, length) of each list within `lists.values`, int64; for null rows whatever their offsets say."""
+    if pa.types.is_fixed_size_list(lists.type):
+        size = lists.type.list_size
+        starts = (np.arange(len(lists), dtype=np.int64) + lists.offset) * size
+        return starts, np.full(len(lists), size, dtype=np.int64)
+    offsets = np.asarray(lists.offsets.to_numpy(zero_copy_only=False), dtype=np.int64)
+    return offsets[:-1], np.diff(offsets)
+
+
 def element(values: Values, index: Values, target: pa.DataType) -> Values:
     """List element, 1-based, negative from the end; null outside, for null lists and for null indexes."""
     lists, positions = aligned(values, index)
     at = np.asarray(pc.fill_null(positions, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
-    if pa.types.is_fixed_size_list(lists.type):
-        size = lists.type.list_size
-        lengths = np.full(len(lists), size, dtype=np.int64)
-        starts = (np.arange(len(lists), dtype=np.int64) + lists.offset) * size
-    else:
-        offsets = np.asarray(lists.offsets.to_numpy(zero_copy_only=False), dtype=np.int64)
-        starts, lengths = offsets[:-1], np.diff(offsets)
+    starts, lengths = list_extents(lists)
     valid = lists.is_valid().to_numpy(zero_copy_only=False)
     offset = np.where(at > 0, at - 1, lengths + at)
     inside = valid & (at != 0) & (offset >= 0) & (offset < lengths)

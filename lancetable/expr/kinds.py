@@ -17,11 +17,11 @@ _UNITS = ("s", "ms", "us", "ns")
 _FIXED: dict[pa.DataType, Kind] = {
     pa.null(): "null",
     pa.bool_(): "bool",
-    **{t: "int" for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
-    **{t: "int" for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
-    **{t: "float" for t in (pa.float16(), pa.float32(), pa.float64())},
-    **{t: "string" for t in (pa.string(), pa.large_string(), pa.string_view())},
-    **{t: "binary" for t in (pa.binary(), pa.large_binary(), pa.binary_view())},
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), "int"),
+    **dict.fromkeys((pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()), "int"),
+    **dict.fromkeys((pa.float16(), pa.float32(), pa.float64()), "float"),
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), "string"),
+    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), "binary"),
     pa.date32(): "date",
     pa.date64(): "date",
 }

@@ -1,15 +1,18 @@
 """SQL text to a typed expression.
 
-sqlglot splits and nests the text by a small dialect of ours; a visitor that knows a closed list of its node classes turns
-the result into our nodes and refuses everything else, so that whatever else sqlglot may understand is an error here, with
-a caret under the place. Expressions are cached by text and schema: the same filter is parsed once.
+sqlglot splits and nests the text by a small dialect of ours; a visitor that knows a closed list of its node classes
+turns the result into our nodes and refuses everything else, so that whatever else sqlglot may understand is an error
+here, with a caret under the place. Expressions are cached by text and schema: the same filter is parsed once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +22,7 @@ from lancetable.expr import build, functions, names
 from lancetable.expr.ast import BOOLEAN, RESERVED, Expr, Literal
 from lancetable.expr.build import Refused
 
-MAX_NESTING = 64
+MAX_NESTING = 50
 """Open brackets and prefix operators at one place of the text."""
 
 MAX_DEPTH = 150
@@ -44,7 +47,7 @@ def parse_expression(text: str, schema: pa.Schema) -> Expr:
 
 
 def _parse_quickly(text: str, schema: pa.Schema, predicate: bool) -> Expr:
-    """Parse, remembering the answer by the identity of the schema first: hashing a wide schema costs more than a take."""
+    """Parse, remembering the answer by the identity of the schema: hashing a wide schema costs more than a take."""
     if not isinstance(text, str):
         raise TypeError(f"an expression is SQL text, not {type(text).__name__}")
     key = (text, id(schema), predicate)
@@ -65,11 +68,31 @@ def _parse_quickly(text: str, schema: pa.Schema, predicate: bool) -> Expr:
 def _parse(text: str, schema: pa.Schema, predicate: bool) -> Expr:
     tokens = _tokenize(text)
     try:
-        visitor = _Visitor(text, tokens, schema)
-        expr = visitor.visit(_tree(text, tokens))
+        expr = _read(text, tokens, schema)
     except RecursionError:
-        raise InvalidSqlError(f"nested too deeply: {_window(text, 0)[0]}") from None
+        # sqlglot takes about twenty frames for each bracket, and the caller's own have used some of the room.
+        with _deeper_stack():
+            expr = _read(text, tokens, schema)
     return _as_predicate(expr, text) if predicate and expr.data_type != BOOLEAN else expr
+
+
+_stack_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _deeper_stack() -> Iterator[None]:
+    """Room for MAX_NESTING brackets, however deep the caller is. The limit is one for all threads: one at a time."""
+    with _stack_lock:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + MAX_NESTING * 60)
+        try:
+            yield
+        finally:
+            sys.setrecursionlimit(limit)
+
+
+def _read(text: str, tokens: list[Any], schema: pa.Schema) -> Expr:
+    return _Visitor(text, tokens, schema).visit(_tree(text, tokens))
 
 
 def _as_predicate(expr: Expr, text: str) -> Expr:
@@ -82,16 +105,19 @@ def _as_predicate(expr: Expr, text: str) -> Expr:
 # Text to tree
 
 
+_KEYWORDS = """
+AND OR NOT IS NULL TRUE FALSE IN BETWEEN LIKE ILIKE ESCAPE DISTINCT FROM AS ARRAY CURRENT_TIMESTAMP
+CASE WHEN THEN ELSE END
+BOOLEAN TINYINT SMALLINT INT INTEGER BIGINT FLOAT DOUBLE DECIMAL BINARY DATE TIMESTAMP DATETIME
+"""
+
+
 @functools.cache
 def _dialect() -> Any:
     """The sqlglot dialect: backticks quote names, both quotes delimit text, the backslash is plain, no functions."""
     from sqlglot import Dialect, parser, tokens
 
-    words = set(
-        "AND OR NOT IS NULL TRUE FALSE IN BETWEEN LIKE ILIKE ESCAPE DISTINCT FROM AS ARRAY CURRENT_TIMESTAMP "
-        "CASE WHEN THEN ELSE END "
-        "BOOLEAN TINYINT SMALLINT INT INTEGER BIGINT FLOAT DOUBLE DECIMAL BINARY DATE TIMESTAMP DATETIME".split()
-    )
+    words = set(_KEYWORDS.split())
 
     class Lance(Dialect):
         class Tokenizer(tokens.Tokenizer):
@@ -378,9 +404,7 @@ class _Visitor:
             raise Refused("CAST takes a value and a type only")
         target = self._type(node.args["to"])
         # `safe` is set by TRY_CAST and SAFE_CAST alike.
-        return build.checked_cast(
-            self._expr(node.this), target, null_on_failure=type(node).__name__ == "TryCast"
-        )
+        return build.checked_cast(self._expr(node.this), target, null_on_failure=type(node).__name__ == "TryCast")
 
     def _type(self, node: Any) -> pa.DataType:
         name = node.this.name if hasattr(node.this, "name") else str(node.this)

@@ -1,8 +1,8 @@
 """pyarrow Expressions to our own, through the Substrait bytes that pyarrow writes for them.
 
-pyarrow offers no other way to look inside an Expression. What is understood becomes the same nodes as SQL text, with SQL's
-meaning (NaN equals NaN, `isin([None])` finds no nulls), and prunes; everything else is kept as it is and evaluated by
-Arrow over the columns it names.
+pyarrow offers no other way to look inside an Expression. What is understood becomes the same nodes as SQL text, with
+SQL's meaning (NaN equals NaN, `isin([None])` finds no nulls), and prunes; everything else is kept as it is and evaluated
+by Arrow over the columns it names.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ def _translate(expression: pc.Expression, schema: pa.Schema) -> Expr | None:
     message = substrait.ExtendedExpression.FromString(data)
     if len(message.referred_expr) != 1:
         return None
-    anchors = {
-        each.extension_function.function_anchor: each.extension_function.name for each in message.extensions
-    }
+    anchors = {each.extension_function.function_anchor: each.extension_function.name for each in message.extensions}
     try:
         return _Reader(schema, hidden, anchors).read(message.referred_expr[0].expression)
     except (_Unknown, Refused):
@@ -270,5 +268,3 @@ def _opaque(expression: pc.Expression, schema: pa.Schema) -> Expr:
             raise names.not_found(missing[1], schema) from None
         raise InvalidSqlError(f"the expression {text} does not fit the columns: {error.__cause__}") from error
     return OpaqueArrow(expression, columns, data_type, text)
-
-

@@ -18,7 +18,7 @@ Source: protos/file2.proto, "File Layout". Positions are absolute. Buffers start
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -43,6 +43,7 @@ __all__ = [
     "ColumnPages",
     "FileMetadata",
     "Footer",
+    "IndirectEncodings",
     "Limits",
     "Page",
     "build_tail",
@@ -83,6 +84,7 @@ class Footer:
     num_global_buffers: int
     num_columns: int
     version: FileVersion
+    footer_pair: tuple[int, int]  # as it stands there; some versions have been written with two
 
     def pack(self) -> bytes:
         """The bytes that end the file."""
@@ -92,7 +94,7 @@ class Footer:
             self.buffer_table_position,
             self.num_global_buffers,
             self.num_columns,
-            *self.version.footer_pair,
+            *self.footer_pair,
             MAGIC,
         )
 
@@ -166,19 +168,33 @@ class Page:
         )
 
 
+class IndirectEncodings(UnsupportedFeatureError):
+    """Encoding messages lie elsewhere in the file, at `ranges`. The reader fetches them and opens the column again."""
+
+    ranges: Sequence[ByteRange] = ()
+
+
 class ColumnPages:
     """The pages of one column that hold rows, in order; a page is turned into a `Page` when it is touched."""
 
-    __slots__ = ("_messages", "_pages", "buffers", "encoding", "file", "index", "num_rows", "starts")
+    __slots__ = ("_message", "_messages", "_pages", "buffers", "encoding", "file", "index", "num_rows", "starts")
 
     starts: npt.NDArray[np.int64]  # (pages + 1,) row at which each page begins; the last is num_rows
 
     def __init__(self, file: FileMetadata, index: int, message: file2_pb2.ColumnMetadata) -> None:
         self.file = file
         self.index = index
-        self.encoding = direct_encoding(message.encoding, file.path)
         self.buffers = file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
+        self._message = message
         self._messages = [(number, page) for number, page in enumerate(message.pages) if page.length]
+        indirect = [
+            encoding.indirect
+            for encoding in (message.encoding, *(page.encoding for _, page in self._messages))
+            if encoding.HasField("indirect")
+        ]
+        if indirect:
+            file.check_indirect(indirect)
+        self.encoding = file.encoding_bytes(message.encoding)
         self._pages: list[Page | None] = [None] * len(self._messages)
         starts = [0, *accumulate(page.length for _, page in self._messages)]
         self.num_rows = starts[-1]
@@ -193,11 +209,22 @@ class ColumnPages:
         """Page `number` of those that hold rows. Raises CorruptFileError if its buffers lie outside of the file."""
         page = self._pages[number]
         if page is None:
-            index, message = self._messages[number]
-            buffers = self.file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
-            page = Page(self, index, message.length, buffers, direct_encoding(message.encoding, self.file.path))
-            self._pages[number] = page
+            page = self._pages[number] = self._make(*self._messages[number])
         return page
+
+    def every_page(self) -> Iterator[Page]:
+        """All pages, those without rows included."""
+        for index, message in enumerate(self._message.pages):
+            yield self._make(index, message)
+
+    @property
+    def num_pages(self) -> int:
+        """Number of all pages, those without rows included."""
+        return len(self._message.pages)
+
+    def _make(self, index: int, message: file2_pb2.ColumnMetadata.Page) -> Page:
+        buffers = self.file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
+        return Page(self, index, message.length, buffers, self.file.encoding_bytes(message.encoding))
 
     @property
     def size_bytes(self) -> int:
@@ -222,6 +249,7 @@ class FileMetadata:
         "_column_ranges",
         "_columns",
         "_descriptor",
+        "_indirect",
         "_schema",
         "_tail",
         "_tail_start",
@@ -253,6 +281,7 @@ class FileMetadata:
         self.num_rows = descriptor.length
         self.readers = ReaderCache({}, {})  # of file/reader.py
         self._descriptor = descriptor
+        self._indirect: dict[ByteRange, bytes] = {}
         self._schema: Schema | None = None
         self._columns: list[ColumnPages | None] = [None] * len(column_ranges)
         self._column_ranges = column_ranges
@@ -325,11 +354,44 @@ class FileMetadata:
                 raise self.corrupt("a buffer ends beyond the file", f"at most {end_of_file}", end, offset=start)
         return ranges
 
+    def encoding_bytes(self, message: file2_pb2.Encoding) -> bytes:
+        """The serialized `Any` of an encoding; empty if the message says there is none."""
+        location = message.WhichOneof("location")
+        if location == "direct":
+            return message.direct.encoding
+        if location == "indirect":
+            return self._indirect[_range_of(message.indirect)]
+        return b""
+
+    def check_indirect(self, messages: Sequence[file2_pb2.DeferredEncoding]) -> None:
+        """Raise IndirectEncodings if one of these has not been fetched, CorruptFileError if one cannot be."""
+        missing = {_range_of(message) for message in messages}.difference(self._indirect)
+        total = 0
+        for start, end in missing:
+            total += end - start
+            if end > self.size_bytes or total > self.size_bytes:
+                raise self.corrupt("an encoding lies beyond the file", f"at most {self.size_bytes}", end, offset=start)
+        if missing:
+            raise IndirectEncodings(
+                f"{self.path}: encodings that lie elsewhere in the file have not been read",
+                feature="indirect encoding",
+                path=self.path,
+                ranges=sorted(missing),
+            )
+
+    def keep_indirect(self, ranges: Sequence[ByteRange], buffers: Sequence[memoryview]) -> None:
+        """Remember encodings that were fetched."""
+        self._indirect.update((where, bytes(data)) for where, data in zip(ranges, buffers, strict=True))
+
     def corrupt(
         self, what: str, expected: object = None, found: object = None, offset: int | None = None
     ) -> CorruptFileError:
         """The error for this file, to be raised."""
         return _corrupt(self.path, what, expected, found, offset)
+
+
+def _range_of(message: file2_pb2.DeferredEncoding) -> ByteRange:
+    return ByteRange(message.buffer_location, message.buffer_location + message.buffer_length)
 
 
 def _corrupt(
@@ -353,7 +415,7 @@ def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
     *numbers, major, minor, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
     if magic != MAGIC:
         raise _corrupt(path, "not a Lance file", MAGIC, magic, size_bytes - 4)
-    footer = Footer(*numbers, FileVersion.from_footer(major, minor, path))
+    footer = Footer(*numbers, FileVersion.from_footer(major, minor, path), (major, minor))
     if footer.version.is_legacy:
         return footer
     columns_end = footer.column_table_position + _ENTRY_BYTES * footer.num_columns
@@ -425,18 +487,6 @@ def parse_message(message: Any, data: bytes, path: str, offset: int) -> None:
         raise _corrupt(path, f"a {type(message).__name__} message does not parse", offset=offset) from error
 
 
-def direct_encoding(message: file2_pb2.Encoding, path: str) -> bytes:
-    """The serialized `Any` of an encoding; empty if the message says there is none."""
-    location = message.WhichOneof("location")
-    if location == "direct":
-        return message.direct.encoding
-    if location == "indirect":
-        raise UnsupportedFeatureError(
-            f"{path}: indirect encodings are not supported", feature="indirect encoding", path=path
-        )
-    return b""
-
-
 # ------------------------------------------------------------------------------------------------------------- build
 
 
@@ -470,5 +520,6 @@ def build_tail(
         num_global_buffers=len(buffers),
         num_columns=len(columns),
         version=version,
+        footer_pair=version.footer_pair,
     )
     return b"".join([descriptor, *columns, column_table, buffer_table, footer.pack()])

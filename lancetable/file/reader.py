@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Union
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, UnsupportedFeatureError
@@ -21,6 +19,7 @@ from lancetable.file.column import ColumnReader, Family
 from lancetable.file.container import (
     DEFAULT_LIMITS,
     FileMetadata,
+    IndirectEncodings,
     Limits,
     ReaderCache,
     descriptor_range,
@@ -105,7 +104,7 @@ def read_columns(
     Raises OutOfRangeError for rows that the file does not have, CorruptFileError if the bytes break the format.
     """
     rows = _checked_rows(meta, rows)
-    readers = _open_readers(meta, fields, columns)
+    readers = run(_plan_readers(meta, fields, columns), store, path)
     if len(rows) == 0:
         return [_assemble([], field.data_type, rows) for field in fields]
     gap = gap_bytes(store)
@@ -131,7 +130,7 @@ def plan_columns(
 ) -> ReadPlan[list[Arrays]]:
     """`read_columns` without the I/O. `gap`: see fetch.gap_bytes."""
     rows = _checked_rows(meta, rows)
-    readers = _open_readers(meta, fields, columns)
+    readers = yield from _plan_readers(meta, fields, columns)
     if len(rows) == 0:
         return [_assemble([], field.data_type, rows) for field in fields]
     parts = yield from gather([reader.read(rows, gap) for reader in readers])
@@ -141,18 +140,27 @@ def plan_columns(
 def _checked_rows(meta: FileMetadata, rows: Rows | None) -> Rows:
     if rows is None:
         return range(meta.num_rows)
-    if len(rows) and not (0 <= rows[0] and rows[-1] < meta.num_rows):
+    if len(rows) and not (rows[0] >= 0 and rows[-1] < meta.num_rows):
         raise OutOfRangeError(f"{meta.path}: rows {rows[0]} to {rows[-1]} of {meta.num_rows}", path=meta.path)
     return rows
+
+
+def _plan_readers(
+    meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
+) -> ReadPlan[list[ColumnReader]]:
+    """The readers of fields; costs a round where encodings lie apart from the metadata, which no usual writer does."""
+    while True:
+        try:
+            return _open_readers(meta, fields, columns)
+        except IndirectEncodings as error:  # noqa: PERF203 - the loop is the retry
+            meta.keep_indirect(error.ranges, (yield error.ranges))
 
 
 def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]) -> list[ColumnReader]:
     # Readers are kept with the metadata: building them would cost a small take more than reading does. Fields are told
     # apart by identity, which the kept reference makes safe.
     cache = meta.readers
-    if cache.columns is not columns and cache.columns != columns:
-        cache = meta.readers = ReaderCache(columns, {})
-    elif len(cache.readers) > MAX_READERS:
+    if (cache.columns is not columns and cache.columns != columns) or len(cache.readers) > MAX_READERS:
         cache = meta.readers = ReaderCache(columns, {})
     found = []
     for field in fields:

@@ -8,17 +8,18 @@ Memory holds what waits for a page, no more: it does not grow with the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file import pool
 from lancetable.file.column import ColumnWriter, EncodedPage, WriteOptions
 from lancetable.file.columns import number_columns
 from lancetable.file.container import ALIGNMENT, PADDING, build_tail
+from lancetable.file.extension import storage_array
 from lancetable.file.reader import FAMILIES
 from lancetable.file.statistics import DEFAULT_ZONE_ROWS, METADATA_KEY, MIN_FILE_BYTES, StatisticsBuilder
 from lancetable.format.schema import Schema
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-__all__ = ["FileWriter", "WrittenFile", "storage_array"]
+__all__ = ["FileWriter", "WrittenFile"]
 
 _COPY_ROWS: Final = 8192
 
@@ -233,62 +234,9 @@ def _column_message(encoding: bytes) -> file2_pb2.ColumnMetadata:
 
 
 def _max_page_bytes(given: int | None) -> int:
-    import os
-
     if given is None:
         text = os.environ.get("LANCE_FILE_WRITER_MAX_PAGE_BYTES", "")
         given = int(text) if text.isdecimal() else 32 << 20
     if given < 1:
         raise InvalidInputError(f"max_page_bytes must be positive, not {given}")
     return given
-
-
-# ------------------------------------------------------------------------------------------------------------ storage
-
-
-def storage_array(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Array:
-    """`array` as `data_type`: extension types at any depth as what they are stored in, views as plain strings or bytes,
-    and the names of list items as the schema has them. Values are never converted.
-
-    Raises SchemaMismatchError naming the column.
-    """
-    found = array.type
-    if found.equals(data_type):
-        return array
-    if isinstance(found, pa.BaseExtensionType):
-        return storage_array(array.storage, data_type, name)
-    types = pa.types
-    if types.is_string_view(found) or types.is_binary_view(found):
-        return storage_array(array.cast(pa.string() if types.is_string_view(found) else pa.binary()), data_type, name)
-    if types.is_null(found) and not types.is_null(data_type):
-        return pa.nulls(len(array), data_type)
-    if types.is_struct(found) and types.is_struct(data_type):
-        return _storage_struct(array, data_type, name)
-    for is_list in (types.is_list, types.is_large_list):
-        if is_list(found) and is_list(data_type):
-            items = storage_array(array.values, data_type.value_type, name)
-            return pa.Array.from_buffers(
-                data_type, len(array), array.buffers()[:2], array.null_count, array.offset, [items]
-            )
-    if types.is_fixed_size_list(found) and types.is_fixed_size_list(data_type):
-        if found.list_size == data_type.list_size:
-            items = storage_array(array.values, data_type.value_type, name)
-            return pa.Array.from_buffers(
-                data_type, len(array), array.buffers()[:1], array.null_count, array.offset, [items]
-            )
-    if types.is_dictionary(found) and types.is_dictionary(data_type):
-        if found.index_type == data_type.index_type and found.value_type == data_type.value_type:
-            return pa.DictionaryArray.from_arrays(array.indices, array.dictionary, ordered=data_type.ordered)
-    raise SchemaMismatchError(f"column {name!r}: {found} where the schema has {data_type}", column=name)
-
-
-def _storage_struct(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Array:
-    names = [field.name for field in array.type]
-    wanted = [field.name for field in data_type]
-    if sorted(names) != sorted(wanted):
-        raise SchemaMismatchError(f"column {name!r}: children {names} where the schema has {wanted}", column=name)
-    children = [
-        storage_array(array.field(names.index(field.name)), field.type, f"{name}.{field.name}") for field in data_type
-    ]
-    mask = array.is_null() if array.null_count else None
-    return pa.StructArray.from_arrays(children, fields=list(data_type), mask=mask) if children else array

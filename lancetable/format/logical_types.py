@@ -23,6 +23,7 @@ __all__ = [
     "EXTENSION_METADATA_KEY",
     "EXTENSION_NAME_KEY",
     "JSON_NAMES",
+    "SIMPLE",
     "encoding_of",
     "from_arrow",
     "leaf_type",
@@ -44,7 +45,8 @@ BFLOAT16_ITEM: Final = pa.field(
     "item", pa.binary(2), metadata={EXTENSION_NAME_KEY: BFLOAT16_NAME, EXTENSION_METADATA_KEY: ""}
 )
 
-_SIMPLE: Final[Mapping[str, pa.DataType]] = {
+# Strings that stand for themselves: no parameters, no child fields.
+SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "null": pa.null(),
     "bool": pa.bool_(),
     "int8": pa.int8(),
@@ -74,7 +76,7 @@ _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "duration:us": pa.duration("us"),
     "duration:ns": pa.duration("ns"),
 }
-_STRINGS: Final = {data_type: text for text, data_type in _SIMPLE.items() if text != "json"} | {
+_STRINGS: Final = {data_type: text for text, data_type in SIMPLE.items() if text != "json"} | {
     pa.string_view(): "string",
     pa.binary_view(): "binary",
 }
@@ -109,7 +111,7 @@ def leaf_type(logical_type: str) -> pa.DataType | None:
 
     Raises as `num_children`.
     """
-    simple = _SIMPLE.get(logical_type)
+    simple = SIMPLE.get(logical_type)
     if simple is not None:
         return simple
     if logical_type == "struct" or logical_type in _NESTED_CHILDREN:
@@ -154,7 +156,7 @@ def _parse_cached(logical_type: str) -> pa.DataType | None:
 
 
 def _parse(logical_type: str, depth: int) -> pa.DataType | None:
-    simple = _SIMPLE.get(logical_type)
+    simple = SIMPLE.get(logical_type)
     if simple is not None and logical_type != "json":
         return simple
     head, colon, rest = logical_type.partition(":")
@@ -207,7 +209,7 @@ def _parse_dictionary(text: str, rest: str, depth: int) -> pa.DataType:
     value_type = _parse(value, depth + 1)
     if value_type is None:
         raise _UnknownType
-    return pa.dictionary(_SIMPLE[index], value_type, ordered == "true")
+    return pa.dictionary(SIMPLE[index], value_type, ordered == "true")
 
 
 _PARSERS: Final[Mapping[str, Callable[[str, str, int], pa.DataType | None]]] = {
@@ -257,11 +259,12 @@ def from_arrow(data_type: pa.DataType) -> str:
     lose their name and nullability: the format has no words for these.
     Raises UnsupportedFeatureError for types that the format cannot store, InvalidSchemaError for size 0 lists.
     """
+    # Extension types first: those made in Python may not be hashable.
+    if isinstance(data_type, pa.BaseExtensionType):
+        return "json" if data_type.extension_name in JSON_NAMES else from_arrow(storage_type(data_type))
     text = _STRINGS.get(data_type)
     if text is not None:
         return text
-    if isinstance(data_type, pa.BaseExtensionType):
-        return "json" if data_type.extension_name in JSON_NAMES else from_arrow(storage_type(data_type))
     types = pa.types
     if types.is_timestamp(data_type):
         return f"timestamp:{data_type.unit}:{data_type.tz or '-'}"
@@ -301,7 +304,7 @@ def _fixed_size_list_string(data_type: pa.DataType) -> str:
 
 def _dictionary_string(data_type: pa.DataType) -> str:
     value = from_arrow(storage_type(data_type.value_type))
-    if value not in _SIMPLE or ":" in value or value == "json":
+    if value not in SIMPLE or ":" in value or value == "json":
         # Other readers split the string at its colons and cannot tell such values from the rest.
         raise UnsupportedFeatureError(
             f"Unsupported data type: {data_type}: dictionaries hold booleans, numbers, strings or bytes",

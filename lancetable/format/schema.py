@@ -458,33 +458,30 @@ def format_path(names: Iterable[str]) -> str:
 
 def _build_tree(messages: Iterable[file_pb2.Field], path: str | None) -> tuple[Field, ...]:
     fields: dict[int, Field] = {}
-    children: dict[int, list[int]] = {-1: []}
+    # Only of fields that may have children, in the order of the list; most fields may not.
+    children: dict[int, list[Field]] = {-1: []}
     depths = {-1: 0}
-    nested = False
     for message in messages:
         each = _parse_field(message, path)
-        field_id, parent_id = each.id, each.parent_id
-        siblings = children.get(parent_id)
-        if field_id in fields or field_id < 0 or siblings is None:
+        field_id = each.id
+        siblings = children.get(each.parent_id)
+        if siblings is None or field_id in fields or field_id < 0:
             raise _corrupt_tree(each, fields, path)
-        if parent_id != -1:
-            nested = True
-        depth = depths[parent_id] + 1
+        siblings.append(each)
+        fields[field_id] = each
+        depth = depths[each.parent_id] + 1
         if depth > MAX_DEPTH:
             raise CorruptFileError(f"the schema is nested deeper than {MAX_DEPTH}", path=path, expected=MAX_DEPTH)
-        siblings.append(field_id)
-        fields[field_id] = each
-        children[field_id] = []
-        depths[field_id] = depth
-    if nested:
-        # A parent comes before its children, so walking backwards meets every subtree complete.
-        for field_id in reversed(fields):
-            if children[field_id]:
-                below = tuple([fields[child] for child in children[field_id]])
-                object.__setattr__(fields[field_id], "children", below)
-    for each in fields.values():
-        _check_children(each, path)
-    return tuple([fields[field_id] for field_id in children[-1]])
+        if each.logical_type not in logical_types.SIMPLE:
+            children[field_id] = []
+            depths[field_id] = depth
+    top = tuple(children.pop(-1))
+    # A parent comes before its children, so walking backwards meets every subtree complete.
+    for field_id, below in reversed(children.items()):
+        if below:
+            object.__setattr__(fields[field_id], "children", tuple(below))
+        _check_children(fields[field_id], path)
+    return top
 
 
 def _parse_field(message: file_pb2.Field, path: str | None) -> Field:
@@ -550,6 +547,8 @@ def _corrupt_tree(each: Field, fields: Mapping[int, Field], path: str | None) ->
         complaint = f"has the id of column {fields[each.id].name!r}"
     elif each.id < 0:
         complaint = "has a negative id"
+    elif each.parent_id in fields:
+        complaint = f"is a child of column {fields[each.parent_id].name!r}, which can have none"
     else:
         complaint = f"comes before its parent {each.parent_id}, or there is none"
     return CorruptFileError(f"column {each.name!r} (id {each.id}) {complaint}", path=path, found=each.id)

@@ -257,8 +257,9 @@ def describe_blobs(field: Field) -> Field:
 
 
 def evaluation_schema(schema: Schema) -> pa.Schema:
-    """The schema that expressions are typed against: the types columns are read in."""
-    return pa.schema([pa.field(field.name, field.data_type, field.nullable) for field in schema.fields])
+    """The schema that expressions are typed against: the types columns are read in, blobs as their descriptions."""
+    fields = map(describe_blobs, schema.fields)
+    return pa.schema([pa.field(field.name, field.data_type, field.nullable) for field in fields])
 
 
 # --- using it --------------------------------------------------------------------------------------------------------

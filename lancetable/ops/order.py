@@ -111,9 +111,11 @@ def _float_codes(array: pa.Array) -> Codes:
     signed = _FLOAT_BITS[array.type.bit_width]
     values = array.fill_null(pa.scalar(0, array.type)) if array.null_count else array
     bits = values.to_numpy(zero_copy_only=False).view(signed)
-    # Negative numbers sort by falling magnitude: flip all bits but the sign.
-    mask = np.where(bits < 0, np.iinfo(signed).max, 0).astype(signed)
-    return (bits ^ mask).astype(np.int64)
+    # Negative numbers sort by falling magnitude: flip all their bits but the sign.
+    codes = bits >> (array.type.bit_width - 1)
+    codes &= np.iinfo(signed).max
+    codes ^= bits
+    return codes.astype(np.int64, copy=False)
 
 
 def _ranks(array: pa.Array) -> Codes:

@@ -256,7 +256,7 @@ def _filter_columns(schema: Schema, predicate: Expr | None) -> tuple[tuple[Field
         return (), ()
     names = columns_of(predicate)
     virtual = tuple(name for name in names if name in VIRTUAL)
-    return read_set(schema, [name for name in names if name not in VIRTUAL], blobs_as_bytes=True), virtual
+    return read_set(schema, [name for name in names if name not in VIRTUAL]), virtual
 
 
 def _unique(fields: Sequence[Field]) -> tuple[Field, ...]:

@@ -46,7 +46,7 @@ _PLAUSIBLE_BYTES = 256 << 20
 _DELETE_BATCH = 1000
 
 # Stores where a write shows the whole object or nothing, and where directories do not exist.
-_OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2", "oci", "memory"))
+_OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2", "oci"))
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _OWN_OPTIONS = frozenset(("fsync", "mmap", "unsafe_single_writer"))
 _SECRET_WORDS = ("key", "secret", "token", "password", "passwd", "sas", "connection_string", "credential", "auth")
@@ -123,7 +123,7 @@ class FsspecStore:
         try:
             # The end lies beyond small objects on purpose: that way their size need not be asked for.
             first = bytes(self.file_system.cat_file(path, start=0, end=_FIRST_READ_BYTES))
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise missing(path) from error
         except Exception as error:
             if self.find(path) == 0:  # some servers refuse every range of an empty object
@@ -152,7 +152,7 @@ class FsspecStore:
         try:
             self._forget_listing(path)
             facts = self.file_system.info(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
             raise self._failure(error, path) from error
@@ -171,8 +171,9 @@ class FsspecStore:
         """One reply of exactly the right length for each request."""
         replies: list[Any]
         try:
-            if len(requests) == 1:
-                replies = [self._cat(path, requests[0])]
+            if len(requests) == 1 or not getattr(self.file_system, "async_impl", False):
+                # The blocking form of cat_ranges passes the range by position, which not every class understands.
+                replies = [self._cat(path, request) for request in requests]
             else:
                 starts, ends = [r.start for r in requests], [r.end for r in requests]
                 replies = self.file_system.cat_ranges([path] * len(requests), starts, ends, on_error="return")
@@ -196,7 +197,7 @@ class FsspecStore:
     def _cat(self, path: str, request: ByteRange) -> Any:
         try:
             return self.file_system.cat_file(path, start=request.start, end=request.end)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise
         except Exception:
             # A range that begins behind the end is an error on some stores and an empty reply on others.
@@ -245,9 +246,7 @@ class FsspecStore:
         try:
             self._forget_listing(prefix)
             entries = self.file_system.ls(prefix, detail=True)
-        except FileNotFoundError:
-            return []
-        except NotADirectoryError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:
             raise self._failure(error, prefix) from error
@@ -267,7 +266,7 @@ class FsspecStore:
         try:
             self._forget_listing(prefix)
             entries = self.file_system.find(prefix, detail=True)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except Exception as error:
             raise self._failure(error, prefix) from error
@@ -284,7 +283,7 @@ class FsspecStore:
     def delete(self, paths: Iterable[str]) -> None:
         """Batches where the file system has them. See ObjectStore."""
         waiting = list(paths)
-        batched = self._protocol in _OBJECT_STORES and self._protocol != "memory"
+        batched = self._protocol in _OBJECT_STORES
         for at in range(0, len(waiting), _DELETE_BATCH):
             batch = waiting[at : at + _DELETE_BATCH]
             try:
@@ -293,7 +292,7 @@ class FsspecStore:
                         self.file_system.rm(batch)
                         continue
                 for path in batch:
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                         self.file_system.rm_file(path)
             except Exception as error:
                 raise self._failure(error, batch[0]) from error
@@ -319,6 +318,10 @@ class FsspecStore:
         return f"{directory}/.tmp_{name[:50]}_{uuid4().hex}"
 
     def _move(self, source: str, target: str) -> None:
+        if any(sign in source for sign in "*?["):  # `mv` would take the name for a pattern
+            self.file_system.cp_file(source, target)
+            self.file_system.rm_file(source)
+            return
         try:
             self.file_system.mv(source, target)
         except FileExistsError:
@@ -338,7 +341,7 @@ class FsspecStore:
     def _failure(self, error: BaseException, path: str) -> LanceError:
         if isinstance(error, LanceError):
             return error
-        if isinstance(error, (FileNotFoundError, IsADirectoryError)):
+        if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
             return missing(path)
         text = f"{type(error).__name__}: {error}"
         for name, value in self._options.items():

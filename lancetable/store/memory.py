@@ -191,10 +191,11 @@ class MemoryStore:
 class MemoryWriter:
     """Collects the bytes of one object and puts it at `close`."""
 
-    __slots__ = ("_buffer", "_path", "_store")
+    __slots__ = ("_buffer", "_path", "_position", "_store")
 
     def __init__(self, store: MemoryStore, path: str) -> None:
         self._store = store
+        self._position = 0
         self._path = path
         self._buffer: bytearray | None = bytearray()
 
@@ -203,10 +204,11 @@ class MemoryWriter:
         if self._buffer is None:
             raise ValueError(f"{self._path}: the writer is closed")
         self._buffer += memoryview(data).cast("B")
+        self._position = len(self._buffer)
 
     def tell(self) -> int:
         """See ObjectWriter."""
-        return len(self._buffer or b"")
+        return self._position
 
     def close(self) -> None:
         """See ObjectWriter."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["open_store", "option"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(?://|/)")
+_CHAINED = re.compile(r"[A-Za-z0-9+.\-]+::[^/]*://|[A-Za-z][A-Za-z0-9+.\-]+://.*::")
 _OFF = frozenset(("0", "false", "no", "off"))
 _ON = frozenset(("1", "true", "yes", "on"))
 _local_stores: dict[tuple[bool, bool], LocalStore] = {}
@@ -50,6 +51,8 @@ def open_store(
     if "\0" in text:
         raise InvalidInputError(f"an address holds no NUL character: {text!r}")
     match = _SCHEME.match(text) if ":" in text else None
+    if _CHAINED.match(text):
+        raise InvalidInputError("chained addresses (a::b) are not supported; pass a pair of a file system and a path")
     if match is None:
         return _open_local(text, storage_options)
     scheme = match[1].lower()
@@ -110,8 +113,6 @@ def _check_url(text: str, scheme: str) -> None:
     """Refuse what would be read as part of a bucket or a key, or show up in messages."""
     if "://" not in text:
         raise InvalidInputError(f"not an address: {scheme}: is followed by two slashes")
-    if "::" in text:
-        raise InvalidInputError(f"chained addresses are not supported: {scheme}")
     authority, _, rest = text.partition("://")[2].partition("/")
     if "@" in authority and scheme not in ("abfs", "abfss", "github", "hf"):
         # The address itself is left out of the message: what stands before @ is a secret.

@@ -230,18 +230,12 @@ def read_columns_of(
 
 def virtual_column(version: TableVersion, fragment: Fragment, name: str, selection: Selection) -> pa.Array:
     """One of the four columns that no file stores, uint64."""
-    offsets = selection.offsets()
-    dead = None
-    if name == ROW_ADDRESS:
-        values, dead = _addresses(fragment, offsets), selection.dead
-    elif name == ROW_ID:
-        stable = version.manifest.has_stable_row_ids
-        values = row_id_lookup.row_ids_at(version, fragment, offsets) if stable else _addresses(fragment, offsets)
-        dead = selection.dead
-    else:
-        which = fragment.created_at if name == CREATED_AT else fragment.last_updated_at
-        values = row_id_lookup.row_versions_at(version, fragment, which, offsets)
-    return pa.array(values, mask=dead)
+    if name == ROW_ADDRESS or (name == ROW_ID and not version.manifest.has_stable_row_ids):
+        return pa.array(_addresses(fragment, selection), mask=selection.dead)
+    if name == ROW_ID:
+        return pa.array(row_id_lookup.row_ids_at(version, fragment, selection.offsets()), mask=selection.dead)
+    which = fragment.created_at if name == CREATED_AT else fragment.last_updated_at
+    return pa.array(row_id_lookup.row_versions_at(version, fragment, which, selection.offsets()))
 
 
 # --- what one version knows about its rows ---------------------------------------------------------------------------
@@ -378,8 +372,12 @@ def _live_before(version: TableVersion, fragment: Fragment, deleted: Deleted) ->
     return made
 
 
-def _addresses(fragment: Fragment, offsets: Offsets) -> npt.NDArray[np.uint64]:
-    return offsets.astype(np.uint64) | np.uint64(fragment.id << 32)
+def _addresses(fragment: Fragment, selection: Selection) -> npt.NDArray[np.uint64]:
+    base, fetch = fragment.id << 32, selection.fetch
+    if isinstance(fetch, range):
+        found = np.arange(base + fetch.start, base + fetch.stop, dtype=np.uint64)
+        return found if selection.keep is None else found[selection.keep]
+    return fetch.astype(np.uint64) + np.uint64(base)
 
 
 # --- which file holds what -------------------------------------------------------------------------------------------

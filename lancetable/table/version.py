@@ -181,9 +181,9 @@ def checkout(version: TableVersion, ref: Reference) -> TableVersion:
         return shared.at(_branch_base(version, tag.branch), tag.version)
     if isinstance(ref, tuple):
         branch, number = ref
+        if branch is not None and branch not in ("main", version.branch):
+            refs.check_branch_exists(version.store, version.main_base, branch)
         base = _branch_base(version, branch)
-        if base != version.base and branch not in (None, "main"):
-            refs.check_branch_exists(version.store, version.main_base, branch or "")
         return shared.newest(base) if number is None else shared.at(base, number)
     if isinstance(ref, bool) or not isinstance(ref, int):
         raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(ref).__name__}")
@@ -199,7 +199,7 @@ def latest(version: TableVersion) -> TableVersion:
 
 
 def _branch_base(version: TableVersion, branch: str | None) -> str:
-    return version.main_base if branch in (None, "main") else branch_root(version.main_base, branch or "")
+    return version.main_base if branch is None or branch == "main" else branch_root(version.main_base, branch)
 
 
 def _asof(newest: TableVersion, asof: datetime) -> TableVersion:

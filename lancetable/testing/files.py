@@ -27,12 +27,14 @@ VALUES: Final = pb.ColumnEncoding(values={})
 
 @dataclass(frozen=True)
 class Page:
-    """One page. `indirect` stores the encoding message in the file's first region instead of the column metadata."""
+    """One page. `indirect` stores the encoding message in the file's first region instead of the column metadata; a
+    position and a size stand for it unchecked.
+    """
 
     length: int
     encoding: pb.ArrayEncoding
     buffers: Sequence[bytes] = ()
-    indirect: bool = False
+    indirect: bool | tuple[int, int] = False
     type_url: str = ARRAY_URL
 
 
@@ -66,11 +68,15 @@ def build_file(
         return position, len(data)
 
     def place(
-        message: file2_pb2.Encoding, url: str, encoding: pb.ArrayEncoding | pb.ColumnEncoding, apart: bool
+        message: file2_pb2.Encoding,
+        url: str,
+        encoding: pb.ArrayEncoding | pb.ColumnEncoding,
+        apart: bool | tuple[int, int],
     ) -> None:
         data = AnyMessage(type_url=url, value=encoding.SerializeToString()).SerializeToString()
         if apart:
-            message.indirect.buffer_location, message.indirect.buffer_length = put(data)
+            position, size = put(data) if apart is True else apart
+            message.indirect.buffer_location, message.indirect.buffer_length = position, size
         else:
             message.direct.encoding = data
 

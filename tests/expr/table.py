@@ -41,7 +41,13 @@ DATA = pa.table(
         "d32": pa.array([0, 18262, -1, None, 18321], pa.date32()),
         "d64": pa.array([0, 18262 * 86400000, -86400000, None, 18321 * 86400000], pa.date64()),
         "ts": pa.array(
-            [_moment(1970, 1, 1), _moment(2020, 1, 1, 12, 30, 15, 123456), None, _moment(2020, 2, 29), _moment(1960, 5, 5)],
+            [
+                _moment(1970, 1, 1),
+                _moment(2020, 1, 1, 12, 30, 15, 123456),
+                None,
+                _moment(2020, 2, 29),
+                _moment(1960, 5, 5),
+            ],
             pa.timestamp("us"),
         ),
         "tss": pa.array([0, 1577881815, None, -1, 100], pa.timestamp("s")),

@@ -98,6 +98,17 @@ def test_odd_fields_as_pylance_writes_them(field, write_with_pylance):
     assert ours.to_arrow().equals(dataset.schema, check_metadata=True)
 
 
+def test_bfloat16_as_pylance_writes_it(write_with_pylance):
+    lance_arrow = pytest.importorskip("lance.arrow")
+    bfloat16 = lance_arrow.BFloat16Type()
+    arrow = pa.schema([("a", bfloat16), ("b", pa.list_(bfloat16, 4)), ("c", pa.list_(bfloat16))])
+    dataset, manifest = write_with_pylance(arrow)
+    ours = Schema.from_arrow(arrow)
+    assert ours.to_protos() == list(manifest.message.fields)
+    assert ours.to_arrow().equals(dataset.schema, check_metadata=True)
+    assert [field.data_type for field in ours.fields][:2] == [pa.binary(2), pa.list_(pa.binary(2), 4)]
+
+
 REFUSED = [
     (pa.schema([("a", pa.int8()), ("a", pa.int8())]), InvalidSchemaError, "duplicate"),
     (pa.schema([("a.b", pa.int8())]), InvalidSchemaError, "dot"),
@@ -202,7 +213,7 @@ def test_an_extension_that_does_not_fit_its_storage_shows_what_is_stored():
         (messages(("a", 0, -2, "int8")), "before its parent"),
         (messages(("a", 0, -1, "int8"), ("b", 0, -1, "int8")), "'b'.*id of column 'a'"),
         (messages(("a", -1, -1, "int8")), "negative"),
-        (messages(("a", 0, -1, "int8"), ("b", 1, 0, "int8")), "1 child fields, not 0"),
+        (messages(("a", 0, -1, "int8"), ("b", 1, 0, "int8")), "child of column 'a', which can have none"),
         (messages(("a", 0, -1, "list")), "0 child fields, not 1"),
         (messages(("a", 0, -1, "list"), ("i", 1, 0, "int8"), ("j", 2, 0, "int8")), "2 child fields"),
         (messages(("a", 0, -1, "list.struct"), ("i", 1, 0, "int8")), "cannot hold int8"),
@@ -210,6 +221,7 @@ def test_an_extension_that_does_not_fit_its_storage_shows_what_is_stored():
         (messages(("a", 0, -1, "map"), ("e", 1, 0, "struct"), ("k", 2, 1, "int8")), "cannot hold struct"),
         (messages(("a", 0, -1, "fixed_size_list:int8:0")), "size"),
         (messages(*[(f"s{i}", i, i - 1, "struct") for i in range(65)]), "deeper than 64"),
+        (messages(*[(f"s{i}", i, i - 1, "struct") for i in range(64)], ("x", 64, 63, "int8")), "deeper than 64"),
     ],
 )
 def test_broken_trees(fields, text):

@@ -87,20 +87,20 @@ def test_the_external_manifest_store_is_named() -> None:
     [("s3://b/t", "s3", "s3fs"), ("gs://b/t", "gcs", "gcsfs"), ("az://b/t", "azure", "adlfs")],
 )
 def test_a_missing_package_names_the_extra(uri: str, extra: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fsspec import registry
-
-    monkeypatch.setattr(registry, "_registry", {})
+    monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnsupportedFeatureError, match=rf"lancetable\[{extra}\]"):
         open_store(uri)
 
 
 def test_any_other_scheme_goes_to_fsspec_and_contacts_nobody() -> None:
-    store, path = open_store("sftp://host.invalid:22/data/t", {"username": "me", "fsync": "false"})
+    store, path = open_store("ftp://host.invalid:21/data/t", {"username": "me", "fsync": "false"})
     assert isinstance(store, FsspecStore)
     assert path == "/data/t"
-    assert store.scheme == "sftp"
-    assert store._options == {"host": "host.invalid", "port": 22, "username": "me"}
+    assert store.scheme == "ftp"
+    assert store._options["host"] == "host.invalid"
+    assert store._options["username"] == "me"
+    assert "fsync" not in store._options
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def test_roaring_containers_of_every_kind(values: Any) -> None:
         assert np.array_equal(found, np.fromiter(values, np.uint32))
 
 
-def arrow_file(values: Any, schema: pa.Schema | None = None, compression: str | None = "zstd", batches: int = 1) -> bytes:
+def arrow_file(
+    values: Any, schema: pa.Schema | None = None, compression: str | None = "zstd", batches: int = 1
+) -> bytes:
     schema = schema or pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
@@ -239,7 +241,7 @@ def test_damaged_files_give_a_typed_error_or_values(
     tmp_path: Path, damage: Callable[[bytes, Any, str], bytes], kind: str, scale: int
 ) -> None:
     rng = random.Random(f"deletions {kind}")
-    runs = pyroaring.BitMap([*range(0, 9000), *range(70_000, 70_100), 1 << 20])
+    runs = pyroaring.BitMap([*range(9000), *range(70_000, 70_100), 1 << 20])
     runs.run_optimize()
     originals = [
         ("arrow", build_arrow(np.arange(0, 3000, 7, dtype=np.uint32))),

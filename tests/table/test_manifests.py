@@ -46,7 +46,9 @@ def manifest(version: int = 7, fragments: int = 0) -> table_pb2.Manifest:
     return message
 
 
-@pytest.mark.parametrize("index_section", [None, b"", b"\x0a\x00", b"x" * 100_000], ids=["none", "empty", "small", "big"])
+@pytest.mark.parametrize(
+    "index_section", [None, b"", b"\x0a\x00", b"x" * 100_000], ids=["none", "empty", "small", "big"]
+)
 @pytest.mark.parametrize("fragments", [0, 20_000])
 def test_packed_sections_come_back_byte_for_byte(index_section: bytes | None, fragments: int) -> None:
     data = pack(manifest(fragments=fragments), b"transaction", index_section)

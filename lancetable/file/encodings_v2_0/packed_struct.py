@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.column import Decoded
 from lancetable.file.container import BufferRef, Page
 from lancetable.file.encodings_v2_0.base import (
@@ -127,13 +127,13 @@ def _unpack(values: pa.Buffer, data_type: pa.DataType, count: int) -> pa.Array:
 def encode_packed(arrays: Sequence[pa.StructArray], field: Field, buffers: BufferList) -> PackedStruct:
     """Struct arrays of `field` as one run of records.
 
-    Raises UnsupportedFeatureError for a child that has no fixed width of whole bytes, InvalidInputError for nulls.
+    Raises UnsupportedFeatureError for a child that has no fixed width of whole bytes, SchemaMismatchError for nulls.
     """
     widths = [_checked_width(field, child) for child in arrays[0].type]
     pieces = []
     for array in arrays:
         if array.null_count:
-            raise InvalidInputError(f"packed struct {field.name!r} cannot be null in data files of version 2.0")
+            raise SchemaMismatchError(f"packed struct {field.name!r} cannot be null in data files of version 2.0")
         records = np.empty((len(array), sum(widths)), np.uint8)
         start = 0
         for position, width in enumerate(widths):
@@ -158,7 +158,7 @@ def _checked_width(field: Field, child: pa.Field) -> int:
 def _fixed_bytes(array: pa.Array, name: str) -> npt.NDArray[np.uint8]:
     """The bytes of all values of an array without nulls."""
     if array.null_count:
-        raise InvalidInputError(f"{name!r} in a packed struct cannot be null in data files of version 2.0")
+        raise SchemaMismatchError(f"{name!r} in a packed struct cannot be null in data files of version 2.0")
     if pa.types.is_fixed_size_list(array.type):
         return _fixed_bytes(array.flatten(), name)
     width = packed_width(array.type)

@@ -33,7 +33,7 @@ _HIGH_BITS: Final = 0x8080808080808080
 Offsets = npt.NDArray[Any]  # int32 or int64
 
 
-_OFFSET_DTYPES: Final = {
+_OFFSET_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     pa.string().id: np.dtype(np.int32),
     pa.binary().id: np.dtype(np.int32),
     pa.large_string().id: np.dtype(np.int64),
