@@ -227,22 +227,29 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             cache=cache,
         )
         self._default_scan_options = dict(default_scan_options or {})
+        self._view_filter: pc.Expression | None = None
 
     @classmethod
-    def from_version(cls, table: TableVersion, default_scan_options: dict[str, Any] | None = None) -> LanceDataset:
-        """A dataset around a table version that is open already."""
+    def from_version(
+        cls,
+        table: TableVersion,
+        default_scan_options: dict[str, Any] | None = None,
+        view_filter: pc.Expression | None = None,
+    ) -> LanceDataset:
+        """A dataset around a table version that is open already; see `filter` for `view_filter`."""
         made = cls.__new__(cls)
         made._table = table
         made._default_scan_options = dict(default_scan_options or {})
+        made._view_filter = view_filter
         return made
 
     # ------------------------------------------------------------------------------------------- Python's protocols
 
     def __copy__(self) -> LanceDataset:
-        return LanceDataset.from_version(self._table, self._default_scan_options)
+        return LanceDataset.from_version(self._table, self._default_scan_options, self._view_filter)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LanceDataset.from_version, (self._table, self._default_scan_options)
+        return LanceDataset.from_version, (self._table, self._default_scan_options, self._view_filter)
 
     def __len__(self) -> int:
         return self.count_rows()
@@ -288,6 +295,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def default_scan_options(self) -> dict[str, Any]:
         """Arguments of `scanner` that apply when the call does not give them."""
         return self._default_scan_options
+
+    @property
+    def view_filter(self) -> pc.Expression | None:
+        """What `filter` restricts this view to, None for a whole version."""
+        return self._view_filter
 
     @property
     def uri(self) -> str:
@@ -392,7 +404,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         Raises VersionNotFoundError, RefNotFoundError, InvalidInputError.
         """
         return LanceDataset.from_version(
-            checkout(self._table, parse_reference(version, branches=True)), self._default_scan_options
+            checkout(self._table, parse_reference(version, branches=True)),
+            self._default_scan_options,
+            self._view_filter,
         )
 
     def checkout_latest(self) -> None:
@@ -701,7 +715,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         if filter is not None and not isinstance(filter, (str, pc.Expression)):
             raise TypeError(f"filter must be SQL text or a pyarrow expression, got {type(filter).__name__}")
         options = self._default_scan_options
-        if options and ("filter" in options or "include_deleted_rows" in options):
+        if self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
             return self.scanner(columns=[], filter=filter, with_row_id=True).count_rows()
         return scan.count_rows(self._table, filter)
 
@@ -715,7 +729,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Raises InvalidInputError for a negative start or an end before it.
         """
-        if self._default_scan_options:
+        if self._default_scan_options or self._view_filter is not None:
             return self.scanner(columns, offset=start, limit=check_count("end", end - start)).to_table()
         return sample.slice_rows(self._table, start, end, columns)
 
@@ -766,11 +780,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if not isinstance(expression, pc.Expression):
             raise TypeError(f"expression must be a pyarrow expression, got {type(expression).__name__}")
-        old = self._default_scan_options.get("filter")
-        if isinstance(old, str):
-            raise InvalidOperationError("the default filter of this dataset is SQL text; an expression cannot be added")
-        options = {**self._default_scan_options, "filter": expression if old is None else old & expression}
-        return LanceDataset.from_version(self._table, options)
+        view = expression if self._view_filter is None else self._view_filter & expression
+        return LanceDataset.from_version(self._table, self._default_scan_options, view)
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **kwargs: Any) -> pads.InMemoryDataset:
         """All rows in memory, sorted; `sorting` is a column or a list of (column, "ascending" or "descending")."""

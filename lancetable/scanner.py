@@ -13,9 +13,11 @@ import pyarrow.dataset as pads
 from lancetable import scope
 from lancetable.arguments import check_count
 from lancetable.errors import InvalidInputError
+from lancetable.expr import conjuncts
+from lancetable.expr.ast import And
 from lancetable.ops.order import ColumnOrdering
 from lancetable.ops.scan import ScanStatistics, analyze_plan, count_plan, execute_scan, explain_plan, scan_table
-from lancetable.ops.scan_plan import ScanOptions, ScanPlan, plan_scan
+from lancetable.ops.scan_plan import ScanOptions, ScanPlan, plan_scan, resolve_filter
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -304,7 +306,11 @@ class ScannerBuilder:
     def to_scanner(self, snapshot: TableVersion | None = None) -> LanceScanner:
         """End the chain; the scan reads `snapshot`, or the version the dataset is at."""
         options = ScanOptions(**{name: value for name, value in self._values.items() if value is not None})
-        return LanceScanner(options, self._dataset, snapshot)
+        version = self._dataset.table_version if snapshot is None else snapshot
+        view = self._dataset.view_filter
+        if view is not None:
+            options = replace(options, filter=view if options.filter is None else both(version, view, options.filter))
+        return LanceScanner(options, self._dataset, version)
 
     def _set(self, name: str, value: Any) -> ScannerBuilder:
         self._values[name] = value
@@ -344,6 +350,14 @@ SETTERS = {
         "disable_scoring_autoprojection",
     ]
 } | {"fragments": "with_fragments", "index_segments": "with_index_segments"}
+
+
+def both(version: TableVersion, one: Any, other: Any) -> Any:
+    """The condition that two filters hold, each as SQL or as an expression."""
+    if isinstance(one, pc.Expression) and isinstance(other, pc.Expression):
+        return one & other
+    terms = [term for each in (one, other) for term in conjuncts(resolve_filter(version.schema, each))]
+    return And(tuple(terms))
 
 
 def has_blobs(version: TableVersion, options: ScanOptions) -> bool:

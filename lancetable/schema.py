@@ -164,8 +164,8 @@ def field_to_json(field: pa.Field) -> dict[str, Any]:
     metadata = as_text(field.metadata)
     data_type = field.type
     if isinstance(data_type, pa.BaseExtensionType):
-        metadata[logical_types.EXTENSION_NAME_KEY] = data_type.extension_name
-        metadata[logical_types.EXTENSION_METADATA_KEY] = text_of(data_type.__arrow_ext_serialize__())
+        (stored,) = Schema.from_arrow(pa.schema([field]), check=False).fields
+        metadata = {logical_types.EXTENSION_METADATA_KEY: "", **as_text(stored.metadata)}
         data_type = data_type.storage_type
     result: dict[str, Any] = {"name": field.name, "type": type_to_json(data_type), "nullable": field.nullable}
     if metadata:

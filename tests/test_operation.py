@@ -34,7 +34,9 @@ OPERATIONS = [
     LanceOperation.Restore(2),
     LanceOperation.Rewrite([LanceOperation.RewriteGroup([FRAGMENT], [PLAIN])], []),
     LanceOperation.DataReplacement([LanceOperation.DataReplacementGroup(3, FILE)]),
-    LanceOperation.UpdateConfig(LanceOperation.UpdateMap({"k": None}, True), None, None, {1: LanceOperation.UpdateMap({"a": "b"})}),
+    LanceOperation.UpdateConfig(
+        LanceOperation.UpdateMap({"k": None}, True), None, None, {1: LanceOperation.UpdateMap({"a": "b"})}
+    ),
     LanceOperation.Clone(True, "x", 1, "p", None),
 ]
 
@@ -66,9 +68,12 @@ def test_fragment_json_has_the_keys_of_pylance_in_its_order() -> None:
         "created_at_version_meta": None,
         "last_updated_at_version_meta": None,
     }
-    assert list(FRAGMENT.to_json()) == [
-        "id files overlays physical_rows deletion_file row_id_meta created_at_version_meta last_updated_at_version_meta"
-    ][0].split()
+    assert (
+        list(FRAGMENT.to_json())
+        == [
+            "id files overlays physical_rows deletion_file row_id_meta created_at_version_meta last_updated_at_version_meta"
+        ][0].split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,8 +120,13 @@ def test_parts_of_a_fragment_as_json() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "{", '{"id": 1}', '{"id": 1, "files": [{"fields": [1]}], "physical_rows": 2}',
-     '{"id": 1, "files": [{"path": "../../etc/passwd", "fields": [], "column_indices": []}], "physical_rows": 2}'],
+    [
+        "[]",
+        "{",
+        '{"id": 1}',
+        '{"id": 1, "files": [{"fields": [1]}], "physical_rows": 2}',
+        '{"id": 1, "files": [{"path": "../../etc/passwd", "fields": [], "column_indices": []}], "physical_rows": 2}',
+    ],
 )
 def test_malformed_fragment_json(text: str) -> None:
     with pytest.raises(InvalidInputError):
@@ -196,7 +206,11 @@ def test_operations_that_are_not_built(operation: LanceOperation.BaseOperation) 
 
 
 def test_bad_numbers_in_fragments() -> None:
-    for fragment in (FragmentMetadata(-1, [], 1), FragmentMetadata(1, [], -1), FragmentMetadata(1, [DataFile("/x", [])], 1)):
+    for fragment in (
+        FragmentMetadata(-1, [], 1),
+        FragmentMetadata(1, [], -1),
+        FragmentMetadata(1, [DataFile("/x", [])], 1),
+    ):
         with pytest.raises(InvalidInputError):
             fragment.to_format()
     with pytest.raises(InvalidInputError, match="update_mode"):

@@ -19,8 +19,8 @@ from lancetable import scope
 from lancetable.errors import UnsupportedFeatureError
 
 sys.path.insert(0, str(Path(__file__).parent))
-import shim  # noqa: E402
-import signatures  # noqa: E402
+import shim
+import signatures
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "pylance_signatures.json").read_text())
 GAPS = {
@@ -79,7 +79,9 @@ def test_function_has_the_signature_of_pylance(name: str) -> None:
     check_signature(name, find(name), GOLDEN[name])
 
 
-@pytest.mark.parametrize(("owner", "name", "expected"), members(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("owner", "name", "expected"), members(), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_member_has_the_signature_of_pylance(owner: str, name: str, expected: Any) -> None:
     cls = find(owner)
     if name in scope.missing_names(GAPS.get(owner, [])):
@@ -89,12 +91,14 @@ def test_member_has_the_signature_of_pylance(owner: str, name: str, expected: An
             raising(None)
         return
     if expected == "property":
-        assert name in cls.__dict__ or name in {field for base in cls.__mro__ for field in getattr(base, "__slots__", ())} or (
-            name in getattr(cls, "__dataclass_fields__", {})
+        assert (
+            name in cls.__dict__
+            or name in {field for base in cls.__mro__ for field in getattr(base, "__slots__", ())}
+            or (name in getattr(cls, "__dataclass_fields__", {}))
         )
     elif isinstance(expected, dict):
         nested = getattr(cls, name)
-        if "__init__" in expected and expected["__init__"]:
+        if expected.get("__init__"):
             check_signature(f"{owner}.{name}.__init__", nested.__init__, expected["__init__"])
     elif expected is None or (name == "__init__" and owner in OWN_CONSTRUCTORS):
         assert callable(getattr(cls, name))

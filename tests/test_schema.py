@@ -64,7 +64,9 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("data_type", "described"), TYPES, ids=lambda value: str(value) if isinstance(value, pa.DataType) else "")
+@pytest.mark.parametrize(
+    ("data_type", "described"), TYPES, ids=lambda value: str(value) if isinstance(value, pa.DataType) else ""
+)
 def test_types_as_json_and_back(data_type: pa.DataType, described: dict[str, object]) -> None:
     schema = pa.schema([pa.field("c", data_type, metadata={"m": "1"})], metadata={"top": "z"})
     expected = {

@@ -206,9 +206,7 @@ class _Run:
         if isinstance(self.ours.operation, tx.CreateIndex):
             self.ours = rebase_index(self.ours, verdict.fragments)
             return
-        rebased = rebase_deletions(self.ours, version, verdict.fragments, self._affected_rows)
-        self.ours = rebased.transaction
-        self._own_paths += rebased.new_paths
+        self.ours = rebase_deletions(self.ours, version, verdict.fragments, self._affected_rows, self._own_paths)
 
     def publish(self) -> TableVersion | None:
         """Write the transaction and the next manifest. None: another writer was first."""

@@ -10,7 +10,7 @@ It works while both sides deleted different rows; a row that both touch needs th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyroaring
@@ -27,15 +27,7 @@ from lancetable.table.deletions import DeletionVector
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
 
-__all__ = ["Rebased", "rebase_deletions", "rebase_index"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rebased:
-    """A transaction that fits on top of the version it was rebased onto, and the files written for it."""
-
-    transaction: Transaction
-    new_paths: tuple[str, ...]
+__all__ = ["rebase_deletions", "rebase_index"]
 
 
 def rebase_deletions(
@@ -43,34 +35,39 @@ def rebase_deletions(
     onto: TableVersion,
     fragment_ids: Iterable[int],
     affected_rows: Mapping[int, DeletionVector],
-) -> Rebased:
+    new_paths: list[str],
+) -> Transaction:
     """Merge our deletions in `fragment_ids` with what `onto` has deleted there by now.
 
     `ours` is a Delete or an Update; `affected_rows` are the rows it newly deletes, by fragment. A fragment without
-    any row left moves to the removed ones. Raises RetryableCommitConflictError if a row is touched by both.
+    any row left moves to the removed ones. The files written are added to `new_paths`. Raises
+    RetryableCommitConflictError if a row is touched by both, before anything is written.
     """
     operation = ours.operation
     assert isinstance(operation, tx.Delete | tx.Update)
     updated = updated_fragments(operation)
+    merged = {fragment_id: _merged(onto, fragment_id, affected_rows[fragment_id]) for fragment_id in fragment_ids}
     emptied: list[int] = []
-    new_paths: list[str] = []
-    for fragment_id in sorted(fragment_ids):
-        current = onto.manifest.fragments.by_id(fragment_id)
-        if current is None:
-            raise _again(onto, fragment_id, "was removed")
-        deleted = deletions.read(onto, current) or deletions.EMPTY
-        if deleted.intersects(affected_rows[fragment_id]):
-            raise _again(onto, fragment_id, "has rows that both change")
-        merged = deleted.union(affected_rows[fragment_id])
+    for fragment_id, (current, vector) in sorted(merged.items()):
         del updated[fragment_id]
-        if current.physical_rows is not None and len(merged) >= current.physical_rows:
+        if current.physical_rows is not None and len(vector) >= current.physical_rows:
             emptied.append(fragment_id)
             continue
-        file = deletions.write(onto.store, onto.base, fragment_id, onto.version, merged, force_bitmap=True)
-        updated[fragment_id] = replace(current, deletion_file=file)
+        file = deletions.write(onto.store, onto.base, fragment_id, onto.version, vector, force_bitmap=True)
         new_paths.append(onto.deletion_file_path(fragment_id, file))
-    rebased = replace(ours, read_version=onto.version, operation=_repointed(operation, updated, emptied))
-    return Rebased(rebased, tuple(new_paths))
+        updated[fragment_id] = replace(current, deletion_file=file)
+    return replace(ours, read_version=onto.version, operation=_repointed(operation, updated, emptied))
+
+
+def _merged(onto: TableVersion, fragment_id: int, rows: DeletionVector) -> tuple[Fragment, DeletionVector]:
+    """The fragment as it is in `onto`, and its deleted rows together with ours."""
+    current = onto.manifest.fragments.by_id(fragment_id)
+    if current is None:
+        raise _again(onto, fragment_id, "was removed")
+    deleted = deletions.read(onto, current) or deletions.EMPTY
+    if deleted.intersects(rows):
+        raise _again(onto, fragment_id, "has rows that both change")
+    return current, deleted.union(rows)
 
 
 def rebase_index(ours: Transaction, modified_fragments: Iterable[int]) -> Transaction:

@@ -143,12 +143,13 @@ def _keeps_values(cast: Cast) -> bool:
         source = source.storage_type
     if pa.types.is_dictionary(source):
         source = source.value_type
-    return source == target or (source == pa.string_view() and target == pa.string())
+    return bool(source == target or (source == pa.string_view() and target == pa.string()))
 
 
 def like_prefix(pattern: str) -> tuple[str, bool]:
     """(the literal text before the first wildcard of a LIKE pattern, whether only that text itself matches)."""
-    out, at = [], 0
+    out: list[str] = []
+    at = 0
     while at < len(pattern):
         char = pattern[at]
         if char in "%_":

@@ -54,7 +54,7 @@ def kind_of(data_type: pa.DataType) -> Kind:
 
 def is_list(data_type: pa.DataType) -> bool:
     types = pa.types
-    return types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type)
+    return bool(types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type))
 
 
 def plain_type(data_type: pa.DataType) -> pa.DataType:
@@ -127,7 +127,7 @@ def step_of(data_type: pa.DataType) -> Fraction | None:
     if kind == "int":
         return Fraction(1)
     if kind == "decimal":
-        return Fraction(10) ** -data_type.scale
+        return Fraction(10) ** -int(data_type.scale)
     if kind == "date":
         return Fraction(DAY_NANOS if data_type == pa.date32() else UNIT_NANOS["ms"])
     if kind in ("timestamp", "time", "duration"):
@@ -154,7 +154,7 @@ def count_of(value: pa.Scalar[Any]) -> int:
         return int(value.as_py())
     if kind == "decimal":
         sign, digits, exponent = value.as_py().as_tuple()
-        number = int("".join(map(str, digits)) or "0") * 10 ** (int(exponent) + data_type.scale)
+        number: int = int("".join(map(str, digits)) or "0") * 10 ** (int(exponent) + int(data_type.scale))
         return -number if sign else number
     width = pa.int32() if data_type == pa.date32() or pa.types.is_time32(data_type) else pa.int64()
     return int(value.cast(width).as_py())

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -131,12 +131,12 @@ def _dialect() -> Any:
                     for word, token in tokens.Tokenizer.KEYWORDS.items()
                     if word != "<=>" and (word in words or not word[0].isalpha())
                 },
-                "STRING": tokens.TokenType.TEXT,
+                "STRING": tokens.Tokenizer.KEYWORDS["TEXT"],
             }
 
         class Parser(parser.Parser):
             IS_PREDICATE_PRECEDENCE = parser.IsPredicatePrecedence.EQUALITY
-            FUNCTIONS: dict[str, Any] = {}
+            FUNCTIONS: ClassVar[dict[str, Any]] = {}
             FUNCTION_PARSERS = {
                 name: parse
                 for name, parse in parser.Parser.FUNCTION_PARSERS.items()
@@ -164,7 +164,7 @@ def _tokenize(text: str) -> list[Any]:
 
 def _check_nesting(text: str, tokens: list[Any]) -> None:
     """Refuse what would exhaust the stack of a recursive parser, before it starts."""
-    from sqlglot.tokens import TokenType
+    from sqlglot import TokenType
 
     opening = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
     closing = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)

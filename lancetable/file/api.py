@@ -28,7 +28,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.file.columns import column_map
-from lancetable.file.container import FOOTER_BYTES, ColumnPages, FileMetadata
+from lancetable.file.container import ColumnPages, FileMetadata
 from lancetable.file.encodings_v2_0.base import encoding_of, to_message
 from lancetable.file.extension import user_array
 from lancetable.file.fetch import Rows
@@ -245,7 +245,7 @@ class LanceFileReader:
             schema=meta.schema.to_arrow(),
             num_rows=meta.num_rows,
             num_data_bytes=meta.global_buffers[0].start - added_bytes,
-            num_column_metadata_bytes=meta.size_bytes - meta.footer.column_metadata_position - FOOTER_BYTES,
+            num_column_metadata_bytes=meta.footer.buffer_table_position - meta.footer.column_metadata_position,
             num_global_buffer_bytes=sum(buffer.size for buffer in buffers),
             global_buffers=buffers,
             columns=[_column_metadata(meta.column(index)) for index in range(meta.num_columns)],

@@ -109,7 +109,7 @@ class BufferRef(NamedTuple):
 class Page:
     """One page of a column: rows, buffers and the bytes of its encoding message."""
 
-    __slots__ = ("_column", "buffers", "encoding", "index", "length")
+    __slots__ = ("_column", "buffers", "encoding", "index", "kept", "length")
 
     def __init__(self, column: ColumnPages, index: int, length: int, buffers: list[ByteRange], encoding: bytes) -> None:
         self._column = column
@@ -117,6 +117,7 @@ class Page:
         self.length = length
         self.buffers = buffers
         self.encoding = encoding
+        self.kept: Any = None  # what its encoding decoded and wants to find again; small
 
     @property
     def path(self) -> str:
@@ -177,9 +178,10 @@ class IndirectEncodings(UnsupportedFeatureError):
 class ColumnPages:
     """The pages of one column that hold rows, in order; a page is turned into a `Page` when it is touched."""
 
-    __slots__ = ("_message", "_messages", "_pages", "buffers", "encoding", "file", "index", "num_rows", "starts")
+    __slots__ = ("_message", "_messages", "_pages", "buffers", "encoding", "file", "index", "num_rows", "start_list", "starts")
 
     starts: npt.NDArray[np.int64]  # (pages + 1,) row at which each page begins; the last is num_rows
+    start_list: list[int]  # the same, for single look-ups
 
     def __init__(self, file: FileMetadata, index: int, message: file2_pb2.ColumnMetadata) -> None:
         self.file = file
@@ -201,6 +203,7 @@ class ColumnPages:
         if self.num_rows > _MAX_ROWS:
             raise file.corrupt("impossible number of rows in a column", found=self.num_rows)
         self.starts = np.array(starts, np.int64)
+        self.start_list = starts
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -360,7 +363,7 @@ class FileMetadata:
         if location == "direct":
             return message.direct.encoding
         if location == "indirect":
-            return self._indirect[_range_of(message.indirect)]
+            return self._indirect.get(_range_of(message.indirect), b"")
         return b""
 
     def check_indirect(self, messages: Sequence[file2_pb2.DeferredEncoding]) -> None:

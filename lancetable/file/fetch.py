@@ -91,6 +91,8 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
 
     With `heavy`, which says what plans do more than hand out slices, those that got many bytes decode on the pool.
     """
+    if len(plans) == 1:
+        return [(yield from plans[0])]
     results: list[Any] = [None] * len(plans)
     waiting = list(range(len(plans)))
     steps = [_start(plan) for plan in plans]
@@ -250,6 +252,9 @@ def bits_between(data: Any, first: int, count: int) -> Any:
     """A bitmap that starts `first` bits (0 to 7) into `data`; without a copy where that is 0."""
     if first == 0:
         return data
+    if count <= 32:
+        bits = (int.from_bytes(data[: (first + count + 7) // 8], "little") >> first) & ((1 << count) - 1)
+        return bits.to_bytes((count + 7) // 8, "little")
     octets = np.frombuffer(data, np.uint8)
     moved = octets >> np.uint8(first)
     moved[:-1] |= octets[1:] << np.uint8(8 - first)

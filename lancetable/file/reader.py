@@ -104,12 +104,16 @@ def read_columns(
     Raises OutOfRangeError for rows that the file does not have, CorruptFileError if the bytes break the format.
     """
     rows = _checked_rows(meta, rows)
-    readers = run(_plan_readers(meta, fields, columns), store, path)
+    try:
+        readers = _open_readers(meta, fields, columns)
+    except IndirectEncodings:
+        readers = run(_plan_readers(meta, fields, columns), store, path)
     if len(rows) == 0:
         return [_assemble([], field.data_type, rows) for field in fields]
     gap = gap_bytes(store)
     if not isinstance(rows, range):
-        parts = run(gather([reader.read(rows, gap) for reader in readers]), store, path)
+        wanted = _as_range(rows)
+        parts = run(gather([reader.read(wanted, gap) for reader in readers]), store, path)
         return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
     owners: list[int] = []
     plans: list[ReadPlan[list[pa.Array]]] = []
@@ -133,7 +137,8 @@ def plan_columns(
     readers = yield from _plan_readers(meta, fields, columns)
     if len(rows) == 0:
         return [_assemble([], field.data_type, rows) for field in fields]
-    parts = yield from gather([reader.read(rows, gap) for reader in readers])
+    wanted = _as_range(rows)
+    parts = yield from gather([reader.read(wanted, gap) for reader in readers])
     return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
 
 
@@ -143,6 +148,14 @@ def _checked_rows(meta: FileMetadata, rows: Rows | None) -> Rows:
     if len(rows) and not (rows[0] >= 0 and rows[-1] < meta.num_rows):
         raise OutOfRangeError(f"{meta.path}: rows {rows[0]} to {rows[-1]} of {meta.num_rows}", path=meta.path)
     return rows
+
+
+def _as_range(rows: Rows) -> Rows:
+    """Neighbouring row numbers as a range, which is cheaper to read."""
+    if isinstance(rows, range):
+        return rows
+    first, last = int(rows[0]), int(rows[-1])
+    return range(first, last + 1) if last - first + 1 == len(rows) else rows
 
 
 def _plan_readers(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.fragment import Fragment
+from lancetable.format.fragment import MAX_ROWS, Fragment
 from lancetable.format.schema import Schema
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
 from lancetable.proto import table_pb2
@@ -186,15 +186,16 @@ class FragmentList(Sequence[Fragment]):
 
     def physical_rows(self) -> npt.NDArray[np.int64]:
         """(n,) rows including deleted ones, in list order; 0 where the writer left the count out."""
-        return np.fromiter((message.physical_rows for message in self._messages), np.int64, len(self._messages))
+        return _row_counts([message.physical_rows for message in self._messages])
 
     def num_deleted_rows(self) -> npt.NDArray[np.int64]:
         """(n,) deleted rows in list order; -1 where the deletion file has to be read to know."""
-        counts = (
-            (message.deletion_file.num_deleted_rows or -1) if message.HasField("deletion_file") else 0
-            for message in self._messages
+        return _row_counts(
+            [
+                (message.deletion_file.num_deleted_rows or -1) if message.HasField("deletion_file") else 0
+                for message in self._messages
+            ]
         )
-        return np.fromiter(counts, np.int64, len(self._messages))
 
     def num_rows(self) -> int | None:
         """Live rows of all fragments; None if a file has to be read to know."""
@@ -202,6 +203,14 @@ class FragmentList(Sequence[Fragment]):
         if (rows == 0).any() or (deleted < 0).any():
             return None
         return int(rows.sum() - deleted.sum())
+
+
+def _row_counts(counts: list[int]) -> npt.NDArray[np.int64]:
+    if max(counts, default=0) > MAX_ROWS:
+        raise CorruptFileError(
+            f"a fragment claims {max(counts)} rows; a row offset has 32 bits", expected=MAX_ROWS, found=max(counts)
+        )
+    return np.array(counts, np.int64)
 
 
 class Manifest:

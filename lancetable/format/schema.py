@@ -82,7 +82,7 @@ class Field:
             return cached
         data_type = logical_types.leaf_type(self.logical_type)
         if data_type is None:
-            children = [pa.field(child.name, child.data_type, child.nullable) for child in self.children]
+            children = [_arrow_field(child.name, child.data_type, child.nullable) for child in self.children]
             data_type = logical_types.to_arrow(self.logical_type, children=children)
         object.__setattr__(self, "_data_type", data_type)
         return data_type
@@ -180,7 +180,7 @@ class Field:
             data_type = pa.utf8()
             metadata = {**metadata, EXTENSION_NAME_KEY: b"arrow.json"}
             metadata.setdefault(EXTENSION_METADATA_KEY, b"")
-        return pa.field(self.name, data_type, self.nullable, metadata or None)
+        return _arrow_field(self.name, data_type, self.nullable, metadata)
 
     def _has_extension(self) -> bool:
         if self.logical_type == "json" or EXTENSION_NAME_KEY in self.metadata or _HAS_BFLOAT16 in self.logical_type:
@@ -248,7 +248,7 @@ class Schema:
     def to_storage_arrow(self) -> pa.Schema:
         """The Arrow schema as it is stored: field metadata at the top level only, extension types as their storage."""
         return pa.schema(
-            [pa.field(each.name, each.data_type, each.nullable, each.metadata or None) for each in self.fields],
+            [_arrow_field(each.name, each.data_type, each.nullable, each.metadata) for each in self.fields],
             metadata=self.metadata or None,
         )
 
@@ -736,7 +736,16 @@ def _find_ignoring_case(fields: Sequence[Field], name: str) -> Field | None:
     return matches[0] if len(matches) == 1 else None
 
 
-# -------------------------------------------------------------------------------------------------- extension types
+# --------------------------------------------------------------------------------------------------------- to Arrow
+
+
+def _arrow_field(
+    name: str, data_type: pa.DataType, nullable: bool, metadata: Mapping[str, bytes] = _NO_METADATA
+) -> pa.Field:
+    if not nullable and pa.types.is_null(data_type):
+        # Nonsense, but others write it, and only pyarrow's constructor minds.
+        return pa.field(name, data_type, True, metadata or None).with_nullable(False)
+    return pa.field(name, data_type, nullable, metadata or None)
 
 
 class _SchemaCapsule:

@@ -18,10 +18,12 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
 
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, StoreError
 from lancetable.format.paths import (
+    DETACHED_BIT,
     MAX_VERSION,
     VERSIONS_DIR,
     ManifestNaming,
@@ -94,8 +96,7 @@ class VersionFinder:
                 return found
         if store.capabilities.ordered_list:
             return _first_listed(store, base)
-        listed = self.history(store, base)
-        return listed[-1] if listed else None
+        return _greatest_listed(store, base)
 
     def locate(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
@@ -220,9 +221,18 @@ def _first_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
         if found and found[-1].naming is ManifestNaming.V2:
             return found[-1]
         if found:  # V1 names are ordered like words, not like numbers
-            names = [meta.name for meta in store.list_names(join(base, VERSIONS_DIR))]
-            return _parse_names(base, names, 0)[-1]
+            return _greatest_listed(store, base)
     return None
+
+
+def _greatest_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
+    """The newest version of a whole listing."""
+    directory = join(base, VERSIONS_DIR)
+    found = _numbered(directory, [meta.name for meta in store.list_names(directory)])
+    if not found:
+        return None
+    version, name, naming = found[-1]
+    return ManifestLocation(version, f"{directory}/{name}", None, naming)
 
 
 def _listed_after(store: ObjectStore, base: str, after: int) -> list[ManifestLocation]:
@@ -251,23 +261,37 @@ def _digit_pages(store: ObjectStore, base: str) -> Iterator[list[str]]:
 
 
 def _parse_names(base: str, names: list[str], after: int) -> list[ManifestLocation]:
-    """The versions among file names, ascending. Raises CorruptFileError where both naming schemes occur."""
+    """The versions among file names, ascending."""
+    directory = join(base, VERSIONS_DIR)
+    found = _numbered(directory, names)
+    return [
+        ManifestLocation(version, f"{directory}/{name}", None, naming)
+        for version, name, naming in found
+        if version > after
+    ]
+
+
+def _numbered(directory: str, names: list[str]) -> list[tuple[int, str, ManifestNaming]]:
+    """Version, name and scheme of the manifests among file names, ascending, without detached ones.
+
+    Raises CorruptFileError where both naming schemes occur.
+    """
     parsed = []
-    schemes = set()
+    counts = {ManifestNaming.V1: 0, ManifestNaming.V2: 0}
     for name in names:
         found = parse_manifest_name(name)
-        if found is None or is_detached(found[0]) or found[0] < 1:
-            continue
-        schemes.add(found[1])
-        if found[0] > after:
-            parsed.append(found)
-    directory = join(base, VERSIONS_DIR)
-    if len(schemes) > 1:
+        if found is not None and 0 < found[0] < DETACHED_BIT:
+            parsed.append((found[0], name, found[1]))
+            counts[found[1]] += 1
+    if all(counts.values()):
         raise CorruptFileError(
             f"{directory}: multiple manifest naming schemes in one table; its newest version cannot be told",
             path=directory,
             expected="names of one scheme",
             found="V1 and V2 names",
         )
-    parsed.sort(key=lambda item: item[0])
-    return [ManifestLocation(version, manifest_path(base, version, naming), None, naming) for version, naming in parsed]
+    parsed.sort(key=_VERSION_OF)
+    return parsed
+
+
+_VERSION_OF = itemgetter(0)

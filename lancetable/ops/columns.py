@@ -40,6 +40,7 @@ __all__ = [
     "project_stored",
     "read_set",
     "to_user_type",
+    "without_columns",
 ]
 
 ColumnLike: TypeAlias = "pa.ChunkedArray | pa.Array"
@@ -283,9 +284,15 @@ def assemble(
                 table = _expression_table(projection, columns, virtual) if table is None else table
                 arrays.append(_value(output.expression, table, num_rows))
     if not arrays:
-        # The only table without columns that knows its number of rows is one that lost them.
-        return pa.table({"": pa.nulls(num_rows)}).select([]).replace_schema_metadata(projection.schema.metadata)
+        return without_columns(num_rows, projection.schema)
     return pa.Table.from_arrays(arrays, schema=projection.schema)
+
+
+def without_columns(num_rows: int, schema: pa.Schema) -> pa.Table:
+    """A table of so many rows and no columns, with the metadata of `schema`."""
+    # The only table without columns that knows its number of rows is one that lost them.
+    lost = pa.schema([pa.field("", pa.null())], metadata=schema.metadata)
+    return pa.Table.from_arrays([pa.nulls(num_rows)], schema=lost).select([])
 
 
 def _expression_table(

@@ -26,7 +26,7 @@ from lancetable.expr import Expr, evaluate
 from lancetable.file import pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.ops.columns import ColumnLike, assemble
+from lancetable.ops.columns import ColumnLike, assemble, without_columns
 from lancetable.ops.metered import MeteredStore
 from lancetable.ops.order import sort_indices
 from lancetable.ops.prune import prune_fragment
@@ -105,11 +105,9 @@ def scan_table(version: TableVersion, plan: ScanPlan) -> pa.Table:
         tables = [table for table in run.tables(None) if table.num_rows]
     if len(tables) == 1:
         return tables[0]
-    if not tables:
-        return _empty(plan)
-    if plan.output_schema.names:
-        return pa.concat_tables(tables)
-    return pa.table({"": pa.nulls(sum(table.num_rows for table in tables))}).select([])
+    if not plan.output_schema.names:
+        return without_columns(sum(table.num_rows for table in tables), plan.output_schema)
+    return pa.concat_tables(tables) if tables else plan.output_schema.empty_table()
 
 
 def execute_scan(version: TableVersion, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
@@ -463,12 +461,6 @@ def _in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
             future.cancel()
 
 
-def _empty(plan: ScanPlan) -> pa.Table:
-    if not plan.output_schema.names:
-        return pa.table({"": pa.nulls(0)}).select([])
-    return plan.output_schema.empty_table()
-
-
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
@@ -512,13 +504,20 @@ def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> I
         num_pending += table.num_rows
         if num_pending < rows:
             continue
-        joined = pa.concat_tables(pending) if len(pending) > 1 else table
+        joined = _concatenated(pending)
         full = num_pending // rows * rows
         yield from _split(joined.slice(0, full), rows)
         num_pending -= full
         pending = [joined.slice(full)] if num_pending else []
     if num_pending:
-        yield from _split(pa.concat_tables(pending), num_pending)
+        yield from _split(_concatenated(pending), num_pending)
+
+
+def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+    if tables[0].num_columns:
+        return pa.concat_tables(tables)
+    # Arrow forgets the rows of tables without columns when it joins them.
+    return without_columns(sum(table.num_rows for table in tables), tables[0].schema)
 
 
 def _rows_per_batch(table: pa.Table, plan: ScanPlan) -> int:
@@ -531,13 +530,11 @@ def _rows_per_batch(table: pa.Table, plan: ScanPlan) -> int:
 def _split(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
     if not table.num_columns:
         for start in range(0, table.num_rows, rows):
-            yield _batch_without_columns(min(rows, table.num_rows - start))
+            num_rows = min(rows, table.num_rows - start)
+            lost = pa.schema([pa.field("", pa.null())], metadata=table.schema.metadata)
+            yield pa.RecordBatch.from_arrays([pa.nulls(num_rows)], schema=lost).select([])
     elif all(column.num_chunks == 1 for column in table.columns):
         yield from table.to_batches(max_chunksize=rows)
     else:
         for start in range(0, table.num_rows, rows):
             yield from table.slice(start, rows).combine_chunks().to_batches()
-
-
-def _batch_without_columns(num_rows: int) -> pa.RecordBatch:
-    return pa.record_batch({"": pa.nulls(num_rows)}).select([])

@@ -19,6 +19,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ _WRITE_BUFFER_BYTES = 1 << 20
 _MAX_WRITE_BYTES = 1 << 30  # Linux writes at most 2 GiB less a page in one call
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NAME_OF = itemgetter(0)
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 # One set of maps and one queue per process: the same file is mapped once, and a commit through one store covers the
@@ -253,19 +255,22 @@ class LocalStore:
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
         """The files in a directory. See ObjectStore."""
-        result = []
+        found: list[tuple[str, os.DirEntry[str]]] = []
         try:
             with os.scandir(prefix) as entries:
-                for entry in entries:
-                    if (start_after is not None and entry.name <= start_after) or not entry.is_file():
-                        continue
-                    result.append(_meta(entry, entry.name) if detail else ObjectMeta(entry.name, None, None))
+                found = [(entry.name, entry) for entry in entries if entry.is_file()]
+            if start_after is not None:
+                found = [item for item in found if item[0] > start_after]
+            found.sort(key=_NAME_OF)
+            if limit is not None:
+                del found[limit:]
+            if not detail:
+                return [ObjectMeta(name, None, None) for name, _ in found]
+            return _with_details(found)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
             raise _failure(error, prefix) from error
-        result.sort()
-        return result if limit is None else result[:limit]
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
         """Every file below a directory; links to directories are not followed. See ObjectStore."""
@@ -521,6 +526,14 @@ else:
 def _meta(entry: os.DirEntry[str], name: str) -> ObjectMeta:
     facts = entry.stat()
     return ObjectMeta(name, facts.st_size, datetime.fromtimestamp(facts.st_mtime, timezone.utc))
+
+
+def _with_details(entries: list[tuple[str, os.DirEntry[str]]]) -> list[ObjectMeta]:
+    result = []
+    for name, entry in entries:
+        with contextlib.suppress(FileNotFoundError):  # removed since the directory was read
+            result.append(_meta(entry, name))
+    return result
 
 
 def _shortened(name: str) -> str:

@@ -75,7 +75,7 @@ def build_file(
     ) -> None:
         data = AnyMessage(type_url=url, value=encoding.SerializeToString()).SerializeToString()
         if apart:
-            position, size = put(data) if apart is True else apart
+            position, size = apart if isinstance(apart, tuple) else put(data)
             message.indirect.buffer_location, message.indirect.buffer_length = position, size
         else:
             message.direct.encoding = data

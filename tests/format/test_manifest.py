@@ -129,6 +129,15 @@ def test_counts():
     assert FragmentList([]).num_rows() == 0
 
 
+def test_impossible_counts():
+    for message in (
+        table_pb2.DataFragment(physical_rows=2**64 - 1),
+        table_pb2.DataFragment(physical_rows=5, deletion_file=table_pb2.DeletionFile(num_deleted_rows=2**63)),
+    ):
+        with pytest.raises(CorruptFileError, match="32 bits"):
+            FragmentList([message]).num_rows()
+
+
 def test_a_broken_fragment_is_found_when_it_is_touched():
     fragments = FragmentList([table_pb2.DataFragment(), table_pb2.DataFragment(id=2**40)])
     assert fragments[0].id == 0

@@ -230,6 +230,17 @@ def test_broken_trees(fields, text):
     assert caught.value.path == "some/file"
 
 
+def test_nulls_that_are_not_nullable():
+    fields = messages(("s", 0, -1, "struct"), ("n", 1, 0, "null"), ("m", 2, -1, "null"))
+    for field in fields:
+        field.nullable = False
+    schema = Schema.from_protos(fields)
+    for arrow in (schema.to_arrow(), schema.to_storage_arrow()):
+        assert arrow.field("m").type == pa.null() and not arrow.field("m").nullable
+        assert not arrow.field("s").type.field(0).nullable
+    assert Schema.from_arrow(schema.to_arrow()).to_protos()[2].nullable is False
+
+
 def test_64_levels_are_fine():
     schema = Schema.from_protos(messages(*[(f"s{i}", i, i - 1, "struct") for i in range(64)]))
     assert len(list(schema.walk())) == 64

@@ -162,6 +162,7 @@ def test_pickles_carry_no_instance() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("given", [True, False])
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
 def test_a_forked_child_makes_its_own_instance(tmp_path: Path, given: bool) -> None:
     store = FsspecStore("file", {}, fsspec.filesystem("file", auto_mkdir=True) if given else None)
     store.put(f"{tmp_path}/x", b"1")

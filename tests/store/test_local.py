@@ -184,6 +184,7 @@ def test_paths_that_stay_within_a_root(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- exclusively
 
 
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
 def test_one_process_wins_each_key(tmp_path: Path, scale: int) -> None:
     """Four processes of four threads create the same keys; afterwards each key has one winner, and its bytes."""
     processes, threads, keys = 4, 4, 15 * scale
@@ -344,6 +345,7 @@ def _record_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # ------------------------------------------------------------------------------------------------- fork, kill, faults
 
 
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
 def test_a_forked_child_reads_and_writes(tmp_path: Path) -> None:
     store = LocalStore()
     store.put(f"{tmp_path}/x", b"0123456789", durability=Durability.AT_SYNC)

@@ -40,6 +40,7 @@ def test_an_empty_prefix_lists_everything() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
 def test_a_forked_child_is_not_stopped_by_a_lock_of_its_parent() -> None:
     store = MemoryStore.private()
     store.put("x", b"1")

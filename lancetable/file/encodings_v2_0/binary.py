@@ -52,6 +52,8 @@ _OFFSET_TYPES: Final = {
 _OFFSET_DTYPES: Final = {data_type.id: dtype for data_type, dtype in _OFFSET_TYPES.items()}
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 _MAX_INT32: Final = (1 << 31) - 1
+_FEW: Final = 64  # values that are joined faster than Arrow's machinery starts
+_SMALL_BYTES: Final = 1024
 _MAX_INT64: Final = (1 << 63) - 1
 
 
@@ -216,6 +218,11 @@ def select_spans(
     if len(starts) == 1:
         start, end = int(starts[0]), int(ends[0])
         return pa.py_buffer(np.array([0, end - start], dtype)), pa.py_buffer(data[start:end])
+    if len(starts) <= _FEW:
+        pieces = [bytes(data[start:end]) for start, end in zip(starts.tolist(), ends.tolist())]
+        offsets = np.zeros(len(starts) + 1, dtype)
+        np.cumsum(ends - starts, out=offsets[1:])
+        return pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))
     # An array of the spans and of the gaps between them needs no copy; of these Arrow takes every second one.
     first, last = int(starts[0]), int(ends[-1])
     wide = dtype.itemsize == 8 or last - first > _MAX_INT32
@@ -238,7 +245,9 @@ def select_spans(
 def check_strings(decoded: Decoded, data_type: pa.DataType) -> None:
     """Raise CorruptFileError unless every string that is not null is UTF-8."""
     data = decoded.buffers[1]
-    if data is None or varbin.is_ascii(np.frombuffer(data, np.uint8)):
+    if data is None or (
+        data.to_pybytes().isascii() if data.size <= _SMALL_BYTES else varbin.is_ascii(np.frombuffer(data, np.uint8))
+    ):
         return
     try:
         decoded.to_array(data_type).validate(full=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ __all__ = ["Dictionary", "encode_dictionary", "encode_strings", "probe_strings"]
 MIN_ROWS: Final = 100
 MAX_ITEMS: Final = 99  # other readers take indices of 8 bits only, and 0 is null
 _PROBE_ROWS: Final = 512
+_MAX_KEPT_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +48,33 @@ class Dictionary:
     num_items: int
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        is_dictionary = pa.types.is_dictionary(data_type)
-        index_type = data_type.index_type if is_dictionary else pa.uint8()
-        value_type = data_type.value_type if is_dictionary else data_type
         if self.num_items == 0:
             raise page.corrupt("a dictionary without items")
-        page.check_memory(self.num_items)
-        parts = yield from gather(
-            [
-                self.indices.read(page, index_type, length, slots, gap),
-                self.items.read(page, value_type, self.num_items, range(self.num_items), gap),
-            ]
-        )
-        indices, items = parts[0], parts[1].to_array(value_type)
+        is_dictionary = pa.types.is_dictionary(data_type)
+        index_type = data_type.index_type if is_dictionary else pa.uint8()
+        indices_plan = self.indices.read(page, index_type, length, slots, gap)
+        items = page.kept
+        if isinstance(items, _Items) and items.encoding is self and items.data_type.equals(data_type):
+            indices = yield from indices_plan
+        else:
+            value_type = data_type.value_type if is_dictionary else data_type
+            page.check_memory(self.num_items)
+            plan = self.items.read(page, value_type, self.num_items, range(self.num_items), gap)
+            indices, decoded = yield from gather([indices_plan, plan])
+            items = _Items.of(self, data_type, decoded.to_array(value_type))
+            if items.values.nbytes <= _MAX_KEPT_BYTES:
+                page.kept = items
         if indices.validity is not None or not indices.buffers:
             raise page.corrupt("indices of a dictionary that may be null")
         numbers = np.frombuffer(indices.buffers[0], index_type.to_pandas_dtype(), count_slots(slots))
+        largest = int(numbers.max())
+        if largest >= items.num_stored or (numbers.dtype.kind == "i" and int(numbers.min()) < 0):
+            raise page.corrupt("an index outside of its dictionary", f"fewer than {items.num_stored}", largest)
         if is_dictionary:
-            return _as_dictionary(page, numbers, items)
-        if int(numbers.max()) > len(items):
-            raise page.corrupt("an index beyond the items of its dictionary", f"at most {len(items)}", int(numbers.max()))
+            return items.as_dictionary(numbers)
         _check_size(page, numbers, items)
-        chosen = pa.concat_arrays([pa.nulls(1, value_type), items]).take(
-            pa.Array.from_buffers(index_type, len(numbers), [None, indices.buffers[0]], 0)
-        )
-        return Decoded(len(chosen), array=chosen)
+        plain = pa.Array.from_buffers(index_type, len(numbers), [None, indices.buffers[0]], 0)
+        return Decoded(len(numbers), array=items.values.take(plain))
 
     @classmethod
     def from_proto(cls, message: pb.Dictionary) -> Self:
@@ -83,31 +86,59 @@ class Dictionary:
         )
 
 
-def _as_dictionary(page: Page, numbers: npt.NDArray[Any], items: pa.Array) -> Decoded:
-    """Indices and items, where null items became null indices: other readers stumble over nulls in a dictionary."""
-    if int(numbers.max()) >= len(items) or (numbers.dtype.kind == "i" and int(numbers.min()) < 0):
-        raise page.corrupt("an index outside of its dictionary", f"0 to {len(items) - 1}", int(numbers.max()))
-    if items.null_count == 0:
-        return Decoded(len(numbers), (pa.py_buffer(numbers),), dictionary=items)
-    present = np.asarray(items.is_valid())
-    valid = present[numbers]
-    kept = int(present.sum())
-    if not present[:kept].all():
-        # Indices move down past the nulls that are taken out. An index under a null may be anything that exists.
-        moved = np.maximum(np.cumsum(present) - 1, 0).astype(numbers.dtype)
-        numbers = moved[numbers]
-        items = items.drop_null()
-    else:
-        items = items.slice(0, kept)
-        numbers = np.where(valid, numbers, 0).astype(numbers.dtype, copy=False)
-    validity = None if valid.all() else varbin.pack_validity(valid)
-    return Decoded(len(numbers), (pa.py_buffer(numbers),), validity, dictionary=items)
+class _Items(NamedTuple):
+    """The decoded items of a page; small ones are kept with it.
+
+    Strings: `values` are null and then the items. Dictionaries: `values` are the items that are not null, since other
+    readers stumble over nulls in a dictionary; `present` says which of the stored ones they are, None for all, and
+    `moved` where each stored item went, None where none moved.
+    """
+
+    encoding: Dictionary
+    data_type: pa.DataType
+    values: pa.Array
+    num_stored: int
+    present: npt.NDArray[np.bool_] | None = None
+    moved: npt.NDArray[Any] | None = None
+
+    @classmethod
+    def of(cls, encoding: Dictionary, data_type: pa.DataType, items: pa.Array) -> _Items:
+        num_stored = len(items)
+        if not pa.types.is_dictionary(data_type):
+            return cls(encoding, data_type, pa.concat_arrays([pa.nulls(1, data_type), items]), num_stored + 1)
+        present = moved = None
+        if items.null_count:
+            present = np.asarray(items.is_valid())
+            kept = int(present.sum())
+            if present[:kept].all():
+                items = items.slice(0, kept)
+            else:
+                # An index under a null may be anything that exists.
+                moved = np.maximum(np.cumsum(present) - 1, 0).astype(data_type.index_type.to_pandas_dtype())
+                items = items.drop_null()
+        if items.nbytes <= _MAX_KEPT_BYTES:
+            items = pa.concat_arrays([items])  # what is kept must not keep the file mapped
+        return cls(encoding, data_type, items, num_stored, present, moved)
+
+    def as_dictionary(self, numbers: npt.NDArray[Any]) -> Decoded:
+        """Indices into `values`; those of null items became nulls."""
+        if self.present is None:
+            return Decoded(len(numbers), (pa.py_buffer(numbers),), dictionary=self.values)
+        valid = self.present[numbers]
+        if self.moved is not None:
+            numbers = self.moved[numbers]
+        elif not valid.all():
+            numbers = np.where(valid, numbers, 0).astype(numbers.dtype, copy=False)
+        validity = None if valid.all() else varbin.pack_validity(valid)
+        return Decoded(len(numbers), (pa.py_buffer(numbers),), validity, dictionary=self.values)
 
 
-def _check_size(page: Page, numbers: npt.NDArray[Any], items: pa.Array) -> None:
+def _check_size(page: Page, numbers: npt.NDArray[Any], items: _Items) -> None:
     """Refuse strings that would expand beyond the limit or beyond what 32-bit offsets can hold."""
     limit = min(page.limits.page_bytes, (1 << 31) - 1)
-    lengths = np.concatenate(([0], np.asarray(pc.fill_null(pc.binary_length(items), 0))))
+    if items.values.nbytes * len(numbers) <= limit:
+        return
+    lengths = np.asarray(pc.binary_length(items.values).fill_null(0))
     if int(lengths.max()) * len(numbers) <= limit:
         return
     total = int(np.bincount(numbers, minlength=len(lengths)) @ lengths)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
@@ -116,27 +117,22 @@ def _parse_column(data: bytes) -> str:
 # -------------------------------------------------------------------------------------------------------------- rows
 
 
-def split_rows(starts: Sequence[int] | npt.NDArray[np.int64], rows: Rows) -> list[tuple[int, Rows]]:
-    """Rows of a column by page: page number and rows within the page, for the pages that are touched.
-
-    `starts` has the first row of each page and, last, the number of rows.
-    """
+def split_rows(pages: ColumnPages, rows: Rows) -> list[tuple[int, Rows]]:
+    """Rows of a column by page: page number and rows within the page, for the pages that are touched."""
+    starts = pages.start_list
     if len(starts) == 2:
         return [(0, rows)]
     if isinstance(rows, range):
         parts: list[tuple[int, Rows]] = []
-        number = int(np.searchsorted(starts, rows.start, "right")) - 1
-        while number < len(starts) - 1 and (start := int(starts[number])) < rows.stop:
-            stop = int(starts[number + 1])
+        number = bisect_right(starts, rows.start) - 1
+        while number < len(starts) - 1 and (start := starts[number]) < rows.stop:
+            stop = starts[number + 1]
             parts.append((number, range(max(rows.start, start) - start, min(rows.stop, stop) - start)))
             number += 1
         return parts
-    if len(rows) == 1:
-        number = int(np.searchsorted(starts, rows[0], "right")) - 1
-        return [(number, rows - starts[number])]
-    page_of = np.searchsorted(starts, rows, "right") - 1
+    page_of = np.searchsorted(pages.starts, rows, "right") - 1
     bounds = [0, *(np.flatnonzero(page_of[1:] != page_of[:-1]) + 1).tolist(), len(rows)]
-    within = rows - np.asarray(starts)[page_of]
+    within = rows - pages.starts[page_of]
     return [(int(page_of[first]), within[first:end]) for first, end in zip(bounds, bounds[1:])]
 
 
@@ -174,7 +170,7 @@ class LeafReader:
         return page_cuts(self._pages.starts, rows)
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        parts = split_rows(self._pages.starts, rows)
+        parts = split_rows(self._pages, rows)
         if len(parts) == 1:
             number, within = parts[0]
             return [(yield from self._read_page(self._pages.page(number), within, gap))]
@@ -309,7 +305,7 @@ class ListReader:
         return page_cuts(self._pages.starts, rows)
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        parts = split_rows(self._pages.starts, rows)
+        parts = split_rows(self._pages, rows)
         if len(parts) == 1:
             number, within = parts[0]
             return [(yield from self._read_page(number, within, gap))]

@@ -27,6 +27,9 @@ SCHEMES: Final = ("zstd", "lz4")
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_PREFIX: Final = struct.Struct("<Q")
 _LZ4_PREFIX: Final = struct.Struct("<I")
+# What one byte can grow to: a zstd block of 128 KiB takes 4 bytes at least, a byte of an LZ4 length adds 255.
+_MAX_RATIO: Final = {"zstd": 1 << 15, "lz4": 255}
+_MIN_RATIO_BYTES: Final = 64 << 10  # below, a false claim costs nothing
 _STREAM_BLOCK_BYTES: Final = 1 << 20
 # The window decides what a streaming decoder allocates; the reference encoder stays below this at every usual level.
 _MAX_STREAM_WINDOW_BYTES: Final = 8 << 20
@@ -73,9 +76,16 @@ def _codec(name: str, level: int | None = None) -> pa.Codec:
 def _check_declared(scheme: str, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise CorruptFileError(
-            f"{scheme} buffer declares {size} bytes where at most {max_bytes} can be",
-            expected=max_bytes,
-            found=size,
+            f"{scheme} buffer declares {size} bytes where at most {max_bytes} can be", expected=max_bytes, found=size
+        )
+
+
+def _check_ratio(scheme: str, size: int, compressed: int) -> None:
+    """Refuse what no content can grow to, before memory for it is asked for."""
+    limit = max(_MIN_RATIO_BYTES, compressed * _MAX_RATIO[scheme])
+    if size > limit:
+        raise CorruptFileError(
+            f"{scheme} buffer of {compressed} bytes declares {size} bytes", expected=f"at most {limit}", found=size
         )
 
 
@@ -90,6 +100,7 @@ def _decompress_zstd(view: memoryview, max_bytes: int) -> pa.Buffer:
         frame = view[_ZSTD_PREFIX.size :]
         (content_bytes,) = _ZSTD_PREFIX.unpack_from(view)
     _check_declared("zstd", content_bytes, max_bytes)
+    _check_ratio("zstd", content_bytes, len(frame))
     try:
         return _codec("zstd").decompress(frame, decompressed_size=content_bytes)
     except OSError as error:
@@ -140,6 +151,7 @@ def _decompress_lz4(view: memoryview, max_bytes: int) -> pa.Buffer:
     (size,) = _LZ4_PREFIX.unpack_from(view)
     _check_declared("lz4", size, max_bytes)
     block = view[_LZ4_PREFIX.size :]
+    _check_ratio("lz4", size, len(block))
     codec = _codec("lz4_raw")
     try:
         content = codec.decompress(block, decompressed_size=size)

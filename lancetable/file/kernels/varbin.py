@@ -58,6 +58,8 @@ def offsets_from_ends(
     `base` is where the first value starts (the stored end before it, without its adjustment), `limit` the largest end
     there may be, `dtype` int32 or int64. Raises CorruptFileError if ends decrease, pass the limit or do not fit.
     """
+    if len(ends) == 1:
+        return _offsets_of_one(int(ends[0]), null_adjustment, limit, dtype, base)
     offsets = np.empty(len(ends) + 1, dtype)
     offsets[0] = 0
     if len(ends) == 0:
@@ -80,6 +82,20 @@ def offsets_from_ends(
     else:
         offsets[1:] = ends
     return offsets, valid
+
+
+def _offsets_of_one(
+    end: int, null_adjustment: int, limit: int, dtype: np.dtype[Any], base: int
+) -> tuple[Offsets, npt.NDArray[np.bool_] | None]:
+    valid = None
+    if end >= null_adjustment:
+        valid = np.zeros(1, np.bool_)
+        end -= null_adjustment
+    if not base <= end <= limit:
+        raise CorruptFileError("a value lies outside of its page", expected=f"{base} to {limit}", found=end)
+    if end - base > np.iinfo(dtype).max:
+        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=end - base)
+    return np.array((0, end - base), dtype), valid
 
 
 def offsets_to_ends(offsets: Offsets, valid: npt.NDArray[np.bool_] | None) -> tuple[npt.NDArray[np.uint64], int]:

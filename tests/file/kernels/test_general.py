@@ -82,6 +82,20 @@ def test_a_streamed_frame_with_a_huge_window_is_refused() -> None:
         general.decompress("zstd", frame, len(TEXT))
 
 
+@pytest.mark.parametrize("scheme", general.SCHEMES)
+def test_a_size_that_no_content_can_have_is_refused_before_memory_is_asked_for(scheme: str) -> None:
+    prefix = struct.pack("<Q" if scheme == "zstd" else "<I", 1 << 31)
+    codec = pa.Codec("zstd" if scheme == "zstd" else "lz4_raw")
+    with pytest.raises(CorruptFileError, match="declares"):
+        general.decompress(scheme, prefix + codec.compress(bytes(1000), asbytes=True), 1 << 40)
+
+
+@pytest.mark.parametrize("scheme", general.SCHEMES)
+def test_honest_zeros_pass(scheme: str) -> None:
+    zeros = bytes(50_000_000)
+    assert general.decompress(scheme, general.compress(scheme, zeros), len(zeros)).equals(pa.py_buffer(zeros))
+
+
 def test_an_unknown_scheme_is_named() -> None:
     with pytest.raises(UnsupportedFeatureError, match="snappy"):
         general.decompress("snappy", b"", 0)

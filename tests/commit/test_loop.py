@@ -1,0 +1,629 @@
+"""The commit loop for real: every pair of operations, pylance on the other side, lost and unknown replies, races."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lancetable.commit import loop
+from lancetable.commit.loop import commit_transaction, create_table
+from lancetable.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidOperationError,
+    LanceError,
+    RetryableCommitConflictError,
+    StoreError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lancetable.format import transaction as tx
+from lancetable.format.paths import is_detached, manifest_path
+from lancetable.format.schema import Schema
+from lancetable.format.transaction import Transaction
+from lancetable.format.version import FileVersion
+from lancetable.table import deletions, transactions
+from lancetable.table.deletions import DeletionVector
+from lancetable.table.version import TableVersion, checkout, latest, open_version
+from lancetable.testing.stores import CountingStore, FaultyStore
+
+
+def commit(version: TableVersion, operation: tx.Operation, **options: Any) -> TableVersion:
+    return commit_transaction(version, Transaction.create(version.version, operation), **options)
+
+
+def outcome(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except RetryableCommitConflictError:
+        return "R"
+    except CommitConflictError:
+        return "X"
+    return "ok"
+
+
+def expected(cell: str) -> str:
+    return "R" if cell == "F" else cell
+
+
+# --- every pair ------------------------------------------------------------------------------------------------------
+
+
+def test_every_pair_of_operations(
+    fresh: Callable[[], TableVersion],
+    maker_of: Callable[[TableVersion], Any],
+    cells: dict[tuple[str, str], str],
+    ours: str,
+) -> None:
+    wrong = []
+    for theirs in dict.fromkeys(name for name, _ in cells):
+        version = fresh()
+        maker = maker_of(version)
+        mine, other = maker.make(ours, 0, 1), maker.make(theirs, 0, 2)
+        commit(version, other)
+        found = outcome(lambda version=version, mine=mine: commit(version, mine))  # type: ignore[misc]
+        if found != expected(cells[ours, theirs]):
+            wrong.append(f"{ours} after {theirs}: {found}")
+        newest = latest(version)
+        assert newest.version == (3 if found == "ok" else 2)
+        if "UpdateBases" in (ours, theirs):
+            continue
+        seen = lance.dataset(version.uri)
+        assert seen.version == newest.version
+        assert seen.to_table().num_rows == newest.manifest.fragments.num_rows()
+        assert seen.schema.names == newest.schema.names
+    assert not wrong, wrong
+
+
+OPEN_TO_PYLANCE = ("Append", "Overwrite", "Delete", "Restore", "ProjPres", "Config")
+
+
+def to_pylance(operation: tx.Operation, schema: pa.Schema) -> Any:
+    """The same operation as pylance's own constructor makes it."""
+    kinds = lance.LanceOperation
+
+    def fragments(ours: Any) -> list[Any]:
+        return [lance.FragmentMetadata.from_json(json.dumps(fragment.to_json())) for fragment in ours]
+
+    if isinstance(operation, tx.Append):
+        return kinds.Append(fragments(operation.fragments))
+    if isinstance(operation, tx.Overwrite):
+        return kinds.Overwrite(operation.schema.to_arrow(), fragments(operation.fragments))
+    if isinstance(operation, tx.Delete):
+        return kinds.Delete(fragments(operation.updated_fragments), operation.deleted_fragment_ids, operation.predicate)
+    if isinstance(operation, tx.Restore):
+        return kinds.Restore(operation.version)
+    if isinstance(operation, tx.Project):
+        return kinds.Project(operation.schema.to_arrow(), True)
+    assert isinstance(operation, tx.UpdateConfig)
+    assert operation.config is not None
+    return kinds.UpdateConfig(config_updates=kinds.UpdateMap(dict(operation.config.entries)))
+
+
+def pylance_outcome(version: TableVersion, operation: tx.Operation) -> str:
+    theirs = to_pylance(operation, version.schema.to_arrow())
+    try:
+        lance.LanceDataset.commit(version.uri, theirs, read_version=version.version)
+    except lance.commit.CommitConflictError as error:
+        return "R" if error.retryable else "X"
+    return "ok"
+
+
+@pytest.mark.parametrize("pylance_first", [True, False], ids=["pylance first", "pylance second"])
+def test_pairs_with_pylance_on_one_side(
+    fresh: Callable[[], TableVersion],
+    maker_of: Callable[[TableVersion], Any],
+    cells: dict[tuple[str, str], str],
+    pylance_first: bool,
+) -> None:
+    wrong = []
+    for second in OPEN_TO_PYLANCE:
+        for first in OPEN_TO_PYLANCE:
+            version = fresh()
+            maker = maker_of(version)
+            mine, other = maker.make(second, 0, 1), maker.make(first, 0, 2)
+            if pylance_first:
+                assert pylance_outcome(version, other) == "ok"
+                found = outcome(lambda version=version, mine=mine: commit(version, mine))  # type: ignore[misc]
+            else:
+                commit(version, other)
+                found = pylance_outcome(version, mine)
+            if found != expected(cells[second, first]):
+                wrong.append(f"{second} after {first}: {found}")
+            newest = latest(version)
+            assert lance.dataset(version.uri).to_table().num_rows == newest.manifest.fragments.num_rows()
+            uuids = [
+                transactions.read(newest.store, newest.base, checkout(newest, n).file) for n in (1, newest.version)
+            ]
+            assert all(each is not None for each in uuids)
+    assert not wrong, wrong
+
+
+# --- deletes of different rows ---------------------------------------------------------------------------------------
+
+
+def deleted(version: TableVersion, fragment_id: int) -> list[int]:
+    fragment = version.manifest.fragments.by_id(fragment_id)
+    assert fragment is not None
+    vector = deletions.read(version, fragment)
+    return [] if vector is None else vector.offsets().tolist()
+
+
+def delete_rows(maker: Any, fragment_id: int, row: int) -> tuple[tx.Operation, dict[int, DeletionVector]]:
+    return maker.make_delete(fragment_id, row), {fragment_id: DeletionVector([row])}
+
+
+@pytest.mark.parametrize("pylance_first", [True, False])
+def test_deletes_of_different_rows_are_merged(base: TableVersion, maker: Any, pylance_first: bool) -> None:
+    operation, rows = delete_rows(maker, 0, 1)
+    if pylance_first:
+        lance.dataset(base.uri).delete("id = 2")
+    else:
+        commit(base, maker.make_delete(0, 2))
+    merged = commit(base, operation, affected_rows=rows)
+    assert merged.version == 3
+    assert deleted(merged, 0) == [1, 2]
+    transaction = transactions.read(merged.store, merged.base, merged.file)
+    assert transaction is not None
+    assert transaction.read_version == 2
+    file = merged.manifest.fragments[0].deletion_file
+    assert file is not None
+    assert (file.kind.suffix, file.read_version) == ("bin", 2)
+    assert lance.dataset(base.uri).to_table()["id"].to_pylist() == [0, *range(3, 12)]
+
+
+def test_three_in_a_row_rebase_onto_each_other(base: TableVersion, maker: Any) -> None:
+    prepared = [delete_rows(maker, 0, row) for row in range(3)]
+    for operation, rows in prepared:
+        newest = commit(base, operation, affected_rows=rows)
+    assert newest.version == 4
+    assert deleted(newest, 0) == [0, 1, 2]
+
+
+def test_the_last_rows_of_a_fragment_take_it_along(base: TableVersion, maker: Any) -> None:
+    lance.dataset(base.uri).delete("id < 3")
+    operation, rows = delete_rows(maker, 0, 3)
+    newest = commit(base, operation, affected_rows=rows)
+    assert [fragment.id for fragment in newest.manifest.fragments] == [1, 2]
+    transaction = transactions.read(newest.store, newest.base, newest.file)
+    assert transaction is not None
+    assert isinstance(transaction.operation, tx.Delete)
+    assert transaction.operation.deleted_fragment_ids == (0,)
+    assert newest.manifest.max_fragment_id == 2
+
+
+def test_a_row_that_both_delete_is_for_the_operation_to_solve(base: TableVersion, maker: Any) -> None:
+    operation, rows = delete_rows(maker, 0, 1)
+    lance.dataset(base.uri).delete("id = 1")
+    with pytest.raises(RetryableCommitConflictError, match="fragment 0") as caught:
+        commit(base, operation, affected_rows=rows)
+    assert caught.value.fragments == (0,)
+    assert latest(base).version == 2
+
+
+def test_pylance_merges_with_our_deletes(base: TableVersion, maker: Any) -> None:
+    theirs = lance.dataset(base.uri)
+    commit(base, maker.make_delete(0, 1))
+    theirs.delete("id in (2, 5)")
+    newest = latest(base)
+    assert (newest.version, deleted(newest, 0), deleted(newest, 1)) == (3, [1, 2], [1])
+
+
+def test_failed_rebase_leaves_no_file_of_its_own(base: TableVersion, maker: Any) -> None:
+    both = {0: DeletionVector([1]), 1: DeletionVector([1])}
+    one, two = maker.make_delete(0, 1), maker.make_delete(1, 1)
+    operation = tx.Delete((*one.updated_fragments, *two.updated_fragments))
+    lance.dataset(base.uri).delete("id in (2, 5)")
+    before = files_in(base, "_deletions", "_transactions")
+    with pytest.raises(RetryableCommitConflictError):
+        commit(base, operation, affected_rows=both)
+    # The vector of fragment 0 was merged and written before fragment 1 turned out to clash.
+    assert files_in(base, "_deletions", "_transactions") == before
+
+
+def files_in(version: TableVersion, *directories: str) -> set[str]:
+    root = Path(version.base)
+    return {str(path) for directory in directories for path in (root / directory).glob("*") if path.is_file()}
+
+
+# --- fragment ids and other things given out at commit time ----------------------------------------------------------
+
+
+def test_fragment_ids_continue_through_everything(base: TableVersion, maker: Any) -> None:
+    version = base
+    for name in ("Append", "Overwrite", "Restore", "Append"):
+        maker.version = version
+        version = commit(version, maker.make(name))
+    assert [fragment.id for fragment in version.manifest.fragments] == [0, 1, 2, 5]
+    version = commit(version, tx.Delete((), (0, 1, 2, 5)))
+    version = commit(version, tx.ReserveFragments(10))
+    maker.version = checkout(version, 1)
+    version = commit(version, maker.make("Append"))
+    assert ([fragment.id for fragment in version.manifest.fragments], version.manifest.max_fragment_id) == ([16], 16)
+
+
+def test_pylance_commits_on_top_of_each_operation(
+    fresh: Callable[[], TableVersion], maker_of: Callable[[TableVersion], Any], ours: str
+) -> None:
+    version = fresh()
+    newest = commit(version, maker_of(version).make(ours))
+    if ours == "UpdateBases":
+        assert newest.manifest.base_paths[1].path == "/some/where"
+        return
+    before = newest.manifest.fragments.num_rows()
+    ds = lance.write_dataset(pa.table({"id": pa.array([7], pa.int64())}), version.uri, mode="append")
+    ds.delete("id = 7")
+    assert before is not None
+    assert lance.dataset(version.uri).count_rows("id != 7") <= before
+    again = commit(latest(version), tx.UpdateConfig(config=tx.UpdateMap({"x": "y"})))
+    assert lance.dataset(version.uri).version == again.version == 5
+
+
+def test_manifest_of_a_commit(base: TableVersion, maker: Any) -> None:
+    version = commit(base, maker.make_delete(0, 1))
+    message = version.manifest.message
+    assert message.writer_version.library == "lancetable"
+    assert message.transaction_file in {Path(path).name for path in files_in(version, "_transactions")}
+    assert (message.reader_feature_flags, message.writer_feature_flags) == (1, 1)
+    assert message.max_fragment_id == 2
+    assert message.timestamp.ToNanoseconds() > base.manifest.timestamp_ns
+    reopened = open_version(version.uri)
+    assert reopened.manifest.message == message
+    assert reopened.location == version.location
+    cleared = commit(version, tx.Delete((), (0,)))
+    assert (cleared.manifest.reader_flags, cleared.manifest.writer_flags) == (0, 0)
+
+
+def test_index_section_is_carried_byte_for_byte(base: TableVersion, maker: Any) -> None:
+    ds = lance.dataset(base.uri)
+    ds.create_scalar_index("id", "BTREE")
+    indexed = latest(base)
+    section = indexed.file.index_section(indexed.store)
+    assert section
+    maker.version = indexed
+    for name in ("Append", "Delete", "Config", "Reserve"):
+        indexed = commit(indexed, maker.make(name))
+        maker.version = indexed
+        assert indexed.file.index_section(indexed.store) == section
+        assert open_version(base.uri).file.index_section(base.store) == section
+    assert lance.dataset(base.uri).to_table(filter="id = 5")["id"].to_pylist() == [5]
+    overwritten = commit(indexed, maker.make("Overwrite"))
+    assert overwritten.file.index_section(base.store) is None
+    assert not lance.dataset(base.uri).has_index
+
+
+# --- creating --------------------------------------------------------------------------------------------------------
+
+
+def new_table(tmp_path: Path, template: TableVersion) -> Callable[[], TableVersion]:
+    schema = template.schema
+
+    def make() -> TableVersion:
+        return create_table(
+            template.store,
+            str(tmp_path / "new.lance"),
+            str(tmp_path / "new.lance"),
+            template.handler,
+            Transaction.create(0, tx.Overwrite((), schema)),
+            file_version=FileVersion.V2_0,
+            cache=template.cache,
+        )
+
+    return make
+
+
+def test_create_once(tmp_path: Path, base: TableVersion) -> None:
+    make = new_table(tmp_path, base)
+    first = make()
+    assert first.version == 1
+    ds = lance.dataset(first.uri)
+    assert (ds.count_rows(), ds.schema, ds.data_storage_version) == (0, base.schema.to_arrow(), "2.0")
+    before = files_in(first, "_transactions")
+    with pytest.raises(AlreadyExistsError, match="Dataset already exists"):
+        make()
+    assert files_in(first, "_transactions") == before
+
+
+# --- replies that get lost -------------------------------------------------------------------------------------------
+
+
+def faulty(version: TableVersion) -> tuple[TableVersion, FaultyStore]:
+    store = FaultyStore(version.store)
+    return replace(version, store=store), store
+
+
+def test_a_lost_reply_is_no_second_commit(base: TableVersion, maker: Any) -> None:
+    version, store = faulty(base)
+    store.fail("put_if_absent", how="lost_reply")
+    assert commit(version, maker.make("Append")).version == 2
+    assert latest(base).version == 2
+
+
+def test_an_unknown_outcome_is_told_and_nothing_is_deleted(base: TableVersion, maker: Any) -> None:
+    operation = maker.make("Append")
+    version, store = faulty(base)
+    store.fail("put_if_absent", how="lost_reply")
+    store.fail("read_all", path_part="_versions", forever=True)
+    store.fail("read_tail", path_part="_versions/184467440737095516", forever=True)
+    transaction = Transaction.create(1, operation)
+    with pytest.raises(CommitStateUnknownError) as caught:
+        commit_transaction(version, transaction)
+    assert (caught.value.version, caught.value.transaction_uuid) == (2, transaction.uuid)
+    assert transaction.uuid in str(caught.value)
+    assert store.calls["delete"] == 0
+    store.heal()
+    # It had landed; committing the same transaction again finds that out and commits nothing.
+    again = commit_transaction(base, transaction)
+    assert (again.version, latest(base).version) == (2, 2)
+    assert again.manifest.fragments.num_rows() == 14
+
+
+def test_the_same_transaction_is_found_behind_others(base: TableVersion, maker: Any) -> None:
+    transaction = Transaction.create(1, maker.make("Append"))
+    first = commit_transaction(base, transaction)
+    commit(first, tx.ReserveFragments(1))
+    assert commit_transaction(base, transaction).version == first.version
+    assert latest(base).version == 3
+
+
+def test_every_store_call_of_a_commit_may_fail(
+    fresh: Callable[[], TableVersion], maker_of: Callable[[TableVersion], Any]
+) -> None:
+    version = fresh()
+    counting = CountingStore(version.store)
+    commit(replace(version, store=counting), maker_of(version).make("Append"))
+    assert counting.total_requests < 15
+    for how in ("before", "lost_reply", "short_read"):
+        for call in range(1, counting.total_requests + 1):
+            base = fresh()
+            operation = maker_of(base).make("Append")
+            broken, store = faulty(base)
+            store.fail("*", call, how=how)  # type: ignore[arg-type]
+            transaction = Transaction.create(1, operation)
+            try:
+                commit_transaction(broken, transaction)
+                known = 2
+            except CommitStateUnknownError:
+                known = 0
+            except LanceError:
+                known = 1
+            found = open_version(base.uri).version
+            assert found in ((1, 2) if known == 0 else (known,)), (how, call, counting.log[call - 1])
+            assert lance.dataset(base.uri).count_rows() == (12 if found == 1 else 14)
+            assert commit_transaction(open_version(base.uri, 1), transaction).version == 2
+
+
+# --- contention ------------------------------------------------------------------------------------------------------
+
+
+def test_racing_writers_all_commit(base: TableVersion, maker: Any) -> None:
+    operations = [[maker.make("Append", row=20 * writer + step) for step in range(5)] for writer in range(4)]
+    failed: list[BaseException] = []
+
+    def work(mine: list[tx.Operation]) -> None:
+        version = pickle.loads(pickle.dumps(base))
+        try:
+            for operation in mine:
+                version = commit(version, operation)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in operations]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+    newest = latest(base)
+    assert (newest.version, newest.manifest.fragments.num_rows()) == (21, 12 + 4 * 5 * 2)
+    ids = newest.manifest.fragments.ids().tolist()
+    assert ids == list(range(23))
+    seen = lance.dataset(base.uri)
+    assert seen.count_rows() == 52
+    assert len({tuple(each.uuid) for each in seen.get_transactions(30)}) == 21
+
+
+class Snatcher:
+    """A handler whose versions go to somebody else, some times or always."""
+
+    def __init__(self, inner: Any, times: int) -> None:
+        self.inner, self.times = inner, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def commit(self, store: Any, base: str, version: int, naming: Any, data: bytes) -> Any:
+        if self.times:
+            self.times -= 1
+            commit(open_version(base), tx.ReserveFragments(1))
+        return self.inner.commit(store, base, version, naming, data)
+
+
+def test_lost_races_are_run_again(base: TableVersion, maker: Any) -> None:
+    version = replace(base, handler=Snatcher(base.handler, 3))
+    committed = commit(version, maker.make("Append"))
+    assert committed.version == 5
+    assert committed.manifest.fragments.ids().tolist() == [0, 1, 2, 6]
+
+
+@pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (1, 1), (3, 3)])
+def test_attempts_are_counted(base: TableVersion, maker: Any, retries: int, attempts: int) -> None:
+    snatcher = Snatcher(base.handler, 1000)
+    before = files_in(base, "_transactions")
+    with pytest.raises(RetryableCommitConflictError, match="Too many concurrent writers") as caught:
+        commit(replace(base, handler=snatcher), maker.make("Append"), max_retries=retries)
+    assert (1000 - snatcher.times, caught.value.attempts) == (attempts, attempts)
+    left = {Path(path).name for path in files_in(base, "_transactions") - {*before}}
+    assert len(left) == attempts  # those of the others
+    assert latest(base).version == 1 + attempts
+
+
+def test_the_time_budget_ends_a_commit(base: TableVersion, maker: Any) -> None:
+    with pytest.raises(RetryableCommitConflictError, match="limit 0 s"):
+        commit(replace(base, handler=Snatcher(base.handler, 1000)), maker.make("Append"), timeout_s=0)
+
+
+def test_strict_overwrite(base: TableVersion, maker: Any) -> None:
+    operation = maker.make("Overwrite")
+    assert commit(base, operation, max_retries=0).version == 2
+    with pytest.raises(CommitConflictError):
+        commit(base, operation, max_retries=0)
+    assert latest(base).version == 2
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_messages_name_both_sides(base: TableVersion, maker: Any) -> None:
+    commit(base, maker.make_delete(1, 0))
+    with pytest.raises(RetryableCommitConflictError) as caught:
+        commit(base, maker.make_delete(1, 1))
+    text = str(caught.value)
+    for part in ("Delete", "version 2", "version 1", "fragments 1", "Run the operation again"):
+        assert part in text
+    facts = caught.value
+    assert (facts.operation, facts.other_operation, facts.version, facts.read_version) == ("Delete", "Delete", 2, 1)
+    assert facts.retryable
+    assert str(pickle.loads(pickle.dumps(facts))) == text
+
+
+def test_a_version_that_was_cleaned_up_in_between_is_a_conflict(base: TableVersion, maker: Any) -> None:
+    operation = maker.make("Append")
+    second = commit(base, tx.ReserveFragments(1))
+    third = commit(second, tx.ReserveFragments(1))
+    Path(second.location.path).unlink()
+    with pytest.raises(CommitConflictError, match="version 2 has been cleaned up"):
+        commit(base, operation)
+    assert commit(third, operation).version == 4
+
+
+def test_an_unreadable_transaction_is_a_conflict(base: TableVersion, maker: Any) -> None:
+    operation = maker.make("Append")
+    second = commit(base, tx.ReserveFragments(1))
+    data = bytearray(Path(second.location.path).read_bytes())
+    data[4:12] = b"\xff" * 8
+    Path(second.location.path).write_bytes(data)
+    with pytest.raises(CommitConflictError, match="cannot be read"):
+        commit(base, operation)
+
+
+def test_read_version_need_not_be_the_handle(base: TableVersion, maker: Any) -> None:
+    operation = maker.make("Append")
+    second = commit(base, tx.ReserveFragments(1))
+    third = commit(second, tx.ReserveFragments(1))
+    assert commit_transaction(third, Transaction.create(1, operation)).version == 4
+    assert commit_transaction(base, Transaction.create(3, operation)).version == 5
+    with pytest.raises(VersionNotFoundError):
+        commit_transaction(base, Transaction.create(99, operation))
+
+
+def test_detached_versions(base: TableVersion, maker: Any) -> None:
+    operation = maker.make("Append")
+    detached = commit(base, operation, detached=True)
+    assert is_detached(detached.version)
+    assert latest(base) is base
+    assert lance.dataset(base.uri, version=detached.version).count_rows() == 14
+    assert open_version(base.uri, detached.version).manifest.fragments.num_rows() == 14
+    with pytest.raises(InvalidOperationError, match="no successor"):
+        commit(detached, operation)
+    with pytest.raises(InvalidOperationError, match="prepared on"):
+        commit_transaction(base, Transaction.create(5, operation), detached=True)
+
+
+def test_tables_with_stable_row_ids(tmp_path: Path) -> None:
+    uri = str(tmp_path / "stable.lance")
+    rows = pa.table({"id": pa.array(range(4), pa.int64())})
+    lance.write_dataset(rows, uri, data_storage_version="2.0", enable_stable_row_ids=True)
+    version = open_version(uri)
+    before = files_in(version, "_transactions", "_versions", "data")
+    schema = Schema.from_arrow(rows.schema)
+    for operation in (tx.Append(), tx.Overwrite((), schema), tx.Merge((), schema), tx.Update(), tx.Rewrite()):
+        with pytest.raises(UnsupportedFeatureError, match="stable row ids"):
+            commit(version, operation)
+    assert files_in(version, "_transactions", "_versions", "data") == before
+    fragment = version.manifest.fragments[0]
+    file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1]))
+    after = commit(version, tx.Delete((replace(fragment, deletion_file=file),)))
+    assert after.manifest.has_stable_row_ids
+    assert after.manifest.fragments[0].row_ids == fragment.row_ids
+    assert after.manifest.next_row_id == version.manifest.next_row_id
+    assert lance.dataset(uri).to_table(with_row_id=True)["_rowid"].to_pylist() == [0, 2, 3]
+    lance.write_dataset(rows, uri, mode="append")
+    restored = commit(latest(version), tx.Restore(1))
+    assert restored.manifest.next_row_id == 8
+    assert lance.write_dataset(rows, uri, mode="append").count_rows() == 8
+
+
+@pytest.mark.parametrize("operation", [tx.Clone(True, 1, "x"), tx.UpdateMemWalState(), tx.DataOverlay()])
+def test_operations_that_cannot_be_applied_leave_no_trace(base: TableVersion, operation: tx.Operation) -> None:
+    before = files_in(base, "_transactions", "_versions")
+    with pytest.raises(UnsupportedFeatureError, match=type(operation).__name__):
+        commit(base, operation)
+    assert files_in(base, "_transactions", "_versions") == before
+
+
+def test_a_table_that_needs_a_newer_writer_is_left_alone(base: TableVersion, maker: Any) -> None:
+    message = base.manifest.to_proto()
+    message.writer_feature_flags |= 1 << 30
+    from lancetable.table.manifests import pack
+
+    base.store.put(base.location.path, pack(message, b"", None))
+    with pytest.raises(UnsupportedFeatureError, match="cannot write"):
+        commit(open_version(base.uri), maker.make("Append"))
+
+
+def test_requests_of_a_commit(base: TableVersion, maker: Any) -> None:
+    operation = maker.make("Append")
+    counting = CountingStore(base.store)
+    commit(replace(base, store=counting), operation)
+    assert counting.requests["put"] == 2  # the transaction and the hint
+    assert counting.requests["put_if_absent"] == 1
+    assert counting.requests["list_names"] == 0
+    assert counting.bytes_read < 200
+
+
+def test_backoff_counts_and_stops() -> None:
+    waits: list[float] = []
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += seconds
+
+    backoff = loop.Backoff(5, 100.0, clock=lambda: now[0], sleep=sleep, draw=lambda: 1.0)
+    while True:
+        now[0] += 0.01
+        if not backoff.next_attempt():
+            break
+    assert backoff.attempts == 5
+    assert waits == pytest.approx([0.02, 0.04, 0.08, 0.16])
+    short = loop.Backoff(5, 0.005, clock=lambda: now[0], sleep=sleep, draw=lambda: 1.0)
+    now[0] += 0.01
+    assert not short.next_attempt()
+
+
+def test_manifest_paths_follow_the_naming_of_the_table(tmp_path: Path) -> None:
+    uri = str(tmp_path / "v1.lance")
+    lance.write_dataset(pa.table({"id": [1]}), uri, enable_v2_manifest_paths=False, data_storage_version="2.0")
+    version = commit(open_version(uri), tx.ReserveFragments(1))
+    assert version.location.path == manifest_path(version.base, 2, version.location.naming)
+    assert Path(version.location.path).name == "2.manifest"
+    assert lance.dataset(uri).version == 2
+
+
+def test_a_failing_store_is_a_store_error(base: TableVersion, maker: Any) -> None:
+    version, store = faulty(base)
+    store.fail("put", path_part="_transactions")
+    with pytest.raises(StoreError):
+        commit(version, maker.make("Append"))
+    assert latest(base) is base

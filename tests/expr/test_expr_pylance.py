@@ -1,0 +1,154 @@
+"""Every text means here what it means to pylance 14, except where a list in `sql_texts.py` says why not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sql_texts import ACCEPTED_HERE, ANSWERED_DIFFERENTLY, FILTERS, REFUSED_HERE, VALUES
+
+from lancetable.errors import ColumnNotFoundError, InvalidSqlError
+from lancetable.expr import evaluate, parse_expression, parse_predicate
+
+FAILED = "failed"
+_ACCEPTED = {text for texts in ACCEPTED_HERE.values() for text in texts}
+_REFUSED = {text for texts in REFUSED_HERE.values() for text in texts}
+_DIFFERENT = {text for texts in ANSWERED_DIFFERENTLY.values() for text in texts}
+
+
+def _theirs(dataset: Any, **how: Any) -> pa.Table | str:
+    try:
+        return dataset.to_table(**how)
+    except (ValueError, OSError, RuntimeError):
+        return FAILED
+    except BaseException as error:
+        # A Rust panic is no Exception.
+        if type(error).__name__ != "PanicException":
+            raise
+        return FAILED
+
+
+def _their_rows(dataset: Any, text: str) -> list[int] | str:
+    found = _theirs(dataset, columns=["k"], filter=text)
+    return found if isinstance(found, str) else found["k"].to_pylist()
+
+
+def _our_rows(rows: pa.Table, text: str) -> list[int] | str:
+    try:
+        predicate = parse_predicate(text, rows.schema)
+        return rows.filter(evaluate(predicate, rows))["k"].to_pylist()
+    except (InvalidSqlError, ColumnNotFoundError):
+        return FAILED
+
+
+def _plain(data_type: pa.DataType) -> str:
+    if pa.types.is_dictionary(data_type):
+        return _plain(data_type.value_type)
+    return "string" if data_type == pa.string_view() else str(data_type)
+
+
+def _comparable(values: Any) -> Any:
+    if isinstance(values, float) and math.isnan(values):
+        return "NaN"
+    return [_comparable(value) for value in values] if isinstance(values, list) else values
+
+
+def _their_values(dataset: Any, text: str) -> Any:
+    found = _theirs(dataset, columns={"k": "k", "v": text})
+    return found if isinstance(found, str) else (_plain(found["v"].type), _comparable(found["v"].to_pylist()))
+
+
+def _our_values(rows: pa.Table, text: str) -> Any:
+    try:
+        values = evaluate(parse_expression(text, rows.schema), rows)
+    except (InvalidSqlError, ColumnNotFoundError):
+        return FAILED
+    return _plain(values.type), _comparable(values.to_pylist())
+
+
+def _compare(text: str, theirs: Any, ours: Any) -> None:
+    if text in _REFUSED:
+        assert ours == FAILED and theirs != FAILED
+    elif text in _ACCEPTED:
+        assert ours != FAILED and theirs == FAILED
+    elif text in _DIFFERENT:
+        assert ours != FAILED and theirs != FAILED and repr(ours) != repr(theirs)
+    else:
+        # repr tells -0.0 from 0.0
+        assert repr(ours) == repr(theirs)
+
+
+def _groups(texts: list[str], size: int = 100) -> list[list[str]]:
+    return [texts[start : start + size] for start in range(0, len(texts), size)]
+
+
+@pytest.mark.parametrize("texts", _groups(FILTERS), ids=lambda texts: texts[0])
+def test_filters_keep_the_same_rows(reference: Any, rows: pa.Table, texts: list[str]) -> None:
+    for text in texts:
+        _compare(text, _their_rows(reference, text), _our_rows(rows, text))
+
+
+@pytest.mark.parametrize("texts", _groups(VALUES), ids=lambda texts: texts[0])
+def test_expressions_have_the_same_type_and_values(reference: Any, rows: pa.Table, texts: list[str]) -> None:
+    for text in texts:
+        _compare(text, _their_values(reference, text), _our_values(rows, text))
+
+
+def test_every_difference_is_of_a_text_that_is_run() -> None:
+    assert {*FILTERS, *VALUES} >= _ACCEPTED | _REFUSED | _DIFFERENT
+
+
+_NUMBERS = st.sampled_from(["id", "k", "i8", "i32", "foo"])
+_OPERATORS = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
+_FLOATS = st.sampled_from(["f", "g", "f32"])
+_SMALL = st.integers(-130, 130).filter(lambda value: -128 <= value <= 127).map(str)
+_FRACTIONS = st.sampled_from(["0.0", "-0.0", "0.5", "2.5", "-5.5", "1e10"])
+_WORDS = st.sampled_from(["'a'", "'abc'", "''", "'A'", "'b%'", "'%'", "'it''s 50%_x'", "'É\nz'"])
+_LEAVES = st.one_of(
+    st.tuples(_NUMBERS, _OPERATORS, _SMALL).map(" ".join),
+    st.tuples(_NUMBERS, _OPERATORS, _NUMBERS).map(" ".join),
+    st.tuples(_FLOATS, _OPERATORS, _FRACTIONS).map(" ".join),
+    st.tuples(st.sampled_from(["s", "s2", "ls", "dict"]), _OPERATORS, _WORDS).map(" ".join),
+    st.tuples(st.sampled_from(["s", "s2"]), st.sampled_from([" LIKE ", " NOT LIKE ", " ILIKE "]), _WORDS).map("".join),
+    st.tuples(_NUMBERS, st.lists(_SMALL, min_size=1, max_size=4)).map(lambda x: f"{x[0]} IN ({', '.join(x[1])})"),
+    st.tuples(_NUMBERS, st.lists(_SMALL, min_size=1, max_size=4)).map(
+        lambda x: f"{x[0]} NOT IN ({', '.join(x[1])}, NULL)"
+    ),
+    st.tuples(_NUMBERS, _SMALL, _SMALL).map(lambda x: f"{x[0]} BETWEEN {x[1]} AND {x[2]}"),
+    st.tuples(_FLOATS, st.lists(_FRACTIONS, min_size=1, max_size=3)).map(lambda x: f"{x[0]} IN ({', '.join(x[1])})"),
+    st.tuples(
+        st.sampled_from(["id", "f", "s", "st", "l", "ts", "dec", "b"]), st.sampled_from([" IS NULL", " IS NOT NULL"])
+    ).map("".join),
+    st.tuples(_NUMBERS, st.sampled_from("+-*"), _NUMBERS, _OPERATORS, _SMALL).map(" ".join),
+    st.sampled_from(["b", "b2", "b IS TRUE", "b2 IS NOT FALSE", "b = b2", "b IS DISTINCT FROM b2", "true", "false"]),
+)
+_PREDICATES = st.recursive(
+    _LEAVES,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from([" AND ", " OR "]), inner).map(lambda x: f"({x[0]}){x[1]}({x[2]})"),
+        st.tuples(inner, st.sampled_from([" AND ", " OR "]), inner).map("".join),
+        inner.map(lambda x: f"NOT ({x})"),
+        inner.map(lambda x: f"({x}) IS NULL"),
+        inner.map(lambda x: f"({x}) IS NOT TRUE"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(text=_PREDICATES)
+def test_random_predicates_keep_the_same_rows(reference: Any, rows: pa.Table, text: str) -> None:
+    theirs = _their_rows(reference, text)
+    if theirs != FAILED:
+        assert _our_rows(rows, text) == theirs
+
+
+@given(text=_PREDICATES)
+def test_printed_predicates_read_back(rows: pa.Table, text: str) -> None:
+    predicate = parse_predicate(text, rows.schema)
+    again = parse_predicate(str(predicate), rows.schema)
+    assert evaluate(again, rows).equals(evaluate(predicate, rows))
+    assert str(again) == str(predicate)

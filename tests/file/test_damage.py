@@ -1,0 +1,489 @@
+"""Damaged and hostile data files: an error of ours, the right rows, or other values where values were damaged.
+
+Nothing else may happen, and "nothing" includes a crash of the process, a hang, and memory that runs away. So the trials
+run in a child process with an address limit; this file is that child's program as well:
+
+    test_damage.py KIND DIRECTORY SEED COUNT   ->   one line of JSON for each trial
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message
+
+from lancetable.errors import LanceError
+from lancetable.file.columns import column_map
+from lancetable.file.reader import open_data_file, read_columns
+from lancetable.file.writer import FileWriter
+from lancetable.format.schema import Schema
+from lancetable.format.version import FileVersion
+from lancetable.proto import encodings_v2_0_pb2 as pb
+from lancetable.proto import file2_pb2, file_pb2
+from lancetable.store.memory import MemoryStore
+from lancetable.testing.files import Column, Page, build_file
+
+LIMIT_BYTES = 1 << 30  # address space above what the imports took
+TRIAL_SECONDS = 5.0
+BOMB_SECONDS = 1.0
+BOMB_BYTES = 64 << 20
+
+KINDS = ["flip", "overwrite", "zero", "truncate", "append", "splice", "protobuf"]
+
+
+# ------------------------------------------------------------------------------------------------------------ the files
+
+
+def tables() -> dict[str, pa.Table]:
+    """Small tables that between them use every encoding the writer knows."""
+    rng = np.random.default_rng(1)
+    n = 400
+    mask = rng.random(n) < 0.2
+
+    def nulled(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        return pa.array([None if null else value for value, null in zip(values, mask)], kind)
+
+    words = [f"word-{i * 7919 % 1000}" for i in range(n)]
+    lists = [list(range(i % 5)) for i in range(n)]
+    packed = pa.struct([("a", pa.int32()), ("b", pa.float64())])
+    compressed = {"lance-encoding:compression": "zstd"}
+    fsst = {"lance-encoding:compression": "fsst"}
+    blob = {"lance-encoding:blob": "true"}
+    long_words = [f"https://www.example.org/{i % 50}/{i * 7919 % 1000}/{'x' * (i % 60)}" for i in range(n)]
+    return {
+        "flat": pa.table(
+            {
+                "i": nulled(range(n), pa.int64()),
+                "f": pa.array(rng.random(n).astype(np.float32)),
+                "b": nulled([i % 3 == 0 for i in range(n)], pa.bool_()),
+                "n": pa.nulls(n, pa.int16()),
+                "v": pa.FixedSizeListArray.from_arrays(pa.array(rng.random(4 * n).astype(np.float32)), 4),
+            }
+        ),
+        "strings": pa.table(
+            {
+                "s": nulled(words, pa.string()),
+                "few": pa.array([f"k{i % 9}é" for i in range(n)]),
+                "large": nulled([w.encode() for w in words], pa.large_binary()),
+                "d": nulled([f"k{i % 9}" for i in range(n)], pa.string()).dictionary_encode(),
+            }
+        ),
+        "nested": pa.table(
+            {
+                "l": nulled(lists, pa.list_(pa.int32())),
+                "ls": nulled([[str(x) for x in row] for row in lists], pa.large_list(pa.string())),
+                "st": pa.array(
+                    [{"x": i, "l": lists[i], "in": {"y": words[i]}} for i in range(n)],
+                    pa.struct(
+                        [("x", pa.int8()), ("l", pa.list_(pa.int64())), ("in", pa.struct([("y", pa.string())]))]
+                    ).field(0)
+                    and pa.struct(
+                        [("x", pa.int16()), ("l", pa.list_(pa.int64())), ("in", pa.struct([("y", pa.string())]))]
+                    ),
+                ),
+            }
+        ),
+        "special": pa.table(
+            [
+                pa.array([{"a": i, "b": i / 3} for i in range(n)], packed),
+                nulled(words, pa.string()),
+                pa.array(long_words * 3)[:n] if False else pa.array(long_words),
+                nulled([w.encode() * 5 for w in words], pa.large_binary()),
+            ],
+            schema=pa.schema(
+                [
+                    pa.field("p", packed, metadata={"packed": "true"}),
+                    pa.field("z", pa.string(), metadata=compressed),
+                    pa.field("c", pa.string(), metadata=fsst),
+                    pa.field("bl", pa.large_binary(), metadata=blob),
+                ]
+            ),
+        ),
+    }
+
+
+def write(table: pa.Table, batch_rows: int = 150) -> bytes:
+    store = MemoryStore.private()
+    with FileWriter(store.open_writer("f"), Schema.from_arrow(table.schema), data_cache_bytes=4000) as writer:
+        for batch in table.to_batches(max_chunksize=batch_rows):
+            writer.write(batch)
+    return bytes(store.read_all("f"))
+
+
+# ----------------------------------------------------------------------------------------------------------- the damage
+
+
+def damaged(kind: str, data: bytes, rng: np.random.Generator) -> bytes:
+    out = bytearray(data)
+    size = len(out)
+    at = int(rng.integers(0, size))
+    # Half of the trials go where the structure is: the metadata at the end.
+    if rng.random() < 0.5:
+        at = size - 1 - int(rng.integers(0, min(size, 3000)))
+    if kind == "flip":
+        out[at] ^= 1 << int(rng.integers(0, 8))
+    elif kind == "overwrite":
+        out[at : at + 8] = rng.bytes(8)[: size - at]
+    elif kind == "zero":
+        out[at : at + 64] = bytes(min(64, size - at))
+    elif kind == "truncate":
+        del out[at:]
+    elif kind == "append":
+        out += data[-40:-4] if rng.random() < 0.3 else rng.bytes(int(rng.integers(1, 100)))
+    elif kind == "splice":
+        other = int(rng.integers(0, size))
+        length = int(rng.integers(1, 300))
+        out[at : at + length] = data[other : other + length][: size - at]
+    elif kind == "protobuf":
+        return with_other_numbers(data, rng)
+    return bytes(out)
+
+
+NUMBERS = [0, 1, 2, 3, 7, 8, 63, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**62, 2**63, 2**64 - 1]
+
+
+def with_other_numbers(data: bytes, rng: np.random.Generator) -> bytes:
+    """The same file with one to three numbers or arms of its messages changed, put together again so that it parses."""
+    metadata, columns_at, buffers_at, num_buffers, num_columns = struct.unpack("<QQQII", data[-40:-8])
+    columns = []
+    for number in range(num_columns):
+        start, size = struct.unpack_from("<QQ", data, columns_at + 16 * number)
+        columns.append(file2_pb2.ColumnMetadata.FromString(data[start : start + size]))
+    buffers = [struct.unpack_from("<QQ", data, buffers_at + 16 * number) for number in range(num_buffers)]
+    descriptor = file_pb2.FileDescriptor.FromString(data[buffers[0][0] : sum(buffers[0])])
+    for _ in range(int(rng.integers(1, 4))):
+        if rng.random() < 0.05:
+            descriptor.length = NUMBERS[rng.integers(0, len(NUMBERS))]
+            continue
+        column = columns[rng.integers(0, num_columns)]
+        page = column.pages[rng.integers(0, len(column.pages))] if len(column.pages) else None
+        if page is not None and rng.random() < 0.6:
+            wrapper = AnyMessage.FromString(page.encoding.direct.encoding)
+            encoding = pb.ArrayEncoding.FromString(wrapper.value)
+            mutate(encoding, rng)
+            wrapper.value = encoding.SerializeToString()
+            page.encoding.direct.encoding = wrapper.SerializeToString()
+        else:
+            mutate(page if page is not None and rng.random() < 0.8 else column, rng)
+    out = bytearray(data[:metadata])
+    out[buffers[0][0] :] = descriptor.SerializeToString()
+    buffers[0] = (buffers[0][0], len(out) - buffers[0][0])
+    metadata = len(out)
+    places = []
+    for column in columns:
+        places.append((len(out), column.ByteSize()))
+        out += column.SerializeToString()
+    columns_at = len(out)
+    out += b"".join(struct.pack("<QQ", *place) for place in places)
+    buffers_at = len(out)
+    out += b"".join(struct.pack("<QQ", *place) for place in buffers)
+    out += struct.pack("<QQQII", metadata, columns_at, buffers_at, num_buffers, num_columns) + data[-8:]
+    return bytes(out)
+
+
+def mutate(message: Message, rng: np.random.Generator) -> None:
+    """Change one number somewhere below, drop a field, or repeat an entry."""
+    places = list(walk(message))
+    owner, field = places[rng.integers(0, len(places))]
+    value = getattr(owner, field.name)
+    if rng.random() < 0.15:
+        owner.ClearField(field.name)
+    elif field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED:
+        if field.message_type is None and len(value):
+            value[rng.integers(0, len(value))] = number_for(value[0], rng)
+        elif len(value):
+            value.add().CopyFrom(value[0])
+    elif field.message_type is not None:
+        owner.ClearField(field.name)
+    elif field.cpp_type in (field.CPPTYPE_UINT64, field.CPPTYPE_UINT32, field.CPPTYPE_INT32):
+        bits = 64 if field.cpp_type == field.CPPTYPE_UINT64 else 31 if field.cpp_type == field.CPPTYPE_INT32 else 32
+        setattr(owner, field.name, number_for(value, rng) % (1 << bits))
+    elif field.cpp_type == field.CPPTYPE_BOOL:
+        setattr(owner, field.name, not value)
+    elif field.cpp_type == field.CPPTYPE_ENUM:
+        setattr(owner, field.name, int(rng.integers(0, 4)))
+    elif field.cpp_type == field.CPPTYPE_STRING and field.type != field.TYPE_BYTES:
+        setattr(owner, field.name, str(rng.choice(["", "zstd", "lz4", "none", "gzip"])))
+
+
+def number_for(value: int, rng: np.random.Generator) -> int:
+    if rng.random() < 0.5:
+        return max(0, value + int(rng.integers(-2, 3)))
+    return NUMBERS[rng.integers(0, len(NUMBERS))]
+
+
+def walk(message: Message) -> Iterator[tuple[Message, Any]]:
+    for field in message.DESCRIPTOR.fields:
+        repeated = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+        value = getattr(message, field.name)
+        if repeated:
+            if len(value):
+                yield message, field
+                if field.message_type is not None:
+                    for entry in value:
+                        yield from walk(entry)
+        elif field.message_type is not None:
+            if message.HasField(field.name):
+                yield message, field
+                yield from walk(value)
+        else:
+            yield message, field
+
+
+# ---------------------------------------------------------------------------------------------------------- one reading
+
+
+def read(data: bytes, schema: Schema, rows: range | np.ndarray | None) -> list[pa.Array | pa.ChunkedArray]:
+    """As a table reads: with the schema and the columns of the manifest, not those of the file."""
+    store = MemoryStore.private()
+    store.put("f", data)
+    meta = open_data_file(store, "f")
+    columns = column_map(schema, FileVersion.V2_0)
+    found = read_columns(store, "f", meta, schema.fields, columns, rows)
+    for array in found:
+        array.validate(full=True)
+    return found
+
+
+def outcome(data: bytes, table: pa.Table, rows: Sequence[int] | None) -> str:
+    """`same`, `changed`, `error`, or what went wrong."""
+    schema = Schema.from_arrow(table.schema)
+    started = time.monotonic()
+    try:
+        wanted = None if rows is None else np.array(rows, np.int64)
+        found = read(data, schema, wanted)
+        expected = table if rows is None else table.take(rows)
+        verdict = "same"
+        for array, column in zip(found, expected.columns, strict=True):
+            if len(array) != len(column):
+                verdict = f"{len(array)} rows instead of {len(column)}"
+                break
+            if array.to_pylist() != column.to_pylist():
+                verdict = "changed"
+    except LanceError:
+        verdict = "error"
+    except BaseException:
+        verdict = traceback.format_exc()
+    if time.monotonic() - started > TRIAL_SECONDS:
+        return f"{verdict} after {time.monotonic() - started:.1f} s"
+    return verdict
+
+
+# ------------------------------------------------------------------------------------------------------------ the child
+
+
+def limit_memory(size_bytes: int) -> None:
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + size_bytes, used + size_bytes))
+
+
+def run_damage(kind: str, seed: int, count: int) -> None:
+    originals = {name: (table, write(table)) for name, table in tables().items()}
+    for name, (table, data) in originals.items():
+        read(data, Schema.from_arrow(table.schema), None)  # threads and caches are there before the limit
+        assert outcome(data, table, None) == "same", name
+    limit_memory(LIMIT_BYTES)
+    names = list(originals)
+    for trial in range(count):
+        rng = np.random.default_rng([seed, trial])
+        name = names[trial % len(names)]
+        table, data = originals[name]
+        bad = damaged(kind, data, rng)
+        rows = None if trial % 3 else sorted(rng.choice(table.num_rows, 7, replace=False).tolist())
+        print(json.dumps([kind, seed, trial, name, "begun"]), flush=True)
+        print(json.dumps([kind, seed, trial, name, outcome(bad, table, rows)]), flush=True)
+
+
+def run_bombs(only: Sequence[str]) -> None:
+    for name, (schema, data) in bombs().items():
+        if only and name not in only:
+            continue
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        started = time.monotonic()
+        print(json.dumps([name, "begun", 0, 0]), flush=True)
+        try:
+            found = read(data, schema, None)
+            verdict = f"read {sum(len(array) for array in found)} rows"
+        except LanceError:
+            verdict = "error"
+        except BaseException:
+            verdict = traceback.format_exc()
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        print(json.dumps([name, verdict, time.monotonic() - started, grown]), flush=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------- bombs
+
+
+def bombs() -> dict[str, tuple[Schema, bytes]]:
+    def schema(kind: pa.DataType) -> Schema:
+        return Schema.from_arrow(pa.schema([("c", kind)]))
+
+    def flat(bits: int, index: int = 0, scheme: str = "") -> pb.ArrayEncoding:
+        message = pb.Flat(bits_per_value=bits, buffer=pb.Buffer(buffer_index=index))
+        if scheme:
+            message.compression.scheme = scheme
+        return pb.ArrayEncoding(flat=message)
+
+    def one(kind: pa.DataType, encoding: pb.ArrayEncoding, buffers: Sequence[bytes], rows: int) -> tuple[Schema, bytes]:
+        return schema(kind), build_file(schema(kind), rows, [Column([Page(rows, encoding, buffers)])])
+
+    def strings(ends: Sequence[int], content: bytes, scheme: str) -> tuple[Schema, bytes]:
+        encoding = pb.ArrayEncoding(
+            binary=pb.Binary(indices=flat(64, 0), bytes=flat(8, 1, scheme), null_adjustment=2**63)
+        )
+        return one(pa.large_string(), encoding, [np.array(ends, "<u8").tobytes(), content], len(ends))
+
+    zeros = pa.Codec("zstd").compress(bytes(30_000_000), asbytes=True)
+    lz4 = pa.Codec("lz4_raw").compress(bytes(1000), asbytes=True)
+    all_null = pb.ArrayEncoding(nullable=pb.Nullable(all_nulls=pb.Nullable.AllNull()))
+    deep = flat(32)
+    for _ in range(10_000):
+        deep = pb.ArrayEncoding(nullable=pb.Nullable(no_nulls=pb.Nullable.NoNull())) if False else deep
+    fsl = pb.ArrayEncoding(fixed_size_list=pb.FixedSizeList(dimension=2**31 - 1, items=all_null))
+    list_page = Page(
+        1,
+        pb.ArrayEncoding(list=pb.List(offsets=flat(64), null_offset_adjustment=2**63, num_items=2**62)),
+        [np.array([2**62], "<u8").tobytes()],
+    )
+
+    def packed(arm: str, width: int, rows: int) -> tuple[Schema, bytes]:
+        inner = {
+            "compressed_bits_per_value": width,
+            "uncompressed_bits_per_value": 64,
+            "buffer": pb.Buffer(),
+        }
+        return one(pa.int64(), pb.ArrayEncoding(**{arm: inner}), [b""], rows)
+
+    return {
+        "zstd claims 2**40": one(pa.int32(), flat(32, 0, "zstd"), [struct.pack("<Q", 2**40) + zeros], 100),
+        "zstd claims what 2**38 rows would be": one(pa.int32(), flat(32, 0, "zstd"), [struct.pack("<Q", 2**40) + zeros], 2**38),
+        "zstd zeros for few rows": one(pa.int32(), flat(32, 0, "zstd"), [struct.pack("<Q", 30_000_000) + zeros], 100),
+        "zstd frame bigger than said": one(pa.int32(), flat(32, 0, "zstd"), [struct.pack("<Q", 400) + zeros], 100),
+        "zstd strings, last end 2**40": strings([2**40], struct.pack("<Q", 2**40) + zeros, "zstd"),
+        "zstd strings, last end 2**62": strings([2**62], struct.pack("<Q", 2**62) + zeros, "zstd"),
+        "zstd strings of 1.9 GB": strings([1_900_000_000], struct.pack("<Q", 1_900_000_000) + zeros[:40], "zstd"),
+        "lz4 claims 4 GiB": one(pa.int32(), flat(32, 0, "lz4"), [b"\xff\xff\xff\xff" + lz4], 100),
+        "lz4 strings of 4 GiB": strings([2**32 - 1], b"\xff\xff\xff\xff" + lz4, "lz4"),
+        "lz4 strings of 1.9 GB": strings([1_900_000_000], struct.pack("<I", 1_900_000_000) + lz4, "lz4"),
+        "rows 2**63": one(pa.int32(), flat(32), [bytes(64)], 2**63),
+        "rows 2**61": one(pa.int32(), flat(32), [bytes(64)], 2**61),
+        "2**40 nulls": one(pa.int64(), all_null, [], 2**40),
+        "2**61 nulls": one(pa.string(), all_null, [], 2**61),
+        "2**40 null dictionaries": one(pa.dictionary(pa.int8(), pa.string()), all_null, [], 2**40),
+        "lists of 2**31 items": one(pa.list_(pa.int8(), 2**31 - 1), fsl, [], 2**20),
+        "lists of 2**31 items, 2**40 rows": one(pa.list_(pa.int8(), 2**31 - 1), fsl, [], 2**40),
+        "a list of 2**62 nulls": (
+            schema(pa.large_list(pa.int8())),
+            build_file(schema(pa.large_list(pa.int8())), 1, [Column([list_page]), Column([Page(2**62, all_null)])]),
+        ),
+        "no bits for 2**40 rows": packed("bitpacked", 0, 2**40),
+        "no bits for 2**40 rows in blocks": packed("bitpacked_for_non_neg", 0, 2**40),
+        "a width that overflows": packed("bitpacked", 2**63, 2),
+        "strings of 4 GiB each": one(
+            pa.large_string(),
+            pb.ArrayEncoding(fixed_size_binary=pb.FixedSizeBinary(bytes=flat(8), byte_width=2**32 - 1)),
+            [b"abc"],
+            2**30,
+        ),
+        "a dictionary of 2**32 items": one(
+            pa.dictionary(pa.int8(), pa.int64()),
+            pb.ArrayEncoding(
+                dictionary=pb.Dictionary(indices=flat(8), items=all_null, num_dictionary_items=2**32 - 1)
+            ),
+            [b"\0"],
+            1,
+        ),
+        "encodings 10,000 deep": deep_file(),
+    }  # fmt: skip
+
+
+def deep_file() -> tuple[Schema, bytes]:
+    """An encoding that wraps itself 10,000 times, made of bytes because a message of that depth cannot be built."""
+    kind = Schema.from_arrow(pa.schema([("c", pa.int32())]))
+    inner = pb.ArrayEncoding(flat=pb.Flat(bits_per_value=32, buffer=pb.Buffer())).SerializeToString()
+    for _ in range(10_000):
+        for tag in (0x0A, 0x0A, 0x12):  # NoNull.values, Nullable.no_nulls, ArrayEncoding.nullable
+            inner = bytes([tag]) + varint(len(inner)) + inner
+    marker = pb.ArrayEncoding(constant=pb.Constant(value=b"\x55" * len(inner)))
+    data = build_file(kind, 4, [Column([Page(4, marker, [bytes(16)])])])
+    at = data.index(b"\x55" * len(inner))
+    outer = len(marker.SerializeToString()) - len(inner)
+    # The marker's own header gives way to one more field that readers skip: unknown field 100, length 0, repeated.
+    return kind, data[: at - outer] + padding(outer) + inner + data[at + len(inner) :]
+
+
+def padding(size: int) -> bytes:
+    """`size` bytes (not 1 or 2) of fields that no message knows."""
+    filler = b"\xa2\x06\x00" * (size // 3)
+    return (
+        filler[:-3] + b"\xa2\x06\x01\x00"
+        if size % 3 == 1
+        else filler
+        if size % 3 == 0
+        else filler[:-3] + b"\xa2\x06\x02\0\0"
+    )
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+# ------------------------------------------------------------------------------------------------------------ the tests
+
+
+def start(arguments: Sequence[str], seconds: float) -> list[list[Any]]:
+    """Run the child to its end; the lines it printed."""
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments], capture_output=True, text=True, timeout=seconds, check=False
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, f"{arguments}: exit {done.returncode} in {lines[-1:]}\n{done.stderr[-2000:]}"
+    return lines
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_an_error_or_stays_where_it_is(kind: str, scale: int) -> None:
+    count = 120 * scale
+    lines = start(["damage", kind, "1", str(count)], 60 + TRIAL_SECONDS * count / 10)
+    results = [line for line in lines if line[4] != "begun"]
+    assert len(results) == count
+    wrong = [line for line in results if line[4] not in ("error", "same", "changed")]
+    assert not wrong, "\n\n".join(f"{line[:4]}\n{line[4]}" for line in wrong[:5])
+    tally = Counter(line[4] for line in results)
+    assert tally["error"], tally
+    if kind in ("truncate", "append"):
+        assert tally["error"] == count, tally
+    print(kind, dict(tally))
+
+
+def test_bombs_do_not_go_off() -> None:
+    lines = [line for line in start(["bombs"], 120) if line[1] != "begun"]
+    assert len(lines) >= 24
+    bad = [line for line in lines if line[1] != "error" or line[2] > BOMB_SECONDS or line[3] > BOMB_BYTES]
+    assert not bad, "\n\n".join(f"{name}: {seconds:.2f} s, {grown} bytes\n{what}" for name, what, seconds, grown in bad)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "damage":
+        run_damage(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        run_bombs(sys.argv[2:])
