@@ -47,19 +47,19 @@ def uri_text(uri: Any) -> str:
 
 
 def check_count(name: str, value: Any) -> int:
-    """A count as an int. Raises TypeError for no integer, InvalidInputError below zero, OutOfRangeError from 2^63."""
+    """A count as an int. Raises TypeError for no integer, OutOfRangeError below zero and from 2^63."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
     number = int(value.__index__())
     if number < 0:
-        raise InvalidInputError(f"{name} must be non-negative, got {number}")
+        raise OutOfRangeError(f"{name} must be non-negative, got {number}")
     if number >= 2**63:
         raise OutOfRangeError(f"{name} must be below 2^63, got {number}")
     return number
 
 
 def check_positive(name: str, value: Any) -> int:
-    """A count of at least 1. Raises as `check_count`."""
+    """A count of at least 1. Raises InvalidInputError for 0, else as `check_count`."""
     number = check_count(name, value)
     if number == 0:
         raise InvalidInputError(f"{name} must be at least 1")

@@ -33,6 +33,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
+from lancetable.file import LanceFileSession
 from lancetable.format.manifest import BasePath
 from lancetable.fragment import LanceFragment, write_fragments, write_options
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
@@ -67,7 +68,6 @@ from lancetable.types import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lancetable.file import LanceFileSession
     from lancetable.progress import FragmentWriteProgress
 
 __all__ = [
@@ -1063,8 +1063,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def new_file_session(self) -> LanceFileSession:
         """A `LanceFileSession` on the root of this table, with its storage options."""
-        from lancetable.file import LanceFileSession
-
         return LanceFileSession(self.uri, self.initial_storage_options)
 
 

@@ -195,12 +195,12 @@ class ScannerBuilder:
         return self
 
     def limit(self, n: int | None = None) -> ScannerBuilder:
-        """At most `n` rows, after filter and order. Raises InvalidInputError below zero."""
+        """At most `n` rows, after filter and order. Raises OutOfRangeError below zero."""
         self._values["limit"] = None if n is None else check_count("Limit", n)
         return self
 
     def offset(self, n: int | None = None) -> ScannerBuilder:
-        """Skip the first `n` rows, after filter and order. Raises InvalidInputError below zero."""
+        """Skip the first `n` rows, after filter and order. Raises OutOfRangeError below zero."""
         self._values["offset"] = None if n is None else check_count("Offset", n)
         return self
 

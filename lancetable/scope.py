@@ -120,7 +120,8 @@ def unsupported(feature: str, *, planned: bool, name: str = "") -> UnsupportedFe
 def reject(feature: str, *, planned: bool, **arguments: object) -> None:
     """Raise for the first of `arguments` that was given, that is, is neither None nor False nor empty."""
     for name, value in arguments.items():
-        if value is not None and value is not False and value != [] and value != {}:
+        empty = isinstance(value, (list, tuple, dict)) and not value
+        if value is not None and value is not False and not empty:
             raise unsupported(feature, planned=planned, name=f"argument {name}")
 
 

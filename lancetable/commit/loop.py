@@ -124,17 +124,22 @@ def create_table(
     """
     data = transaction.to_bytes()
     built = build_first_manifest(transaction, file_version, timestamp_ns=time.time_ns(), config=config)
-    name = transactions.write(store, base, transaction, data)
     location = ManifestLocation(1, manifest_path(base, 1, naming), None, naming)
     packed = manifests.pack(built.message, data, built.index_section)
-    outcome = handler.commit(store, base, 1, naming, packed)
-    if outcome is not PutOutcome.WON:
-        outcome = _look_again(store, base, location, transaction, outcome)
-    if outcome is PutOutcome.UNKNOWN:
-        raise _unknown(uri, transaction, 1)
-    if outcome is PutOutcome.LOST:
+    name = transactions.write(store, base, transaction, data)
+    try:
+        outcome = handler.commit(store, base, 1, naming, packed)
+        if outcome is not PutOutcome.WON:
+            outcome = _look_again(store, base, location, transaction, outcome)
+        if outcome is PutOutcome.UNKNOWN:
+            raise _unknown(uri, transaction, 1)
+        if outcome is PutOutcome.LOST:
+            raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
         _remove_quietly(store, [transaction_path(base, name)])
-        raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
+        raise
     return TableVersion(store, base, uri, manifests.unpack(location, packed), handler, cache, storage_options)
 
 

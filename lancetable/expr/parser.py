@@ -173,7 +173,7 @@ def _check_nesting(text: str, tokens: list[Any]) -> None:
     depth = run = 0
     for token in tokens:
         kind = token.token_type
-        if kind in prefix and token.text != "!":
+        if kind in prefix and token.text != "!":  # sqlglot takes `!` for NOT
             run += 1
         elif kind in opening:
             levels.append(run + 1)
@@ -183,7 +183,7 @@ def _check_nesting(text: str, tokens: list[Any]) -> None:
             run = 0
             if kind in closing and levels:
                 depth -= levels.pop()
-            elif token.text == "!":
+            elif kind == TokenType.NOT:
                 raise _sql_error(text, token.start, "'!' is not an operator, write NOT")
             elif kind == TokenType.SEMICOLON:
                 raise _sql_error(text, token.start, "one expression is wanted, not several statements")

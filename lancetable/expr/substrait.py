@@ -1,8 +1,8 @@
 """pyarrow Expressions to our own, through the Substrait bytes that pyarrow writes for them.
 
 pyarrow offers no other way to look inside an Expression. What is understood becomes the same nodes as SQL text, with
-SQL's meaning (NaN equals NaN, `isin([None])` finds no nulls), and prunes; everything else is kept as it is and evaluated
-by Arrow over the columns it names.
+SQL's meaning (NaN equals NaN, `isin([None])` finds no nulls), and prunes; everything else is kept as it is and
+evaluated by Arrow over the columns it names.
 """
 
 from __future__ import annotations

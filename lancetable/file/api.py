@@ -1,8 +1,8 @@
 """Single data files for users: the names and the behaviour of pylance's `lance.file`.
 
-    with LanceFileWriter("numbers.lance", schema) as writer:
-        writer.write_batch(batch)
-    LanceFileReader("numbers.lance").read_range(0, 100).to_table()
+with LanceFileWriter("numbers.lance", schema) as writer:
+    writer.write_batch(batch)
+LanceFileReader("numbers.lance").read_range(0, 100).to_table()
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.file.columns import column_map
-from lancetable.file.container import ColumnPages, FileMetadata
+from lancetable.file.container import ColumnPages
 from lancetable.file.encodings_v2_0.base import encoding_of, to_message
 from lancetable.file.extension import user_array
 from lancetable.file.fetch import Rows

@@ -28,12 +28,12 @@ __all__ = ["BlobSink", "ColumnReader", "ColumnWriter", "Decoded", "EncodedPage",
 class Decoded(NamedTuple):
     """`length` values. Either `array` is set, or the parts of one: all buffers begin at the first value.
 
-    `buffers` are those after the validity bitmap, in Arrow's order; `children` those of a fixed-size list; `dictionary`
+    `buffers` (pa.Buffer) are those after the validity bitmap, in Arrow's order; `children` those of a fixed-size list; `dictionary`
     makes `buffers` the indices of a dictionary array.
     """
 
     length: int
-    buffers: Sequence[pa.Buffer | None] = ()
+    buffers: Sequence[Any] = ()
     validity: pa.Buffer | None = None
     children: Sequence[pa.Array] | None = None
     dictionary: pa.Array | None = None

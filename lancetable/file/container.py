@@ -102,7 +102,7 @@ class Footer:
 class BufferRef(NamedTuple):
     """Which buffer an encoding means; kind 0: of its page, 1: of its column, 2: of the file."""
 
-    index: int
+    number: int
     kind: int = 0
 
 
@@ -137,14 +137,16 @@ class Page:
             buffers = self._column.file.global_buffers
         else:
             raise self.corrupt("a buffer of unknown kind", "page, column or file", ref.kind)
-        if ref.index >= len(buffers):
-            raise self.corrupt("an encoding names a buffer that is not there", f"fewer than {len(buffers)}", ref.index)
-        return buffers[ref.index]
+        if ref.number >= len(buffers):
+            raise self.corrupt("an encoding names a buffer that is not there", f"fewer than {len(buffers)}", ref.number)
+        return buffers[ref.number]
 
     def check_memory(self, size_bytes: int) -> None:
         """Raise CorruptFileError before memory for one decoded page passes the limit."""
         if size_bytes > self.limits.page_bytes:
-            raise self.corrupt("a page would take too much memory", f"at most {self.limits.page_bytes} bytes", size_bytes)
+            raise self.corrupt(
+                "a page would take too much memory", f"at most {self.limits.page_bytes} bytes", size_bytes
+            )
 
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
         """The error for this page, to be raised."""
@@ -178,7 +180,18 @@ class IndirectEncodings(UnsupportedFeatureError):
 class ColumnPages:
     """The pages of one column that hold rows, in order; a page is turned into a `Page` when it is touched."""
 
-    __slots__ = ("_message", "_messages", "_pages", "buffers", "encoding", "file", "index", "num_rows", "start_list", "starts")
+    __slots__ = (
+        "_message",
+        "_messages",
+        "_pages",
+        "buffers",
+        "encoding",
+        "file",
+        "index",
+        "num_rows",
+        "start_list",
+        "starts",
+    )
 
     starts: npt.NDArray[np.int64]  # (pages + 1,) row at which each page begins; the last is num_rows
     start_list: list[int]  # the same, for single look-ups
@@ -342,8 +355,10 @@ class FileMetadata:
     def memory_bytes(self) -> int:
         """What keeping this object costs, roughly."""
         # Parsed messages take a few times the bytes they came from.
-        return 4096 + 4 * (len(self._tail) + 16 * len(self._columns)) + 4 * sum(
-            end - start for start, end in self.global_buffers[:1]
+        return (
+            4096
+            + 4 * (len(self._tail) + 16 * len(self._columns))
+            + 4 * sum(end - start for start, end in self.global_buffers[:1])
         )
 
     def checked_ranges(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[ByteRange]:
@@ -415,10 +430,13 @@ def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
     """
     if len(tail) < FOOTER_BYTES:
         raise _corrupt(path, "too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size_bytes)
-    *numbers, major, minor, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
+    metadata, columns, table, num_buffers, num_columns, major, minor, magic = _FOOTER.unpack_from(
+        tail, len(tail) - FOOTER_BYTES
+    )
     if magic != MAGIC:
         raise _corrupt(path, "not a Lance file", MAGIC, magic, size_bytes - 4)
-    footer = Footer(*numbers, FileVersion.from_footer(major, minor, path), (major, minor))
+    version = FileVersion.from_footer(major, minor, path)
+    footer = Footer(metadata, columns, table, num_buffers, num_columns, version, (major, minor))
     if footer.version.is_legacy:
         return footer
     columns_end = footer.column_table_position + _ENTRY_BYTES * footer.num_columns
@@ -428,7 +446,9 @@ def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
         and columns_end <= footer.buffer_table_position
         and buffers_end <= size_bytes - FOOTER_BYTES
     ):
-        raise _corrupt(path, "the footer's tables do not lie in order inside the file", offset=size_bytes - FOOTER_BYTES)
+        raise _corrupt(
+            path, "the footer's tables do not lie in order inside the file", offset=size_bytes - FOOTER_BYTES
+        )
     if footer.num_global_buffers == 0:
         raise _corrupt(path, "no descriptor: there are no global buffers", offset=size_bytes - FOOTER_BYTES)
     return footer
@@ -444,7 +464,12 @@ def descriptor_range(footer: Footer, tail: memoryview, size_bytes: int, path: st
 
 
 def parse_metadata(
-    tail: memoryview, descriptor: memoryview, size_bytes: int, footer: Footer, path: str, limits: Limits = DEFAULT_LIMITS
+    tail: memoryview,
+    descriptor: memoryview,
+    size_bytes: int,
+    footer: Footer,
+    path: str,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> FileMetadata:
     """Build the metadata of a file from its `tail`, which reaches back to the column metadata, and its descriptor."""
     base = size_bytes - len(tail)

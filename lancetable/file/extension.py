@@ -3,7 +3,7 @@
     user      uuid      list<uuid>                    string_view
     stored    fsb(16)   list<fixed_size_binary(16)>   string
 
-Neither direction looks at a value.
+Neither direction looks at a value, except for JSON: text for users, JSONB in files (jsonb.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
+from lancetable.format.logical_types import JSON_NAMES
+from lancetable.file import jsonb
+from lancetable.format.logical_types import JSON_NAMES
 
 __all__ = ["storage_array", "user_array"]
 
@@ -25,6 +28,8 @@ def storage_array(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Arra
     if found.equals(data_type):
         return array
     if isinstance(found, pa.BaseExtensionType):
+        if found.extension_name in JSON_NAMES and not pa.types.is_large_binary(found.storage_type):
+            return storage_array(jsonb.from_text(array.storage, name), data_type, name)
         return storage_array(array.storage, data_type, name)
     types = pa.types
     if types.is_string_view(found) or types.is_binary_view(found):
@@ -39,16 +44,24 @@ def storage_array(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Arra
             return pa.Array.from_buffers(
                 data_type, len(array), array.buffers()[:2], array.null_count, array.offset, [items]
             )
-    if types.is_fixed_size_list(found) and types.is_fixed_size_list(data_type):
-        if found.list_size == data_type.list_size:
-            items = storage_array(array.values, data_type.value_type, name)
-            return pa.Array.from_buffers(
-                data_type, len(array), array.buffers()[:1], array.null_count, array.offset, [items]
-            )
-    if types.is_dictionary(found) and types.is_dictionary(data_type):
-        if found.index_type == data_type.index_type and found.value_type == data_type.value_type:
-            return pa.DictionaryArray.from_arrays(array.indices, array.dictionary, ordered=data_type.ordered)
+    if types.is_fixed_size_list(found) and _same_size_list(found, data_type):
+        items = storage_array(array.values, data_type.value_type, name)
+        return pa.Array.from_buffers(
+            data_type, len(array), array.buffers()[:1], array.null_count, array.offset, [items]
+        )
+    if types.is_dictionary(found) and _same_dictionary(found, data_type):
+        return pa.DictionaryArray.from_arrays(array.indices, array.dictionary, ordered=data_type.ordered)
     raise SchemaMismatchError(f"column {name!r}: {found} where the schema has {data_type}", column=name)
+
+
+def _same_size_list(found: pa.DataType, data_type: pa.DataType) -> bool:
+    return pa.types.is_fixed_size_list(data_type) and bool(found.list_size == data_type.list_size)
+
+
+def _same_dictionary(found: pa.DataType, data_type: pa.DataType) -> bool:
+    if not pa.types.is_dictionary(data_type):
+        return False
+    return bool(found.index_type == data_type.index_type and found.value_type == data_type.value_type)
 
 
 def _storage_struct(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Array:
@@ -76,6 +89,8 @@ def _wrap(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     if array.type.equals(data_type):
         return array
     if isinstance(data_type, pa.BaseExtensionType):
+        if data_type.extension_name in JSON_NAMES and pa.types.is_large_binary(array.type):
+            array = jsonb.to_text(array).cast(data_type.storage_type)
         return pa.ExtensionArray.from_storage(data_type, _wrap(array, data_type.storage_type))
     types = pa.types
     bitmap = array.buffers()[:1]

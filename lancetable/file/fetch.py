@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, Union
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -64,10 +64,10 @@ class Blocks(NamedTuple):
     size: int
 
 
-Rows = Union[range, npt.NDArray[np.int64]]
+Rows: TypeAlias = "range | npt.NDArray[np.int64]"
 """A range of step 1, or ascending row numbers without repeats; never empty where an encoding sees it."""
 
-Slots = Union[range, npt.NDArray[np.int64], Blocks]
+Slots: TypeAlias = "range | npt.NDArray[np.int64] | Blocks"
 """Which values of an encoded array are wanted; blocks come from fixed-size lists."""
 
 
@@ -151,9 +151,7 @@ def _step(plan: ReadPlan[Any], buffers: Sequence[memoryview]) -> tuple[bool, Any
 
 
 def _large(replies: Sequence[Sequence[memoryview]], heavy: Sequence[bool]) -> list[int]:
-    return [
-        number for number, reply in enumerate(replies) if heavy[number] and sum(map(len, reply)) >= PARALLEL_BYTES
-    ]
+    return [number for number, reply in enumerate(replies) if heavy[number] and sum(map(len, reply)) >= PARALLEL_BYTES]
 
 
 def _steps_on_pool(
@@ -224,10 +222,9 @@ def fetch_slots(start: int, width: int, slots: Slots, gap: int) -> ReadPlan[Any]
 
 
 def _select(data: memoryview, width: int, slots: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    word = _WORDS.get(width)
-    if word is None:
-        word = np.dtype((np.void, width))
-    return np.frombuffer(data, word).take(slots)
+    word: Any = _WORDS.get(width) or np.dtype((np.void, width))
+    values: npt.NDArray[Any] = np.frombuffer(data, word)
+    return values.take(slots)
 
 
 def fetch_bits(start: int, slots: Slots, gap: int) -> ReadPlan[Any]:
@@ -243,7 +240,8 @@ def fetch_bits(start: int, slots: Slots, gap: int) -> ReadPlan[Any]:
         at -= wanted.start
     else:
         wanted, at = np.unique(at, return_inverse=True)
-    octets = np.frombuffer((yield from fetch_slots(start, 1, wanted, gap)), np.uint8)
+    data = yield from fetch_slots(start, 1, wanted, gap)
+    octets = np.frombuffer(data, np.uint8)
     bits = (octets[at] >> (rows & 7).astype(np.uint8)) & np.uint8(1)
     return np.packbits(bits, bitorder="little")
 

@@ -10,7 +10,7 @@ of the field, `Field.data_type`; whoever shows them to users wraps extension typ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Union
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -42,7 +42,7 @@ TAIL_BYTES: Final = 64 * 1024
 
 MAX_READERS: Final = 4096
 
-Arrays = Union[pa.Array, pa.ChunkedArray]
+Arrays: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 def open_data_file(

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column import ColumnWriter, EncodedPage, WriteOptions
+from lancetable.file import pool
+from lancetable.file.column import EncodedPage, WriteOptions
 from lancetable.file.columns import number_columns
 from lancetable.file.container import ALIGNMENT, PADDING, build_tail
 from lancetable.file.extension import storage_array
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["FileWriter", "WrittenFile"]
 
 _COPY_ROWS: Final = 8192
+_PARALLEL_ROWS: Final = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,7 @@ class FileWriter:
         self._types = [field.data_type for field in schema.fields]
         self._names = [field.name for field in schema.fields]
         self._columns = family.writers(schema, options, self._write_buffer)
-        self._messages = [
-            _column_message(encoding) for column in self._columns for encoding in column.column_encodings
-        ]
+        self._messages = [_column_message(encoding) for column in self._columns for encoding in column.column_encodings]
         self._global_buffers: list[ByteRange] = []
         self._statistics = StatisticsBuilder(schema, zone_rows) if statistics and schema.fields else None
         self._num_rows = 0
@@ -116,11 +117,14 @@ class FileWriter:
         if not self._keep_arrays and batch.num_rows < _COPY_ROWS:
             # Statistics look at small batches later; by then the caller may have changed the memory.
             arrays = [pa.concat_arrays([array]) for array in arrays]
-        if self._statistics is not None:
-            plain = pa.RecordBatch.from_arrays(arrays, self._names) if arrays else batch
-            self._statistics.add(plain)
-        for column, array in zip(self._columns, arrays):
-            self._write_pages(column.write(array))
+        gathered = self._gather_statistics(arrays)
+        try:
+            for column, array in zip(self._columns, arrays):
+                self._write_pages(column.write(array))
+        finally:
+            # The caller may change its memory once this call has returned.
+            if gathered is not None:
+                gathered.result()
         self._num_rows += batch.num_rows
 
     def add_global_buffer(self, data: Buffer) -> int:
@@ -194,6 +198,16 @@ class FileWriter:
             array if array.type.equals(data_type) else storage_array(array, data_type, name)
             for array, data_type, name in zip(columns, self._types, self._names)
         ]
+
+    def _gather_statistics(self, arrays: list[pa.Array]) -> Future[None] | None:
+        """Let the statistics look at the next rows, beside the encoding of a large batch."""
+        if self._statistics is None or not arrays:
+            return None
+        batch = pa.RecordBatch.from_arrays(arrays, self._names)
+        if batch.num_rows >= _PARALLEL_ROWS and not pool.in_worker() and pool.size() > 1:
+            return pool.pool().submit(self._statistics.add, batch)
+        self._statistics.add(batch)
+        return None
 
     def _write_pages(self, pages: Iterable[EncodedPage]) -> None:
         for page in pages:

@@ -17,7 +17,7 @@ import ctypes
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
@@ -154,7 +154,7 @@ class Field:
             parent_id=self.parent_id,
             logical_type=self.logical_type,
             nullable=self.nullable,
-            encoding=file_pb2.Encoding.Name(self.encoding),
+            encoding=cast("file_pb2.Encoding", self.encoding),  # any number: only 0.1 reads it
             extension_name=self.extension_name or "",
             metadata=self.metadata,
             unenforced_primary_key=self.is_primary_key,

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lancetable.errors import ColumnNotFoundError, InvalidInputError
 from lancetable.expr import Expr, columns_of, evaluate, parse_expression
 from lancetable.expr.ast import Column
+from lancetable.file.extension import user_array
 from lancetable.format.schema import BLOB_KEY, Field, Schema, format_path, parse_path
 
 __all__ = [
@@ -39,7 +40,6 @@ __all__ = [
     "project_mapping",
     "project_stored",
     "read_set",
-    "to_user_type",
     "without_columns",
 ]
 
@@ -279,7 +279,7 @@ def assemble(
             if output.virtual is not None:
                 arrays.append(virtual[output.virtual])
             elif output.expression is None:
-                arrays.append(to_user_type(nested_value(columns[output.column], output.steps), output.field.type))
+                arrays.append(user_array(nested_value(columns[output.column], output.steps), output.field.type))
             else:
                 table = _expression_table(projection, columns, virtual) if table is None else table
                 arrays.append(_value(output.expression, table, num_rows))
@@ -313,34 +313,3 @@ def nested_value(column: ColumnLike, steps: Iterable[int]) -> ColumnLike:
     """A field inside a struct column; a null struct makes it null."""
     steps = list(steps)
     return pc.struct_field(column, steps) if steps else column
-
-
-def to_user_type(column: ColumnLike, kind: pa.DataType) -> ColumnLike:
-    """The column in the type its user sees: extension types wrapped around what is stored, uncopied."""
-    if column.type == kind:
-        return column
-    if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([_wrapped(chunk, kind) for chunk in column.chunks], type=kind)
-    return _wrapped(column, kind)
-
-
-def _wrapped(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type == kind:
-        return array
-    if isinstance(kind, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(kind, _wrapped(array, kind.storage_type))
-    mask = array.is_null() if array.null_count and pa.types.is_nested(kind) else None
-    if pa.types.is_struct(kind):
-        children = [_wrapped(array.field(at), kind.field(at).type) for at in range(kind.num_fields)]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        # Lists carry their offsets over; only the type of the items changes.
-        return _rewrapped_list(array, kind)
-    return array.cast(kind)
-
-
-def _rewrapped_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    # `values` disregards the slice, so the slice's own offset has to come along with the buffers.
-    values = _wrapped(array.values, kind.value_type)
-    width = 1 if pa.types.is_fixed_size_list(kind) else 2
-    return pa.Array.from_buffers(kind, len(array), array.buffers()[:width], offset=array.offset, children=[values])

@@ -115,7 +115,7 @@ def _float_codes(array: pa.Array) -> Codes:
     codes = bits >> (array.type.bit_width - 1)
     codes &= np.iinfo(signed).max
     codes ^= bits
-    return codes.astype(np.int64, copy=False)
+    return np.asarray(codes, dtype=np.int64)
 
 
 def _ranks(array: pa.Array) -> Codes:
@@ -167,4 +167,4 @@ def _refine(ranks: Codes, finer: Codes) -> Codes:
     if not len(ranks):
         return ranks
     pairs = ranks * (int(finer.max()) + 1) + finer
-    return np.unique(pairs, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    return np.asarray(np.unique(pairs, return_inverse=True)[1], dtype=np.int64).reshape(-1)

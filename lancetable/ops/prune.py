@@ -3,9 +3,10 @@
     zones      [0, 8192)   [8192, 16384)   [16384, 20000)          id > 15000
     max(id)       9999          18003           31200       ->     range(8192, 20000)
 
-What a predicate may answer in a zone is `expr.prune_mask`'s business; here zones of files become rows of a fragment. The
-columns of a predicate may lie in several files, each with zones of its own: every file rules out what it can by itself,
-and what remains is the rows that none of them ruled out. Missing or malformed statistics keep rows, never lose them.
+What a predicate may answer in a zone is `expr.prune_mask`'s business; here zones of files become rows of a fragment.
+The columns of a predicate may lie in several files, each with zones of its own: every file rules out what it can by
+itself, and what remains is the rows that none of them ruled out. Missing or malformed statistics keep rows, never lose
+them.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def zones_to_keep(statistics: FileStatistics, predicate: Expr, fields: dict[str,
         zones = None if field_id is None else statistics.columns.get(field_id)
         if zones is None:
             return None
-        return ZoneValues(statistics.zone_rows, zones.min, zones.max, zones.null_count, zones.nan_count)  # type: ignore[arg-type]  # counts are taken as arrays of integers
+        return ZoneValues(statistics.zone_rows, zones.min, zones.max, zones.null_count, zones.nan_count)
 
     return prune_mask(predicate, lookup, statistics.num_zones)
 

@@ -301,7 +301,8 @@ class _Run:
         """The stretches of rows to look at, after limit and offset (without a filter) or statistics (with one)."""
         plan, rows = self.plan, self.rows
         if plan.predicate is not None:
-            ranges = self._pruned(plan.predicate) if plan.use_stats else ((at, self._all_rows(at)) for at in plan.fragments)
+            unpruned = ((position, self._all_rows(position)) for position in plan.fragments)
+            ranges = self._pruned(plan.predicate) if plan.use_stats else unpruned
             for position, kept in ranges:
                 yield from self._counted(_cut(position, rows.fragments[position], kept, window_rows))
             return
@@ -490,7 +491,7 @@ def _sorted_tables(run: _Run) -> Iterator[pa.Table]:
 
 
 def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> Iterator[pa.RecordBatch]:
-    """Cut tables into batches; with `together`, rows of several tables may share one, so that all but the last are full."""
+    """Cut tables into batches; with `together`, rows of several tables share one, so that all but the last are full."""
     pending: list[pa.Table] = []
     num_pending = 0
     for table in tables:
@@ -523,7 +524,7 @@ def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
 def _rows_per_batch(table: pa.Table, plan: ScanPlan) -> int:
     if plan.batch_size_bytes is None:
         return plan.batch_rows
-    row_bytes = max(1, table.nbytes // table.num_rows)
+    row_bytes: int = max(1, table.nbytes // table.num_rows)
     return max(1, min(plan.batch_rows, plan.batch_size_bytes // row_bytes))
 
 

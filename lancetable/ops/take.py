@@ -10,6 +10,7 @@ kept with the version, so that a take of one row costs little more than its read
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -117,6 +118,7 @@ def fetch_addresses(
     wanted = addresses if order is None else addresses[order]
     if not len(wanted):
         return projection.schema.empty_table()
+    restore: Offsets | None
     if order is not None and len(order) == len(addresses) and bool((addresses[1:] > addresses[:-1]).all()):
         # The order of all rows of a scan: they are ascending already, so nothing needs to be sorted again.
         ascending, restore = addresses, order
@@ -177,7 +179,7 @@ def _address_pieces(rows: VersionRows, ascending: npt.NDArray[np.uint64]) -> Ite
 def _groups(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
     """(key, begin, end) of every run of equal keys."""
     edges = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
-    for begin, end in zip(edges, edges[1:]):
+    for begin, end in pairwise(edges):
         yield int(keys[begin]), begin, end
 
 

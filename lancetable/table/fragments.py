@@ -214,8 +214,7 @@ def read_columns_of(
     layout = layout_of(version, rows_of(version) if known is None else known, fragment, columns)
     fetch = None if selection.whole else selection.fetch
     pieces = [
-        read_columns(version.store, part.path, part.metadata, part.fields, part.columns, fetch)
-        for part in layout.parts
+        read_columns(version.store, part.path, part.metadata, part.fields, part.columns, fetch) for part in layout.parts
     ]
     if layout.direct:
         arrays = pieces[0]
@@ -377,7 +376,7 @@ def _addresses(fragment: Fragment, selection: Selection) -> npt.NDArray[np.uint6
     if isinstance(fetch, range):
         found = np.arange(base + fetch.start, base + fetch.stop, dtype=np.uint64)
         return found if selection.keep is None else found[selection.keep]
-    return fetch.astype(np.uint64) + np.uint64(base)
+    return np.asarray(fetch.astype(np.uint64) + np.uint64(base))
 
 
 # --- which file holds what -------------------------------------------------------------------------------------------

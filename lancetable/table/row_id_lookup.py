@@ -73,7 +73,7 @@ def row_ids_at(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[n
     sequence = row_id_sequence(version, fragment)
     only = sequence.as_range
     if only is not None:
-        return offsets.astype(np.uint64) + np.uint64(only.start)
+        return np.asarray(offsets.astype(np.uint64) + np.uint64(only.start))
     key = ("row id values", fragment.row_ids)
     values: U64Array | None = version.cache.get(key)
     if values is None:

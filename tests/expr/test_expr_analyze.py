@@ -28,8 +28,12 @@ SCHEMA = pa.schema(
 )
 
 
-def _scalar(value: Any, data_type: pa.DataType = pa.int64()) -> pa.Scalar[Any]:
+def _scalar(value: Any, data_type: pa.DataType | None = None) -> pa.Scalar[Any]:
     return pa.scalar(value, data_type)
+
+
+def _from_to(low: str, end: str) -> list[Bound]:
+    return [Bound("s", ">=", (_scalar(low),)), Bound("s", "<", (_scalar(end),))]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +72,8 @@ def test_conjuncts_of_nested_ands_are_flat() -> None:
         ("i = 1 OR i > 2", []),
         ("i IS NULL", [Bound("i", "is_null")]),
         ("i IS NOT NULL", [Bound("i", "is_not_null")]),
-        ("s LIKE 'ab%c'", [Bound("s", ">=", (_scalar("ab", pa.string()),)), Bound("s", "<", (_scalar("ac", pa.string()),))]),
-        ("starts_with(s, 'a')", [Bound("s", ">=", (_scalar("a", pa.string()),)), Bound("s", "<", (_scalar("b", pa.string()),))]),
+        ("s LIKE 'ab%c'", _from_to("ab", "ac")),
+        ("starts_with(s, 'a')", _from_to("a", "b")),
         ("s LIKE '%a'", []),
         ("s ILIKE 'a%'", []),
         ("(i = 1) IS TRUE", [Bound("i", "=", (_scalar(1),))]),

@@ -8,6 +8,7 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lance.file import LanceFileReader as PylanceReader
 
 from lancetable.file import statistics
+from lancetable.file.reader import open_data_file
 from lancetable.file.statistics import FileStatistics, StatisticsBuilder, StatisticsWarning, parse_statistics
+from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
+from lancetable.store.memory import MemoryStore
 
 ZONE = 1024
 
@@ -500,3 +505,37 @@ def test_dates_read_back() -> None:
     days = [datetime.date(2024, 1, 2), None, datetime.date(2020, 5, 6)]
     column = zones_of(pa.table({"d": pa.array(days)})).columns[0]
     assert (column.min.to_pylist(), column.max.to_pylist()) == ([days[2]], [days[0]])
+
+
+# ------------------------------------------------------------------------------------------------------------ in a file
+
+
+def test_statistics_in_a_data_file(tmp_path: Path) -> None:
+    table = pa.table({"a": pa.array(range(20_000)), "s": pa.array([f"k{i:06}" for i in range(20_000)])})
+    store = MemoryStore.private()
+    schema = Schema.from_arrow(table.schema)
+    with FileWriter(store.open_writer("f"), schema, zone_rows=4096) as writer:
+        for batch in table.to_batches(max_chunksize=3000):
+            writer.write(batch)
+    data = bytes(store.read_all("f"))
+    meta = open_data_file(store, "f")
+    assert meta.schema_metadata[statistics.METADATA_KEY] == b"1" and meta.statistics_index == 1
+    where = meta.global_buffers[1]
+    assert where.start % 64 == 0
+    stats = read(data[where.start : where.end], meta.schema, 20_000)
+    assert stats.zone_rows.tolist() == [4096] * 4 + [3616]
+    assert stats.columns[0].min.to_pylist() == [0, 4096, 8192, 12288, 16384]
+    assert stats.columns[1].max[-1].as_py() == "k019999"
+    path = tmp_path / "f.lance"
+    path.write_bytes(data)
+    assert PylanceReader(str(path)).read_all().to_table().equals(table)
+
+
+def test_small_files_have_none_and_statistics_can_be_switched_off() -> None:
+    for rows, wanted in ((100, True), (20_000, False)):
+        store = MemoryStore.private()
+        table = pa.table({"a": pa.array(range(rows))})
+        with FileWriter(store.open_writer("f"), Schema.from_arrow(table.schema), statistics=wanted) as writer:
+            writer.write(table.to_batches()[0])
+        meta = open_data_file(store, "f")
+        assert meta.statistics_index is None and len(meta.global_buffers) == 1

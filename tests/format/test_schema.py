@@ -241,6 +241,12 @@ def test_nulls_that_are_not_nullable():
     assert Schema.from_arrow(schema.to_arrow()).to_protos()[2].nullable is False
 
 
+def test_encoding_numbers_are_carried():
+    (field,) = messages(("a", 0, -1, "int8"))
+    field.encoding = 77
+    assert Schema.from_protos([field]).to_protos() == [field]
+
+
 def test_64_levels_are_fine():
     schema = Schema.from_protos(messages(*[(f"s{i}", i, i - 1, "struct") for i in range(64)]))
     assert len(list(schema.walk())) == 64

@@ -57,7 +57,7 @@ def rows(start: int, count: int, seed: int) -> pa.Table:
 
 
 def write_busy(path: Path, *, stable: bool) -> lance.LanceDataset:
-    """A table with a history: append, deletes, columns added (from SQL, from a function, empty) and dropped, updates."""
+    """A table with a history: append, deletes, columns added (SQL, a function, empty) and dropped, updates."""
     uri = str(path)
     common: dict[str, Any] = {"data_storage_version": "2.0", "max_rows_per_file": ROWS_PER_FILE}
     half = NUM_ROWS // 2

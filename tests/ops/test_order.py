@@ -65,9 +65,7 @@ VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "fixed_list": (pa.list_(pa.float32(), 2), st.lists(floats, min_size=2, max_size=2)),
     "struct": (
         pa.struct([("x", pa.int8()), ("y", pa.list_(pa.string()))]),
-        st.fixed_dictionaries(
-            {"x": st.none() | st.integers(0, 1), "y": st.lists(st.sampled_from("ab"), max_size=2)}
-        ),
+        st.fixed_dictionaries({"x": st.none() | st.integers(0, 1), "y": st.lists(st.sampled_from("ab"), max_size=2)}),
     ),
 }
 orderings = st.builds(ColumnOrdering, st.just("c"), st.booleans(), st.booleans())

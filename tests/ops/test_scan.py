@@ -119,7 +119,13 @@ def test_chosen_fragments_in_their_order(busy: Any, options: dict[str, Any], ids
     offset=st.none() | st.integers(0, 20),
 )
 def test_order_by_equals_pylance(
-    busy: Any, key: str, ascending: bool, nulls_first: bool, predicate: str | None, limit: int | None, offset: int | None
+    busy: Any,
+    key: str,
+    ascending: bool,
+    nulls_first: bool,
+    predicate: str | None,
+    limit: int | None,
+    offset: int | None,
 ) -> None:
     if offset is not None and limit is None:
         limit = 1000
@@ -172,9 +178,13 @@ def test_without_columns_batches_still_count_rows(busy: Any) -> None:
 @pytest.mark.parametrize("predicate", [None, "k < 40", "_rowid is null"])
 @pytest.mark.parametrize("limit", [None, 7])
 def test_deleted_rows_on_request(busy: Any, predicate: str | None, limit: int | None) -> None:
-    options: dict[str, Any] = dict(
-        columns=["k"], include_deleted_rows=True, with_row_id=True, filter=predicate, limit=limit
-    )
+    options: dict[str, Any] = {
+        "columns": ["k"],
+        "include_deleted_rows": True,
+        "with_row_id": True,
+        "filter": predicate,
+        "limit": limit,
+    }
     expected = busy.theirs.scanner(**options).to_table()
     found = scan(busy, **options)
     assert_equal(found, expected)
@@ -226,30 +236,30 @@ def test_whole_columns_are_handed_out_uncopied(busy: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (dict(limit=-1), InvalidInputError),
-        (dict(offset=-1), InvalidInputError),
-        (dict(limit=2**63), OutOfRangeError),
-        (dict(limit="a"), TypeError),
-        (dict(limit=1.5), TypeError),
-        (dict(batch_size=0), InvalidInputError),
-        (dict(batch_size=-1), OutOfRangeError),
-        (dict(columns=["nope"]), ColumnNotFoundError),
-        (dict(columns=["K"]), ColumnNotFoundError),
-        (dict(columns=["st.nope"]), ColumnNotFoundError),
-        (dict(columns=["k", "k"]), InvalidInputError),
-        (dict(columns="k"), TypeError),
-        (dict(columns=["k", 5]), TypeError),
-        (dict(columns={"a": "nope + 1"}), ColumnNotFoundError),
-        (dict(columns={"a": "k +"}), InvalidSqlError),
-        (dict(filter="nope > 1"), ColumnNotFoundError),
-        (dict(filter="k >"), InvalidSqlError),
-        (dict(filter="k + 1"), InvalidSqlError),
-        (dict(filter=5), TypeError),
-        (dict(order_by=["nope"]), ColumnNotFoundError),
-        (dict(order_by=[5]), TypeError),
-        (dict(fragments=[999]), InvalidInputError),
-        (dict(include_deleted_rows=True), InvalidInputError),
-        (dict(blob_handling="x"), InvalidInputError),
+        ({"limit": -1}, InvalidInputError),
+        ({"offset": -1}, InvalidInputError),
+        ({"limit": 2**63}, OutOfRangeError),
+        ({"limit": "a"}, TypeError),
+        ({"limit": 1.5}, TypeError),
+        ({"batch_size": 0}, InvalidInputError),
+        ({"batch_size": -1}, OutOfRangeError),
+        ({"columns": ["nope"]}, ColumnNotFoundError),
+        ({"columns": ["K"]}, ColumnNotFoundError),
+        ({"columns": ["st.nope"]}, ColumnNotFoundError),
+        ({"columns": ["k", "k"]}, InvalidInputError),
+        ({"columns": "k"}, TypeError),
+        ({"columns": ["k", 5]}, TypeError),
+        ({"columns": {"a": "nope + 1"}}, ColumnNotFoundError),
+        ({"columns": {"a": "k +"}}, InvalidSqlError),
+        ({"filter": "nope > 1"}, ColumnNotFoundError),
+        ({"filter": "k >"}, InvalidSqlError),
+        ({"filter": "k + 1"}, InvalidSqlError),
+        ({"filter": 5}, TypeError),
+        ({"order_by": ["nope"]}, ColumnNotFoundError),
+        ({"order_by": [5]}, TypeError),
+        ({"fragments": [999]}, InvalidInputError),
+        ({"include_deleted_rows": True}, InvalidInputError),
+        ({"blob_handling": "x"}, InvalidInputError),
     ],
 )
 def test_wrong_options_are_refused(busy: Any, options: dict[str, Any], error: type[Exception]) -> None:

@@ -371,7 +371,8 @@ def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path) -> None:
         "writer = LocalStore().open_writer(sys.argv[1] + '/5.manifest')\n"
         "writer.write(b'x' * 3_000_000); os._exit(9)"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, cwd=Path(local.__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, cwd=Path(local.__file__).parents[2])
+    assert done.returncode == 9
     (name,) = os.listdir(tmp_path)
     assert name.startswith(".tmp_5.manifest_")
     assert not name.endswith("manifest")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file.column import Decoded, Pieces
 from lancetable.file.container import BufferRef, Page
 from lancetable.file.fetch import ReadPlan, Slots
@@ -32,6 +32,8 @@ __all__ = [
     "encoding_of",
     "from_message",
     "pack_any",
+    "pack_page",
+    "refused",
     "to_message",
     "unpack_any",
 ]
@@ -44,9 +46,7 @@ class ArrayEncoding(Protocol):
 
     arm: ClassVar[str]
 
-    def read(
-        self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int
-    ) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         """Decode the values at `slots` of the `length` values that this node holds, as `data_type`.
 
         `slots` is not empty and lies within `length`. Rows nearer than `gap` bytes may be fetched as one range; a gap
@@ -91,7 +91,7 @@ def buffer_ref(message: pb.Buffer) -> BufferRef:
 
 def buffer_message(ref: BufferRef) -> pb.Buffer:
     """The message that names a buffer."""
-    return pb.Buffer(buffer_index=ref.index, buffer_type=pb.Buffer.BufferType.Name(ref.kind))
+    return pb.Buffer(buffer_index=ref.number, buffer_type=pb.Buffer.BufferType.Name(ref.kind))
 
 
 def encoding_of(page: Page) -> ArrayEncoding:
@@ -132,6 +132,12 @@ def pack_any(url: str, message: Any) -> bytes:
 def pack_page(encoding: ArrayEncoding) -> bytes:
     """The bytes of Page.encoding.direct for an encoding tree."""
     return pack_any(_ARRAY_URL, to_message(encoding))
+
+
+def refused(error: LanceError) -> ReadPlan[Any]:
+    """A plan that raises."""
+    yield from ()
+    raise error
 
 
 class BufferList:

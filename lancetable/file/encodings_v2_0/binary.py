@@ -43,13 +43,6 @@ __all__ = [
     "unwrap",
 ]
 
-_OFFSET_TYPES: Final = {
-    pa.string(): np.dtype("<i4"),
-    pa.binary(): np.dtype("<i4"),
-    pa.large_string(): np.dtype("<i8"),
-    pa.large_binary(): np.dtype("<i8"),
-}
-_OFFSET_DTYPES: Final = {data_type.id: dtype for data_type, dtype in _OFFSET_TYPES.items()}
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 _MAX_INT32: Final = (1 << 31) - 1
 _FEW: Final = 64  # values that are joined faster than Arrow's machinery starts
@@ -66,7 +59,7 @@ class Binary:
     null_adjustment: int
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        dtype = _OFFSET_DTYPES.get(data_type.id)
+        dtype = varbin.offset_dtype(data_type)
         if dtype is None:
             raise page.corrupt(f"an encoding of strings or bytes for {data_type}")
         if self.null_adjustment == 0:
@@ -207,8 +200,8 @@ def fetch_spans(
     if int(ends.max()) > _MAX_INT64 or (before > ends).any() or (ends[:-1] > before[1:]).any():
         raise page.corrupt("a value ends before it starts")
     starts = before.view(np.int64)
-    ends = ends.view(np.int64)
-    return starts, ends if valid is None else np.where(valid, ends, starts), valid
+    stops = ends.view(np.int64)
+    return starts, stops if valid is None else np.where(valid, stops, starts), valid
 
 
 def select_spans(
@@ -249,10 +242,28 @@ def check_strings(decoded: Decoded, data_type: pa.DataType) -> None:
         data.to_pybytes().isascii() if data.size <= _SMALL_BYTES else varbin.is_ascii(np.frombuffer(data, np.uint8))
     ):
         return
+    if decoded.length > _FEW and _whole_is_utf8(decoded, data_type, data):
+        return
     try:
         decoded.to_array(data_type).validate(full=True)
     except pa.ArrowInvalid as error:
         raise CorruptFileError("a string is not UTF-8") from error
+
+
+def _whole_is_utf8(decoded: Decoded, data_type: pa.DataType, data: pa.Buffer) -> bool:
+    """Whether all bytes are UTF-8 and no value begins inside a character; faster than looking at each value.
+
+    Not proof of the opposite: bytes that belong to nulls are looked at as well.
+    """
+    ends = pa.py_buffer(np.array((0, data.size), np.int64))
+    try:
+        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, data], 0).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    dtype: Any = varbin.offset_dtype(data_type)
+    offsets: npt.NDArray[Any] = np.frombuffer(decoded.buffers[0], dtype, decoded.length)
+    first_bytes = np.frombuffer(data, np.int8).take(offsets, mode="clip")
+    return not (first_bytes < -64).any()  # 10xxxxxx goes on with a character
 
 
 # ------------------------------------------------------------------------------------------------------------ encode
@@ -295,7 +306,7 @@ def encode_ends(arrays: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint64], int
             # One pass over plain numbers; a mask would have to be looked at for each value.
             part += np.multiply(nulls_of(array), base + 1, dtype=np.int64)
         row += len(array)
-    return ends, base + 1, spans
+    return ends.view(np.uint64), base + 1, spans
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[Any]:

@@ -68,7 +68,7 @@ class BlobReader:
         return page_cuts(self._pages.starts, rows)
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        parts = split_rows(self._pages.starts, rows)
+        parts = split_rows(self._pages, rows)
         return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
 
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:

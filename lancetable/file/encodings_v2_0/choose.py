@@ -1,12 +1,12 @@
 """What the writer of 2.0 files picks for a page, and the fields it refuses.
 
-    null                                  all nulls
-    bool, numbers, temporal, decimal, fixed-size binary     Nullable(Flat)
-    fixed-size list                       Nullable(FixedSizeList(Nullable(...)))
-    string                                Dictionary for 100 rows or more of fewer than 100 different values, else Binary
-    large string, binary, large binary    Binary
-    dictionary                            Dictionary
-    packed struct                         PackedStruct
+    null                                     all nulls
+    bool, numbers, times, decimals, bytes[n] Nullable(Flat)
+    fixed-size list                          Nullable(FixedSizeList(Nullable(...)))
+    string                                   Dictionary if 100 rows or more have fewer than 100 values, else Binary
+    large string, binary, large binary       Binary
+    dictionary                               Dictionary
+    packed struct                            PackedStruct
 
 Nullable takes its form page by page. Field metadata `lance-encoding:compression` (zstd, lz4, fsst, none) and
 `lance-encoding:compression-level` concern Binary only.
@@ -28,6 +28,7 @@ from lancetable.file.encodings_v2_0.dictionary import encode_dictionary, encode_
 from lancetable.file.encodings_v2_0.fixed_size_list import encode_fixed_size_lists
 from lancetable.file.encodings_v2_0.flat import encode_values, value_width
 from lancetable.file.encodings_v2_0.nullable import Nullable, encode_nullable
+from lancetable.file.kernels.varbin import offset_dtype
 from lancetable.format.schema import Field
 
 __all__ = ["check_field", "encode_page"]
@@ -82,13 +83,7 @@ def _encode_array(arrays: Sequence[pa.Array], buffers: BufferList) -> ArrayEncod
 
 
 def _is_binary_like(data_type: pa.DataType) -> bool:
-    types = pa.types
-    return (
-        types.is_string(data_type)
-        or types.is_large_string(data_type)
-        or types.is_binary(data_type)
-        or types.is_large_binary(data_type)
-    )
+    return offset_dtype(data_type) is not None
 
 
 def _compression(field: Field) -> tuple[str, int | None]:
@@ -139,4 +134,6 @@ def _check_leaf(name: str, data_type: pa.DataType) -> None:
 
 
 def _refused(name: str, what: str) -> UnsupportedFeatureError:
-    return UnsupportedFeatureError(f"column {name!r}: files of version 2.0 cannot hold {what}", feature=what, column=name)
+    return UnsupportedFeatureError(
+        f"column {name!r}: files of version 2.0 cannot hold {what}", feature=what, column=name
+    )

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
+from lancetable.file.encodings_v2_0.base import refused
 from lancetable.file.fetch import ReadPlan, Slots
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
@@ -25,8 +26,7 @@ class Constant:
     value: bytes
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        raise page.unsupported("encoding 'constant' in a 2.0 file")
-        yield ()  # makes this a plan like the others
+        return refused(page.unsupported("encoding 'constant' in a 2.0 file"))
 
     @classmethod
     def from_proto(cls, message: pb.Constant) -> Self:

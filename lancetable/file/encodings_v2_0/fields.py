@@ -1,13 +1,14 @@
 """Fields of 2.0 files: which columns make up a field, and how their pages become arrays.
 
-    leaf          one column                     each page is an array
-    struct        a header column, the children  children cut at common boundaries; never null
-    list          a column of ends, the items    ends of a page tell the rows of the item column
-    packed, blob  one column
+leaf          one column                     each page is an array
+struct        a header column, the children  children cut at common boundaries; never null
+list          a column of ends, the items    ends of a page tell the rows of the item column
+packed, blob  one column
 """
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -32,6 +33,7 @@ from lancetable.proto import encodings_v2_0_pb2 as pb
 __all__ = ["LeafReader", "ListReader", "StructReader", "open_field", "split_rows"]
 
 COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
+_PART_ROWS: Final = 256 * 1024  # of a page that several threads share
 
 
 def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
@@ -57,9 +59,7 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     return LeafReader(pages, field.data_type)
 
 
-def _open_child(
-    file: FileMetadata, field: Field, columns: Mapping[int, int], num_rows: int | None
-) -> ColumnReader:
+def _open_child(file: FileMetadata, field: Field, columns: Mapping[int, int], num_rows: int | None) -> ColumnReader:
     if num_rows is not None and all(below.id not in columns for below in field.walk()):
         return NullReader(field.data_type, num_rows)
     return open_field(file, field, columns)
@@ -81,7 +81,9 @@ def _open_struct(
             num_rows = readers[child.id].num_rows
         if readers[child.id].num_rows != num_rows:
             raise file.corrupt(
-                f"struct {field.name!r} and its child {child.name!r} differ in length", num_rows, readers[child.id].num_rows
+                f"struct {field.name!r} and its child {child.name!r} differ in length",
+                num_rows,
+                readers[child.id].num_rows,
             )
     assert num_rows is not None
     children = [readers.get(child.id) or NullReader(child.data_type, num_rows) for child in field.children]
@@ -111,7 +113,7 @@ def _parse_column(data: bytes) -> str:
         kind = message.WhichOneof("column_encoding")
     if kind is None:
         raise CorruptFileError("a column encoding is missing")
-    return kind
+    return str(kind)
 
 
 # -------------------------------------------------------------------------------------------------------------- rows
@@ -133,13 +135,13 @@ def split_rows(pages: ColumnPages, rows: Rows) -> list[tuple[int, Rows]]:
     page_of = np.searchsorted(pages.starts, rows, "right") - 1
     bounds = [0, *(np.flatnonzero(page_of[1:] != page_of[:-1]) + 1).tolist(), len(rows)]
     within = rows - pages.starts[page_of]
-    return [(int(page_of[first]), within[first:end]) for first, end in zip(bounds, bounds[1:])]
+    return [(int(page_of[first]), within[first:end]) for first, end in itertools.pairwise(bounds)]
 
 
 def page_cuts(starts: npt.NDArray[np.int64], rows: range) -> list[range]:
     inside = starts[(starts > rows.start) & (starts < rows.stop)].tolist()
     bounds = [rows.start, *inside, rows.stop]
-    return [range(first, end) for first, end in zip(bounds, bounds[1:])]
+    return [range(first, end) for first, end in itertools.pairwise(bounds)]
 
 
 def one_array(arrays: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
@@ -167,16 +169,23 @@ class LeafReader:
         self.heavy = value_width(item_type) == 0
 
     def cuts(self, rows: range) -> list[range]:
-        return page_cuts(self._pages.starts, rows)
+        cuts = page_cuts(self._pages.starts, rows)
+        if not pa.types.is_string(self._type) or all(len(cut) < 2 * _PART_ROWS for cut in cuts):
+            return cuts
+        # Rows that share a dictionary cost the most to expand, and nothing to take apart.
+        parts = []
+        for cut in cuts:
+            page = self._pages.page(bisect_right(self._pages.start_list, cut.start) - 1)
+            step = _PART_ROWS if encoding_of(page).arm == "dictionary" else len(cut)
+            parts += [cut[first : first + step] for first in range(0, len(cut), step)]
+        return parts
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         parts = split_rows(self._pages, rows)
         if len(parts) == 1:
             number, within = parts[0]
             return [(yield from self._read_page(self._pages.page(number), within, gap))]
-        return (
-            yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts])
-        )
+        return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
 
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
         encoding = encoding_of(page)
@@ -207,8 +216,8 @@ class NullReader:
         return [rows]
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        yield from ()
         return [pa.nulls(len(rows), self._type)]
-        yield ()  # makes this a plan like the others
 
 
 class StructReader:
@@ -233,8 +242,7 @@ class StructReader:
         ends = sorted({end for arrays in parts for end in np.cumsum([len(array) for array in arrays]).tolist()})
         columns = [_cut(arrays, ends) for arrays in parts]
         return [
-            self._assemble(list(children), end - start)
-            for start, end, *children in zip([0, *ends], ends, *columns)
+            self._assemble(list(children), end - start) for start, end, *children in zip([0, *ends], ends, *columns)
         ]
 
     def _assemble(self, children: list[pa.Array], count: int) -> pa.Array:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.column import Decoded
 from lancetable.file.container import BufferRef, Page
-from lancetable.file.encodings_v2_0.base import BufferList, buffer_ref
+from lancetable.file.encodings_v2_0.base import BufferList, buffer_message, buffer_ref
 from lancetable.file.fetch import (
     MAPPED,
     Blocks,
@@ -31,7 +31,6 @@ from lancetable.file.fetch import (
 )
 from lancetable.file.kernels import general
 from lancetable.proto import encodings_v2_0_pb2 as pb
-from lancetable.store.base import ByteRange
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,11 +38,13 @@ if TYPE_CHECKING:
 __all__ = ["Flat", "bitmap_piece", "encode_bits", "encode_values", "value_width"]
 
 _FIXED_TYPES: Final = frozenset(
-    getattr(pa.lib, f"Type_{name}")
-    for name in (
-        "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 HALF_FLOAT FLOAT DOUBLE DATE32 DATE64 TIME32 TIME64 "
-        "TIMESTAMP DURATION DECIMAL128 DECIMAL256 FIXED_SIZE_BINARY"
-    ).split()
+    {
+        *(pa.bool_().id, pa.float16().id, pa.float32().id, pa.float64().id, pa.date32().id, pa.date64().id),
+        *(pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id),
+        *(pa.uint8().id, pa.uint16().id, pa.uint32().id, pa.uint64().id),
+        *(pa.time32("s").id, pa.time64("us").id, pa.timestamp("us").id, pa.duration("us").id),
+        *(pa.decimal128(1).id, pa.decimal256(1).id, pa.binary(1).id),
+    }
 )
 
 
@@ -69,7 +70,9 @@ class Flat:
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         if self.bits_per_value != value_width(data_type):
-            raise page.corrupt(f"values of the wrong width for {data_type}", value_width(data_type), self.bits_per_value)
+            raise page.corrupt(
+                f"values of the wrong width for {data_type}", value_width(data_type), self.bits_per_value
+            )
         data = yield from self.fetch(page, length, slots, gap)
         count = len(slots.rows) * slots.size if isinstance(slots, Blocks) else len(slots)
         return Decoded(count, (aligned_buffer(data, max(self.bits_per_value // 8, 1)),))
@@ -117,16 +120,12 @@ class Flat:
         return cls(message.bits_per_value, buffer_ref(message.buffer), compression, level)
 
     def to_proto(self) -> pb.Flat:
-        message = pb.Flat(bits_per_value=self.bits_per_value, buffer=_buffer_message(self.buffer))
+        message = pb.Flat(bits_per_value=self.bits_per_value, buffer=buffer_message(self.buffer))
         if self.compression:
             message.compression.scheme = self.compression
             if self.level is not None:
                 message.compression.level = self.level
         return message
-
-
-def _buffer_message(ref: BufferRef) -> pb.Buffer:
-    return pb.Buffer(buffer_index=ref.index, buffer_type=pb.Buffer.BufferType.Name(ref.kind))
 
 
 def _answer(plan: ReadPlan[Any], content: memoryview) -> Any:
@@ -177,9 +176,7 @@ def encode_bits(bitmaps: Sequence[Any], counts: Sequence[int], buffers: BufferLi
             whole[-1] &= (1 << counts[0] % 8) - 1
     else:
         bits = [
-            np.ones(count, np.uint8)
-            if bitmap is None
-            else np.unpackbits(bitmap, bitorder="little", count=count)
+            np.ones(count, np.uint8) if bitmap is None else np.unpackbits(bitmap, bitorder="little", count=count)
             for bitmap, count in zip(bitmaps, counts)
         ]
         whole = np.packbits(np.concatenate(bits), bitorder="little")

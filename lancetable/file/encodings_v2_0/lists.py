@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, refused, to_message
 from lancetable.file.encodings_v2_0.binary import fetch_ends, fetch_spans
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
@@ -47,7 +47,9 @@ class List:
     ) -> ReadPlan[tuple[npt.NDArray[Any], pa.Buffer | None, int]]:
         """Offsets from 0 on, validity, and the item of the page at which the first list begins."""
         self._check(page)
-        stored = yield from fetch_ends(self.offsets, page, page.length, range(max(rows.start - 1, 0), rows.stop), MAPPED)
+        stored = yield from fetch_ends(
+            self.offsets, page, page.length, range(max(rows.start - 1, 0), rows.stop), MAPPED
+        )
         base = 0
         if rows.start:
             base = int(stored[0])
@@ -67,8 +69,7 @@ class List:
         return starts, ends, valid
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        raise page.corrupt(f"the offsets of lists where values of {data_type} should be")
-        yield ()  # makes this a plan like the others
+        return refused(page.corrupt(f"the offsets of lists where values of {data_type} should be"))
 
     def _check(self, page: Page) -> None:
         if self.null_adjustment <= self.num_items:

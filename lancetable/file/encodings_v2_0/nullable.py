@@ -82,13 +82,13 @@ def _all_null(page: Page, data_type: pa.DataType, count: int) -> Decoded:
 def _null_bytes(data_type: pa.DataType) -> int:
     """Bytes that Arrow spends on a null of this type, about."""
     if pa.types.is_fixed_size_list(data_type):
-        return data_type.list_size * _null_bytes(data_type.value_type)
+        return int(data_type.list_size) * _null_bytes(data_type.value_type)
     if pa.types.is_dictionary(data_type):
         return _null_bytes(data_type.index_type)
     if pa.types.is_struct(data_type):
         return sum(_null_bytes(field.type) for field in data_type)
     try:
-        return (data_type.bit_width + 7) // 8
+        return int(data_type.bit_width + 7) // 8
     except ValueError:
         return 8  # an offset
 

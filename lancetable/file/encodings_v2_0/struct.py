@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
+from lancetable.file.encodings_v2_0.base import refused
 from lancetable.file.fetch import ReadPlan, Slots
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
@@ -27,8 +28,7 @@ class SimpleStruct:
     arm: ClassVar[str] = "struct"
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        raise page.corrupt(f"the header of a struct where values of {data_type} should be")
-        yield ()  # makes this a plan like the others
+        return refused(page.corrupt(f"the header of a struct where values of {data_type} should be"))
 
     @classmethod
     def from_proto(cls, message: pb.SimpleStruct) -> Self:

@@ -212,7 +212,7 @@ class StructWriter:
 class ListWriter:
     """Lists: ends in one column, items below."""
 
-    __slots__ = ("_column", "_ends", "_field", "_items", "_num_items", "_nulls", "_options", "_path", "_queued_bytes")
+    __slots__ = ("_column", "_ends", "_field", "_items", "_nulls", "_num_items", "_options", "_path", "_queued_bytes")
 
     def __init__(self, column: int, field: Field, path: str, options: WriteOptions, items: _Writer) -> None:
         self._column = column
@@ -279,7 +279,8 @@ class ListWriter:
     def _join(self) -> None:
         if any(nulls is not None for nulls in self._nulls):
             zeros = [
-                np.zeros(len(ends), np.uint8) if nulls is None else nulls for ends, nulls in zip(self._ends, self._nulls)
+                np.zeros(len(ends), np.uint8) if nulls is None else nulls
+                for ends, nulls in zip(self._ends, self._nulls)
             ]
             self._nulls = [np.concatenate(zeros)]
         else:

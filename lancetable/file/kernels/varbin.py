@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _HIGH_BITS: Final = 0x8080808080808080
+_BLOCK_ROWS: Final = 16 * 1024
 
 Offsets = npt.NDArray[Any]  # int32 or int64
 
@@ -64,24 +65,49 @@ def offsets_from_ends(
     offsets[0] = 0
     if len(ends) == 0:
         return offsets, None
-    valid: npt.NDArray[np.bool_] | None = None
     if int(ends.max()) >= null_adjustment:
-        adjustment = np.uint64(null_adjustment)
-        valid = ends < adjustment
-        ends = np.where(valid, ends, ends - adjustment)
+        return _offsets_with_nulls(ends, null_adjustment, limit, offsets, base)
     # Before anything is narrowed: a wrapped end must not look like an honest one.
     if (ends[1:] < ends[:-1]).any():
         raise CorruptFileError("a value ends before it starts")
-    first, last = int(ends[0]), int(ends[-1])
-    if first < base or last > limit:
-        raise CorruptFileError("a value lies outside of its page", expected=f"{base} to {limit}", found=(first, last))
-    if last - base > np.iinfo(dtype).max:
-        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=last - base)
+    _check_span(int(ends[0]), int(ends[-1]), limit, dtype, base)
     if base:
         np.subtract(ends, np.uint64(base), out=offsets[1:], casting="unsafe")
     else:
         offsets[1:] = ends
+    return offsets, None
+
+
+def _offsets_with_nulls(
+    ends: npt.NDArray[np.uint64], null_adjustment: int, limit: int, offsets: Offsets, base: int
+) -> tuple[Offsets, npt.NDArray[np.bool_]]:
+    valid = np.empty(len(ends), np.bool_)
+    adjustment = np.uint64(null_adjustment)
+    plain = np.empty(min(len(ends), _BLOCK_ROWS), np.uint64)
+    first, last = base, base
+    # Block by block, so that what lies between two steps stays in the cache.
+    for start in range(0, len(ends), _BLOCK_ROWS):
+        stored = ends[start : start + _BLOCK_ROWS]
+        count = len(stored)
+        np.less(stored, adjustment, out=valid[start : start + count])
+        # What is not adjusted wraps around to something larger, which is not taken.
+        block = np.subtract(stored, adjustment, out=plain[:count])
+        np.minimum(stored, block, out=block)
+        if (block[1:] < block[:-1]).any() or int(block[0]) < last:
+            raise CorruptFileError("a value ends before it starts")
+        last = int(block[-1])
+        _check_span(first, last, limit, offsets.dtype, base)
+        if base:
+            block -= np.uint64(base)
+        offsets[start + 1 : start + 1 + count] = block
     return offsets, valid
+
+
+def _check_span(first: int, last: int, limit: int, dtype: np.dtype[Any], base: int) -> None:
+    if first < base or last > limit:
+        raise CorruptFileError("a value lies outside of its page", expected=f"{base} to {limit}", found=(first, last))
+    if last - base > np.iinfo(dtype).max:
+        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=last - base)
 
 
 def _offsets_of_one(

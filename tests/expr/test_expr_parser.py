@@ -1,0 +1,278 @@
+"""What SQL text is read as, and how it is refused."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+
+import pyarrow as pa
+import pytest
+
+from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidSqlError
+from lancetable.expr import VIRTUAL_COLUMNS, columns_of, data_type, evaluate, parse_expression, parse_predicate
+from lancetable.expr.function_kernels import KERNELS
+from lancetable.expr.functions import FUNCTIONS
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("i8", pa.int8()),
+        ("f", pa.float64()),
+        ("f32", pa.float32()),
+        ("s", pa.string()),
+        ("b", pa.bool_()),
+        ("d", pa.date32()),
+        ("ts", pa.timestamp("us")),
+        ("dec", pa.decimal128(10, 2)),
+        ("bin", pa.binary()),
+        ("st", pa.struct([("x", pa.int64()), ("Y", pa.struct([("z", pa.string())]))])),
+        ("l", pa.list_(pa.int64())),
+        ("a b", pa.int64()),
+        ("Foo", pa.int64()),
+        ("foo", pa.int64()),
+        ("a.b", pa.int64()),
+        ("date", pa.date32()),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("id=1", "id = 1"),
+        ("1 = id", "id = 1"),
+        ("3 <= id", "id >= 3"),
+        ("ID <> 1", "id != 1"),
+        ("FOO = 1", "Foo = 1"),
+        ("foo = 1", "foo = 1"),
+        ("`a b` = 1 AND `a.b` = 2", "`a b` = 1 AND `a.b` = 2"),
+        ("st.Y['z'] = \"it's\"", "st.Y.z = 'it''s'"),
+        ("date = date '2020-01-01'", "date = date '2020-01-01'"),
+        ("d >= '2020-01-01'", "d >= date '2020-01-01'"),
+        ("d < timestamp '2020-01-01 00:00:01'", "d <= date '2020-01-01'"),
+        ("ts = timestamp '2020-01-01T00:00:00+02:00'", "ts = timestamp(6) '2019-12-31 22:00:00.000000'"),
+        ("i8 < 300", "(i8 IS NOT NULL OR NULL)"),
+        ("i8 IN (1, 300)", "i8 IN (1)"),
+        ("id > 1.5", "id > 1"),
+        ("id = 1.5", "(id IS NULL AND NULL)"),
+        ("id = 2.0", "id = 2"),
+        ("dec = 1.25", "dec = CAST('1.25' AS decimal(10, 2))"),
+        ("dec < 1.255", "dec <= CAST('1.25' AS decimal(10, 2))"),
+        ("f > cast('nan' as double)", "(f IS NULL AND NULL)"),
+        ("f <= cast('nan' as double)", "(f IS NOT NULL OR NULL)"),
+        ("id = 1 OR id = 2 OR id = 3 OR b", "id IN (1, 2, 3) OR b"),
+        ("id NOT IN (1) AND NOT b", "NOT (id IN (1)) AND NOT (b)"),
+        ("NOT NOT b", "b"),
+        ("id + 1 > 2 * 3", "(id + 1) > 6"),
+        ("b = true IS NULL", "(b = true) IS NULL"),
+        ("id = -9223372036854775808", "id = -9223372036854775808"),
+        ("id IS NOT DISTINCT FROM 1", "NOT (id IS DISTINCT FROM 1)"),
+        ("s || 'x' = 'ax'", "(s || 'x') = 'ax'"),
+        ("bin = 0x6162", "bin = x'6162'"),
+        ("true AND id = 1 OR false", "id = 1"),
+        ("id BETWEEN 1 AND 2", "id >= 1 AND id <= 2"),
+        ("CASE WHEN b THEN 1 END = 1", "CASE WHEN b THEN 1 ELSE NULL END = 1"),
+    ],
+)
+def test_printed_form(text: str, printed: str) -> None:
+    assert str(parse_predicate(text, SCHEMA)) == printed
+
+
+@pytest.mark.parametrize(
+    ("text", "type_"),
+    [
+        ("i8 + 1", pa.int8()),
+        ("i8 + 1 + 1", pa.int64()),
+        ("i8 + 1000", pa.int64()),
+        ("f32 * 2", pa.float32()),
+        ("dec * 2", pa.decimal128(21, 4)),
+        ("18446744073709551615", pa.uint64()),
+        ("18446744073709551616", pa.float64()),
+        ("[1, 2.5]", pa.list_(pa.float64())),
+        ("try_cast(s as smallint unsigned)", pa.uint16()),
+        ("CAST(id AS timestamp(3))", pa.timestamp("ms")),
+        ("_rowid", pa.uint64()),
+        ("st.Y", pa.struct([("z", pa.string())])),
+        ("l[1]", pa.int64()),
+        ("NULL", pa.null()),
+    ],
+)
+def test_types(text: str, type_: pa.DataType) -> None:
+    assert data_type(parse_expression(text, SCHEMA)) == type_
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "place"),
+    [
+        ("id = 1 extra", "'extra' is not expected here", 7),
+        ("id = 1; DROP TABLE t", "several statements", 6),
+        ("id = 1;", "several statements", 6),
+        ("id =", "cut off", 3),
+        ("id = 1 AND", "cut off", 7),
+        ("id IN (1", r"Expecting \)", 7),
+        ("s = 'abc", "does not end", 4),
+        ("s = 'a' 'b'", "concat is not part", 4),
+        ("id & 1 = 1", "bitwise and is not part", 0),
+        ("id IN ()", "IN takes a list", 0),
+        ("id IN l", "IN takes a list", 0),
+        ("b IS UNKNOWN", "IS takes NULL", 0),
+        ("!b", "write NOT", 0),
+        ("1 = 1 AND nosuch(id) = 1", "no function 'nosuch'; there are abs, ", 10),
+        ("id = ?", "placeholder is not part", 0),
+        ("cast(id as varchar) = 'a'", "cannot cast to varchar; types are boolean", 5),
+        ("cast(id as decimal(50, 2)) = 1", "38 digits", 5),
+        ("s = 1", "compare it with text", 0),
+        ("id = '1'", "compare it with a number", 0),
+        ("b = 1", "cannot compare bool with int64", 0),
+        ("d = 'yesterday'", "is no date", 0),
+        ("id LIKE '1'", "LIKE needs text", 0),
+        ("s LIKE 'a!%' ESCAPE '!'", "backslash", 0),
+        ("id AND b", "AND needs a boolean, id is int64", 0),
+        ("id || id = 'a'", r"no operator \|\|", 0),
+        ("st.nope = 1", "no field 'nope'; it has x, Y", 0),
+        ("st.X = 1", "no field 'X'", 0),
+        ("id.x = 1", "not a struct", 0),
+        ("1 / 0 = id", "divide by zero", 0),
+        ("cast('x' as int) = id", "cannot cast 'x'", 5),
+        ("length(s, s) = 1", "takes 1 operands, not 2", 0),
+        ("length(id) = 1", r"length\(\) takes string", 0),
+        ("date_part('aeon', ts) = 1", "does not know 'aeon'", 0),
+        ("arrow_cast(id, 'Int7') = 1", "does not know the type 'Int7'", 0),
+        ("l[1:2] = 1", "slice is not part", 2),
+        ("id = ANY(l)", "no function 'ANY'|any is not part", None),
+        ("count(*) > 1", "no function 'count'", 0),
+        ("(id, i8) = (1, 2)", "tuple is not part", 1),
+        ("id BETWEEN SYMMETRIC 3 AND 1", "SYMMETRIC|not expected|Expected", None),
+    ],
+)
+def test_refusals_show_the_place(text: str, reason: str, place: int | None) -> None:
+    with pytest.raises(InvalidSqlError, match=reason) as caught:
+        parse_predicate(text, SCHEMA)
+    message = str(caught.value).splitlines()
+    if place is not None:
+        assert message[-2].strip() == text
+        assert message[-1].index("^") == place + 2
+        assert caught.value.offset == place
+
+
+def test_the_caret_stands_under_the_line_that_is_wrong() -> None:
+    with pytest.raises(InvalidSqlError) as caught:
+        parse_predicate("id > 1 -- first\n  AND foo2(id) = 1\n  AND b", SCHEMA)
+    assert str(caught.value).splitlines()[-2:] == ["    AND foo2(id) = 1", "        ^"]
+
+
+def test_long_lines_are_cut_around_the_place() -> None:
+    text = " OR ".join(f"id = {k}" for k in range(200)) + " OR s = 7 OR " + " OR ".join(f"id = {k}" for k in range(200))
+    with pytest.raises(InvalidSqlError) as caught:
+        parse_predicate(text, SCHEMA)
+    line, caret = str(caught.value).splitlines()[-2:]
+    assert len(line) < 140 and line[caret.index("^") :].startswith("s = 7")
+
+
+@pytest.mark.parametrize("text", ["", "  ", "-- nothing"])
+def test_empty_text(text: str) -> None:
+    with pytest.raises(InvalidSqlError, match="empty"):
+        parse_predicate(text, SCHEMA)
+
+
+@pytest.mark.parametrize("text", ["id", "NULL", "'a'", "1"])
+def test_a_filter_is_a_boolean(text: str) -> None:
+    with pytest.raises(InvalidSqlError, match="a filter answers a boolean"):
+        parse_predicate(text, SCHEMA)
+
+
+@pytest.mark.parametrize("value", [5, None, b"id = 1", {"id": 1}, True])
+def test_text_is_wanted(value: object) -> None:
+    with pytest.raises(TypeError):
+        parse_predicate(value, SCHEMA)  # type: ignore[arg-type]  # the point of the test
+
+
+def test_unknown_columns_name_the_nearest() -> None:
+    with pytest.raises(ColumnNotFoundError, match="did you mean dec") as caught:
+        parse_predicate("id = 1 AND deck > 2", SCHEMA)
+    assert caught.value.column == "deck" and caught.value.offset == 11
+    assert str(caught.value).splitlines()[-1] == " " * 13 + "^"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.column == "deck" and str(again) == str(caught.value)
+    assert isinstance(caught.value, (ValueError, OSError, InvalidInputError))
+
+
+@pytest.mark.parametrize("text", ["t.id = 1", "`ID` = 1", "`st.x` = 1", "$1 = 1"])
+def test_names_that_mean_nothing(text: str) -> None:
+    with pytest.raises(ColumnNotFoundError):
+        parse_predicate(text, SCHEMA)
+
+
+def test_virtual_columns() -> None:
+    for name in VIRTUAL_COLUMNS:
+        assert columns_of(parse_predicate(f"{name} = 1", SCHEMA)) == [name]
+        assert columns_of(parse_predicate(f"{name.upper()} + 1 > 1", SCHEMA)) == [name]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 49 + "id = 1" + ")" * 49,
+        "NOT " * 49 + "id = 1",
+        "id" + " + 1" * 140 + " = 1",
+        "CASE WHEN b THEN " * 30 + "true" + " END" * 30,
+        " OR ".join(f"id > {k}" for k in range(5_000)),
+        " AND ".join(f"(s != '{k}')" for k in range(1_000)),
+        "id IN (" + ", ".join(map(str, range(10_000))) + ")",
+    ],
+)
+def test_deep_and_long_texts(text: str) -> None:
+    limit = sys.getrecursionlimit()
+    start = time.perf_counter()
+    predicate = parse_predicate(text, SCHEMA)
+    assert time.perf_counter() - start < 10
+    rows = SCHEMA.empty_table()
+    assert len(evaluate(predicate, rows)) == 0
+    assert str(predicate)
+    assert sys.getrecursionlimit() == limit
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 5_000 + "id = 1" + ")" * 5_000,
+        "NOT " * 5_000 + "b",
+        "id" + " + 1" * 5_000 + " = 1",
+        "id" + "::bigint" * 2_000 + " = 1",
+        "[" * 1_000,
+        "- " * 1_000 + "1 = id",
+        "CASE WHEN b THEN " * 1_000 + "true" + " END" * 1_000,
+        "abs(" * 1_000 + "id" + ")" * 1_000 + " = 1",
+    ],
+)
+def test_too_deep_is_an_error_not_a_crash(text: str) -> None:
+    with pytest.raises(InvalidSqlError, match="deep|below each other"):
+        parse_predicate(text, SCHEMA)
+
+
+def test_the_same_text_is_parsed_once() -> None:
+    first = parse_predicate("id = 17 AND s = 'x'", SCHEMA)
+    assert parse_predicate("id = 17 AND s = 'x'", SCHEMA) is first
+    assert parse_predicate("id = 17 AND s = 'x'", pa.schema(list(SCHEMA))) is first
+    other = pa.schema([("id", pa.int8()), ("s", pa.string())])
+    assert parse_predicate("id = 17 AND s = 'x'", other) is not first
+
+
+def test_now_is_the_time_of_planning() -> None:
+    first = parse_expression("now()", SCHEMA)
+    time.sleep(0.002)
+    assert parse_expression("now()", SCHEMA) != first
+    assert parse_predicate("current_timestamp > timestamp '2020-01-01 00:00:00'", SCHEMA) is not None
+
+
+def test_every_function_of_the_kernel_table_is_reachable() -> None:
+    made = {"nullif", "ifnull", "nvl", "trim", "get_field", "arrow_cast", "now"}
+    assert set(FUNCTIONS) - made == set(KERNELS) - {"||"}
+
+
+def test_expressions_pickle_and_compare() -> None:
+    text = "id = 1 AND s LIKE 'a%' OR st.x IN (1, 2) AND f > 1.5 AND d = '2020-01-01'"
+    predicate = parse_predicate(text, SCHEMA)
+    again = pickle.loads(pickle.dumps(predicate))
+    assert again == predicate and hash(again) == hash(predicate)

@@ -1,0 +1,108 @@
+"""Streaming batches into data files: rolling, names, and nothing left behind after an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance.file
+import pyarrow as pa
+import pytest
+
+from lancetable.errors import StoreError
+from lancetable.format.schema import Schema
+from lancetable.format.version import FileVersion
+from lancetable.store.local import LocalStore
+from lancetable.store.memory import MemoryStore
+from lancetable.table.data_files import WriteLimits, remove_quietly, write_data_files
+from lancetable.testing.stores import FaultyStore
+
+SCHEMA = Schema.from_arrow(pa.schema([("id", pa.int64())]))
+
+
+def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for size in sizes:
+        yield pa.record_batch({"id": pa.array(range(start, start + size), pa.int64())})
+        start += size
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows", "expected"),
+    [
+        ((), 10, []),
+        ((0, 0), 10, []),
+        ((10,), 10, [10]),
+        ((11,), 10, [10, 1]),
+        ((4, 0, 4, 4), 10, [10, 2]),
+        ((35,), 10, [10, 10, 10, 5]),
+        ((1, 1, 1), 1, [1, 1, 1]),
+    ],
+)
+def test_rolling_by_rows(tmp_path: Path, sizes: tuple[int, ...], rows: int, expected: list[int]) -> None:
+    limits = WriteLimits(max_rows_per_file=rows)
+    fragments = write_data_files(LocalStore(), str(tmp_path), SCHEMA, batches(*sizes), limits, FileVersion.V2_0)
+    assert [fragment.physical_rows for fragment in fragments] == expected
+    found: list[int] = []
+    for fragment in fragments:
+        (file,) = fragment.files
+        assert (fragment.id, file.fields, file.column_indices, file.file_version) == (0, (0,), (0,), FileVersion.V2_0)
+        path = tmp_path / "data" / file.path
+        assert path.stat().st_size == file.size_bytes
+        found += lance.file.LanceFileReader(str(path)).read_all().to_table()["id"].to_pylist()
+    assert found == list(range(sum(sizes)))
+    assert len({fragment.files[0].path for fragment in fragments}) == len(fragments)
+
+
+def test_rolling_by_bytes() -> None:
+    limits = WriteLimits(max_bytes_per_file=8 * 1000)
+    fragments = write_data_files(MemoryStore(), "m", SCHEMA, batches(*[500] * 10), limits, FileVersion.V2_0)
+    sizes = [fragment.physical_rows for fragment in fragments]
+    assert sum(size or 0 for size in sizes) == 5000
+    assert len(sizes) == 5
+
+
+@pytest.mark.parametrize("fail_at", [0, 1, 3])
+def test_an_error_of_the_source_leaves_nothing(tmp_path: Path, fail_at: int) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches(7, 7, 7, 7)):
+            if number == fail_at:
+                raise ZeroDivisionError("theirs")
+            yield batch
+
+    with pytest.raises(ZeroDivisionError, match="theirs"):
+        write_data_files(
+            LocalStore(), str(tmp_path), SCHEMA, broken(), WriteLimits(max_rows_per_file=5), FileVersion.V2_0
+        )
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_interrupt_leaves_nothing_either(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[pa.RecordBatch]:
+        yield from batches(7)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_data_files(
+            LocalStore(), str(tmp_path), SCHEMA, interrupted(), WriteLimits(max_rows_per_file=5), FileVersion.V2_0
+        )
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("method", ["open_writer", "writer.write", "writer.close"])
+def test_a_failing_store_leaves_nothing(tmp_path: Path, method: str) -> None:
+    store = FaultyStore(LocalStore())
+    store.fail(method, 2 if method != "writer.write" else 5)
+    with pytest.raises(StoreError):
+        write_data_files(
+            store, str(tmp_path), SCHEMA, batches(7, 7), WriteLimits(max_rows_per_file=5), FileVersion.V2_0
+        )
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_removing_files_that_cannot_be_removed_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = FaultyStore(MemoryStore())
+    fragments = write_data_files(store, "r", SCHEMA, batches(3), WriteLimits(), FileVersion.V2_0)
+    store.fail("delete")
+    remove_quietly(store, "r", fragments)
+    assert "1 data files" in caplog.text

@@ -1,0 +1,309 @@
+"""The door to a fragment's rows: files joined, deletions applied, virtual columns, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancetable.errors import CorruptFileError, LanceError, OutOfRangeError, UnsupportedFeatureError
+from lancetable.format.manifest import Manifest
+from lancetable.proto import file_pb2, table_pb2
+from lancetable.table.fragments import (
+    bytes_per_row,
+    live_offsets,
+    narrow,
+    physical_offsets,
+    physical_rows,
+    read_rows,
+    rows_of,
+    select,
+)
+from lancetable.table.row_id_lookup import row_id_index
+from lancetable.table.version import TableVersion, open_version
+
+NUM_ROWS = 50
+Change = Callable[[table_pb2.Manifest], None]
+
+
+@pytest.fixture(scope="module", params=["plain", "stable"])
+def deleted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TableVersion:
+    """One fragment of 50 rows, `k` = 0..49, of which those with k % 5 = 2 or k < 4 are deleted."""
+    path = str(tmp_path_factory.mktemp("fragments") / "t")
+    table = pa.table({"k": np.arange(NUM_ROWS), "s": [f"s{i}" for i in range(NUM_ROWS)]})
+    stable = request.param == "stable"
+    lance.write_dataset(table, path, data_storage_version="2.0", enable_stable_row_ids=stable)
+    lance.dataset(path).delete("k % 5 = 2 or k < 4")
+    return open_version(path)
+
+
+LIVE = [k for k in range(NUM_ROWS) if k % 5 != 2 and k >= 4]
+
+
+@given(data=st.data(), keep_deleted=st.booleans(), as_range=st.booleans())
+def test_any_rows_are_read_with_their_virtual_columns(
+    deleted: TableVersion, data: st.DataObject, keep_deleted: bool, as_range: bool
+) -> None:
+    fragment = deleted.manifest.fragments[0]
+    wanted: Any
+    if as_range:
+        start = data.draw(st.integers(0, NUM_ROWS))
+        wanted = range(start, data.draw(st.integers(start, NUM_ROWS)))
+    else:
+        wanted = np.array(sorted(data.draw(st.sets(st.integers(0, NUM_ROWS - 1)))), np.int64)
+    expected = [k for k in wanted if keep_deleted or k in LIVE]
+    table = read_rows(
+        deleted, fragment, deleted.schema.fields, wanted, keep_deleted=keep_deleted, row_id=True, row_addr=True,
+        created_at=True, last_updated_at=True,
+    )  # fmt: skip
+    alive = [k if k in LIVE else None for k in expected]
+    assert table.to_pydict() == {
+        "k": expected,
+        "s": [f"s{k}" for k in expected],
+        "_rowid": alive,
+        "_rowaddr": alive,
+        "_row_created_at_version": [1] * len(expected),
+        "_row_last_updated_at_version": [1] * len(expected),
+    }
+
+
+@given(data=st.data())
+def test_narrowing_keeps_the_rows_of_the_mask(deleted: TableVersion, data: st.DataObject) -> None:
+    fragment = deleted.manifest.fragments[0]
+    start = data.draw(st.integers(0, 45))
+    rows: Any = range(start, data.draw(st.integers(start + 5, NUM_ROWS)))
+    if data.draw(st.booleans()):
+        rows = np.arange(rows.start, rows.stop, 2)
+    selection = select(deleted, fragment, rows, keep_deleted=data.draw(st.booleans()))
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=selection.num_rows, max_size=selection.num_rows)), bool)
+    if not mask.any():
+        return
+    narrowed = narrow(selection, mask, int(mask.sum()))
+    assert narrowed.offsets().tolist() == selection.offsets()[mask].tolist()
+    assert narrowed.num_rows == int(mask.sum())
+    if selection.dead is not None:
+        assert narrowed.dead is not None
+        assert narrowed.dead.tolist() == selection.dead[mask].tolist()
+
+
+def test_ordinals_and_offsets_of_live_rows(deleted: TableVersion) -> None:
+    fragment = deleted.manifest.fragments[0]
+    found = live_offsets(deleted, fragment)
+    assert found is not None
+    assert found.tolist() == LIVE
+    assert physical_offsets(deleted, fragment, np.arange(len(LIVE))).tolist() == LIVE
+    assert rows_of(deleted).num_rows == len(LIVE)
+
+
+def test_without_columns_the_rows_still_count(deleted: TableVersion) -> None:
+    assert read_rows(deleted, deleted.manifest.fragments[0], []).num_rows == len(LIVE)
+
+
+def test_rows_past_the_end_are_refused(deleted: TableVersion) -> None:
+    fragment = deleted.manifest.fragments[0]
+    for rows in (range(51), range(51, 52), np.array([-1]), np.array([3, 50]), range(0, 10, 2)):
+        with pytest.raises(OutOfRangeError):
+            read_rows(deleted, fragment, deleted.schema.fields, rows)
+
+
+def test_the_row_id_index_knows_live_rows_only(deleted: TableVersion) -> None:
+    if not deleted.manifest.has_stable_row_ids:
+        pytest.skip("ids are addresses")
+    addresses, found = row_id_index(deleted).find(np.arange(NUM_ROWS + 5))
+    assert np.flatnonzero(found).tolist() == LIVE
+    assert addresses[found].tolist() == LIVE
+
+
+# --- files joined ----------------------------------------------------------------------------------------------------
+
+
+def changed(version: TableVersion, change: Change) -> TableVersion:
+    """The version as if its manifest had been written differently."""
+    message = version.manifest.to_proto()
+    change(message)
+    return replace(version, file=replace(version.file, manifest=Manifest(message, "changed")))
+
+
+def field(name: str, number: int, parent: int, kind: str) -> file_pb2.Field:
+    return file_pb2.Field(name=name, id=number, parent_id=parent, logical_type=kind, nullable=True)
+
+
+@pytest.fixture
+def two_files(tmp_path: Path) -> TableVersion:
+    """A struct whose `x` and a list of structs whose `p` lie in one file, their `y` and `q` in another.
+
+    ids: k 0, st 1, x 2, l 3, item 4, p 5, y 6, q 7, gone 8 (in no file)
+    """
+    items = [[], [1, 2], None, [3]]
+    one = pa.table(
+        {
+            "k": [0, 1, 2, 3],
+            "st": pa.array([{"x": i} for i in range(4)]),
+            "l": pa.array([None if each is None else [{"p": p} for p in each] for each in items]),
+        }
+    )
+    two = pa.table(
+        {
+            "st": pa.array([{"y": f"y{i}"} for i in range(4)]),
+            "l": pa.array([None if each is None else [{"q": float(p)} for p in each] for each in items]),
+        }
+    )
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for path, table in zip(paths, (one, two)):
+        lance.write_dataset(table, str(path), data_storage_version="2.0")
+    first, second = (open_version(str(path)) for path in paths)
+    (other,) = second.manifest.fragments[0].files
+    shutil.copy(paths[1] / "data" / other.path, paths[0] / "data" / other.path)
+
+    def join(message: table_pb2.Manifest) -> None:
+        message.fields.extend([field("y", 6, 1, "string"), field("q", 7, 4, "double"), field("gone", 8, 1, "int64")])
+        file = message.fragments[0].files.add()
+        file.CopyFrom(second.manifest.message.fragments[0].files[0])
+        # st y l item q of the second file under the ids of the table
+        file.fields[:] = [1, 6, 3, 4, 7]
+
+    return changed(first, join)
+
+
+def test_structs_spread_over_files_are_joined(two_files: TableVersion) -> None:
+    table = read_rows(two_files, two_files.manifest.fragments[0], two_files.schema.fields)
+    assert table.column("k").to_pylist() == [0, 1, 2, 3]
+    assert table.column("st").to_pylist() == [{"x": i, "y": f"y{i}", "gone": None} for i in range(4)]
+    assert table.column("l").to_pylist() == [
+        [], [{"p": 1, "q": 1.0}, {"p": 2, "q": 2.0}], None, [{"p": 3, "q": 3.0}],
+    ]  # fmt: skip
+
+
+def test_parts_of_them_are_read_from_the_file_that_has_them(two_files: TableVersion) -> None:
+    fields = two_files.schema.project(["st.y", "k"]).fields
+    table = read_rows(two_files, two_files.manifest.fragments[0], fields, np.array([1, 3]))
+    assert table.to_pydict() == {"st": [{"y": "y1"}, {"y": "y3"}], "k": [1, 3]}
+    fields = two_files.schema.project(["st.gone"]).fields
+    table = read_rows(two_files, two_files.manifest.fragments[0], fields)
+    assert table.column("st").to_pylist() == [None] * 4
+
+
+def test_lists_of_other_lengths_are_not_joined(two_files: TableVersion, tmp_path: Path) -> None:
+    other = pa.table({"st": pa.array([{"y": "y"}] * 4), "l": pa.array([[{"q": 1.0}]] * 4)})
+    lance.write_dataset(other, str(tmp_path / "three"), data_storage_version="2.0")
+    (file,) = open_version(str(tmp_path / "three")).manifest.fragments[0].files
+    name = two_files.manifest.fragments[0].files[1].path
+    shutil.copy(tmp_path / "three" / "data" / file.path, tmp_path / "one" / "data" / name)
+
+    def resized(message: table_pb2.Manifest) -> None:
+        message.fragments[0].files[1].file_size_bytes = 0
+
+    version = changed(two_files, resized)
+    with pytest.raises(CorruptFileError, match="lengths"):
+        read_rows(version, version.manifest.fragments[0], version.schema.fields)
+
+
+# --- manifests that say something else -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def simple(tmp_path: Path) -> TableVersion:
+    table = pa.table({"k": np.arange(10), "s": [f"s{i}" for i in range(10)]})
+    lance.write_dataset(table, str(tmp_path / "t"), data_storage_version="2.0")
+    return open_version(str(tmp_path / "t"))
+
+
+def read_all(version: TableVersion) -> pa.Table:
+    return read_rows(version, version.manifest.fragments[0], version.schema.fields)
+
+
+def test_tombstones_and_unknown_ids_are_passed_over(simple: TableVersion) -> None:
+    def change(message: table_pb2.Manifest) -> None:
+        message.fragments[0].files[0].fields[:] = [-2, 1]
+        message.fields.append(field("later", 9, -1, "list"))
+        message.fields.append(field("item", 10, 9, "int8"))
+
+    table = read_all(changed(simple, change))
+    assert table.column("k").to_pylist() == [None] * 10
+    assert table.column("s").to_pylist() == [f"s{i}" for i in range(10)]
+    assert table.column("later").type == pa.list_(pa.int8())
+    assert table.column("later").null_count == 10
+
+
+def test_a_fragment_without_a_count_asks_its_file(simple: TableVersion) -> None:
+    def change(message: table_pb2.Manifest) -> None:
+        message.fragments[0].physical_rows = 0
+        message.fragments[0].files[0].file_size_bytes = 0
+
+    version = changed(simple, change)
+    assert physical_rows(version, version.manifest.fragments[0]) == 10
+    assert rows_of(version).num_rows == 10
+    assert read_all(version).num_rows == 10
+
+
+def test_a_wrong_count_is_noticed(simple: TableVersion) -> None:
+    def change(message: table_pb2.Manifest) -> None:
+        message.fragments[0].physical_rows = 11
+
+    with pytest.raises(CorruptFileError, match="11") as caught:
+        read_all(changed(simple, change))
+    assert (caught.value.expected, caught.value.found) == (11, 10)
+
+
+def test_a_column_that_is_not_there_is_noticed(simple: TableVersion) -> None:
+    def change(message: table_pb2.Manifest) -> None:
+        message.fragments[0].files[0].column_indices[:] = [0, 7]
+
+    with pytest.raises(CorruptFileError):
+        read_all(changed(simple, change))
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret.lance", "/etc/passwd", "a/../../b", "C:/x", "a\\b", "", "file:///etc/passwd"]
+)
+def test_hostile_paths_never_reach_the_store(simple: TableVersion, path: str) -> None:
+    def change(message: table_pb2.Manifest) -> None:
+        message.fragments[0].files[0].path = path
+
+    class Closed:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"the store was asked to {name}")
+
+    version = replace(changed(simple, change), store=Closed())  # type: ignore[arg-type]  # any use of it fails
+    with pytest.raises(CorruptFileError):
+        read_all(version)
+
+
+def test_a_missing_file_is_an_error_of_ours(simple: TableVersion) -> None:
+    def change(message: table_pb2.Manifest) -> None:
+        message.fragments[0].files[0].path = "nothing.lance"
+
+    with pytest.raises(LanceError):
+        read_all(changed(simple, change))
+
+
+def test_overlays_and_spilled_row_ids_are_refused(simple: TableVersion, deleted: TableVersion) -> None:
+    def overlay(message: table_pb2.Manifest) -> None:
+        message.fragments[0].overlays.add()
+
+    with pytest.raises(UnsupportedFeatureError, match="overlay"):
+        read_all(changed(simple, overlay))
+
+    def spilled(message: table_pb2.Manifest) -> None:
+        message.fragments[0].column_row_ids.SetInParent()
+        message.reader_feature_flags |= 2
+
+    version = changed(simple, spilled)
+    with pytest.raises(UnsupportedFeatureError, match="row ids"):
+        read_rows(version, version.manifest.fragments[0], [], row_id=True)
+
+
+def test_row_sizes_are_those_of_the_columns(simple: TableVersion) -> None:
+    fragment = simple.manifest.fragments[0]
+    (k, s) = simple.schema.fields
+    assert bytes_per_row(simple, fragment, [k]) == 8
+    assert bytes_per_row(simple, fragment, [k, s]) > 8

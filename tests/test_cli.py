@@ -1,0 +1,129 @@
+"""The command line: what it prints for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lancetable as lance
+
+click_testing = pytest.importorskip("click.testing")
+pytest.importorskip("rich")
+
+from lancetable.cli.commands import cli  # noqa: E402  # after the check that click is there
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> lance.LanceDataset:
+    point = pa.array([{"x": 1.5, "tags": ["a"]}, {"x": float("nan"), "tags": []}, {"x": None, "tags": None}])
+    table = pa.table(
+        {"id": pa.array([1, 2, 3]), "name[b]": ["[red]", "β", None], "b": [b"\x00", b"", None], "p": point}
+    )
+    made = lance.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=2, commit_message="first")
+    made.delete("id = 2")
+    made.tags.create("clean")
+    return made
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = click_testing.CliRunner().invoke(cli, arguments)
+    assert result.exit_code == code, (result.output, result.exception)
+    return str(result.output)
+
+
+def run_json(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--json"))
+
+
+def test_info(ds: lance.LanceDataset) -> None:
+    facts = run_json("info", ds.uri)
+    assert facts["version"] == facts["latest_version"] == 2
+    assert (facts["rows"], facts["deleted_rows"], facts["fragments"], facts["data_files"]) == (2, 1, 2, 2)
+    assert (facts["data_format"], facts["tags"]) == ("2.0", {"clean": 2})
+    assert facts["columns"] == ["id", "name[b]", "b", "p"]
+    assert run_json("info", ds.uri, "-v", "1")["rows"] == 3
+    assert run_json("info", ds.uri, "-v", "clean", "-o", "fsync=false")["version"] == 2
+    text = run("info", ds.uri)
+    assert "data format" in text and "name[b]" in text
+
+
+def test_versions(ds: lance.LanceDataset) -> None:
+    rows = run_json("versions", ds.uri)
+    assert [(row["version"], row["operation"], row["rows"], row["tags"]) for row in rows] == [
+        (1, "Overwrite", 3, []),
+        (2, "Delete", 2, ["clean"]),
+    ]
+    assert "Overwrite" in run("versions", ds.uri)
+
+
+def test_schema(ds: lance.LanceDataset) -> None:
+    rows = run_json("schema", ds.uri)
+    assert [(row["id"], row["path"], row["type"]) for row in rows] == [
+        (0, "id", "int64"),
+        (1, "name[b]", "string"),
+        (2, "b", "binary"),
+        (3, "p", "struct"),
+        (4, "p.x", "double"),
+        (5, "p.tags", "list"),
+        (6, "p.tags.item", "string"),
+    ]
+    assert "p.tags.item" in run("schema", ds.uri)
+
+
+def test_head(ds: lance.LanceDataset) -> None:
+    rows = run_json("head", ds.uri, "-v", "1")
+    assert rows[0] == {"id": 1, "name[b]": "[red]", "b": "AA==", "p": {"x": 1.5, "tags": ["a"]}}
+    assert rows[1]["p"]["x"] == "nan"
+    assert run_json("head", ds.uri, "-n", "1", "-c", "id", "-f", "id > 1") == [{"id": 3}]
+    assert run_json("head", ds.uri, "-n", "0") == []
+    assert "[red]" in run("head", ds.uri)
+
+
+def test_inspect_manifest_and_transaction(ds: lance.LanceDataset) -> None:
+    manifest = run_json("inspect", "manifest", ds.uri)
+    assert manifest["version"] == 2 and len(manifest["fragments"]) == 2
+    assert manifest["fragments"][0]["deletion_file"]["kind"] == "ARROW_ARRAY"
+    assert manifest["schema"][4]["path"] == "p.x"
+    transaction = run_json("inspect", "transaction", ds.uri, "-v", "1")
+    assert transaction["properties"] == {"__lance_commit_message": "first"}
+    assert transaction["operation"]["kind"] == "Overwrite"
+    assert "Delete" in run("inspect", "transaction", ds.uri)
+    assert "writer_flags" in run("inspect", "manifest", ds.uri)
+
+
+def test_inspect_file_shows_pages_and_encodings(ds: lance.LanceDataset) -> None:
+    path = f"{ds.uri}/data/{ds.get_fragment(0).data_files()[0].path}"
+    described = run_json("inspect", "file", path)
+    assert (described["version"], described["num_rows"], described["num_columns"]) == ("2.0", 2, 7)
+    (page,) = described["columns"][0]["pages"]
+    assert (page["rows"], page["first_row"]) == (2, 0)
+    assert page["buffers"][0]["size_bytes"] == 16
+    assert "flat" in json.dumps(page["encoding"])
+    assert "encoding" in run("inspect", "file", path)
+
+
+def test_errors_are_one_line_and_a_code(ds: lance.LanceDataset, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lancetable.cli.main"]
+    failed = subprocess.run([*command, "info", str(tmp_path / "no")], capture_output=True, text=True)
+    assert failed.returncode == 1 and failed.stderr.startswith("lancetable: ") and failed.stderr.count("\n") == 1
+    assert subprocess.run([*command, "info", ds.uri], capture_output=True).returncode == 0
+    run("info", code=2)
+    assert "key=value" in run("info", ds.uri, "-o", "wrong", code=2)
+
+
+def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from lancetable.cli.main import main; main()"
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert failed.returncode == 1 and "pip install 'lancetable[cli]'" in failed.stderr
+
+
+def test_tables_in_memory_and_any_uri_are_read() -> None:
+    lance.write_dataset({"a": [1]}, "memory://cli/t", mode="overwrite")
+    assert run_json("head", "memory://cli/t") == [{"a": 1}]
