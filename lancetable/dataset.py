@@ -18,6 +18,7 @@ import pyarrow.dataset as pads
 
 from lancetable import scope
 from lancetable.arguments import (
+    COMMIT_MESSAGE_KEY,
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
     check_mode,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from lancetable.progress import FragmentWriteProgress
 
 __all__ = [
+    "LANCE_COMMIT_MESSAGE_KEY",
     "AlterColumn",
     "AutoCleanupConfig",
     "BulkCommitResult",
@@ -96,6 +98,7 @@ __all__ = [
     "write_fragments",
 ]
 
+LANCE_COMMIT_MESSAGE_KEY = COMMIT_MESSAGE_KEY
 COMMIT_TIMEOUT = timedelta(seconds=1800)
 
 

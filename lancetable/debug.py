@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -125,7 +126,9 @@ def render(value: Any, depth: int = 0) -> str:
         return render_block(type(value).__name__, parts, depth)
     if isinstance(value, Enum):
         return value.name
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, bytes):
         return repr(value) if len(value) <= 200 else f"<{len(value)} bytes>"
     if isinstance(value, Mapping):
         return render_block("", {str(key): inner for key, inner in value.items()}, depth)

@@ -19,7 +19,12 @@ from lancetable.arguments import (
     uri_text,
     version_to_write,
 )
-from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
+from lancetable.errors import (
+    AlreadyExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    InvalidOperationError,
+)
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import (
@@ -345,7 +350,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
     ) -> FragmentMetadata:
         """Write all rows of `data` as one fragment, without committing it; see `write_fragments`.
 
-        The fragment gets the id `fragment_id`, 0 by default. Raises InvalidInputError for data without rows or with
+        The fragment gets the id `fragment_id`, 0 by default. Raises InvalidOperationError for data without rows or with
         more than a file may hold.
         """
         written = write_fragments(
@@ -363,7 +368,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             session=session,
         )
         if len(written) != 1:
-            raise InvalidInputError(f"the data makes {len(written)} fragments, not one")
+            raise InvalidOperationError(f"the data makes {len(written)} fragments, not one")
         written[0].id = check_count("fragment_id", fragment_id or 0)
         return written[0]
 

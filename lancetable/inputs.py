@@ -31,7 +31,15 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
     Nothing is read from a stream before its batches are asked for, and an exception of the caller's own iterator
     passes through as it is. Raises InvalidInputError where a schema is needed and missing, SchemaMismatchError where
     the data does not fit it (from the iterator, if it is found out only then), TypeError for anything not tabular.
+    Metadata of the schema must be text: InvalidInputError for other bytes, which no other reader would accept.
     """
+    source = find_source(data, schema)
+    check_metadata(source.schema)
+    return source
+
+
+def find_source(data: Any, schema: pa.Schema | None) -> Input:
+    """`read_input` without the check of the metadata."""
     if isinstance(data, pa.Table):
         return from_table(data, schema)
     if isinstance(data, pa.RecordBatch):
@@ -58,6 +66,18 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
             raise InvalidInputError("an iterable of record batches needs the argument schema")
         return Input(schema, cast_batches(iter(data), schema))
     raise TypeError(f"cannot write a {type(data).__module__}.{type(data).__qualname__}: it is not tabular")
+
+
+def check_metadata(schema: pa.Schema) -> None:
+    """Raises InvalidInputError for metadata, of the schema or a column, that is no UTF-8."""
+    for owner, metadata in [("the schema", schema.metadata), *((f"column {f.name!r}", f.metadata) for f in schema)]:
+        for key, value in (metadata or {}).items():
+            try:
+                key.decode(), value.decode()
+            except UnicodeDecodeError:
+                raise InvalidInputError(
+                    f"the metadata {key!r} of {owner} is not valid utf8; consider base64 for binary metadata"
+                ) from None
 
 
 def from_table(table: pa.Table, schema: pa.Schema | None) -> Input:

@@ -37,8 +37,8 @@ class NoopFragmentWriteProgress(FragmentWriteProgress):
 class FileSystemFragmentWriteProgress(FragmentWriteProgress):
     """Leaves one small JSON file per fragment in a directory.
 
-    `fragment_<id>.in_progress` holds the id and `metadata` as soon as the fragment is begun, `fragment_<id>.json` the
-    whole fragment once it is complete.
+    `fragment_<id>.in_progress` holds the id and `metadata` while the fragment is being written; once it is complete,
+    `fragment_<id>.json` with the whole fragment takes its place.
 
     Parameters
     ----------
@@ -59,9 +59,12 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
         self._write(fragment, self.PROGRESS_EXT, {"fragment_id": fragment.id, "metadata": self._metadata})
 
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Write the `.json` file."""
+        """Write the `.json` file and remove the other one."""
         self._write(fragment, ".json", fragment.to_json())
+        self._store.delete([self._path(fragment, self.PROGRESS_EXT)])
 
     def _write(self, fragment: FragmentMetadata, suffix: str, value: dict[str, Any]) -> None:
-        path = f"{self._base.rstrip('/')}/fragment_{fragment.id}{suffix}"
-        self._store.put(path, json.dumps(value).encode())
+        self._store.put(self._path(fragment, suffix), json.dumps(value).encode())
+
+    def _path(self, fragment: FragmentMetadata, suffix: str) -> str:
+        return f"{self._base.rstrip('/')}/fragment_{fragment.id}{suffix}"

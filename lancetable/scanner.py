@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnOrdering", "LanceScanner", "ScanStatistics", "ScannerBuilder"]
 
+DEFAULT_BATCH_SIZE = "LANCE_DEFAULT_BATCH_SIZE"
 BLOB_HANDLING = ("all_binary", "blobs_descriptions", "all_descriptions")
 BLOB_MODES = {"lazy": "blobs_descriptions", "bytes": "all_binary", "descriptions": "all_descriptions"}
 
@@ -306,6 +308,8 @@ class ScannerBuilder:
     def to_scanner(self, snapshot: TableVersion | None = None) -> LanceScanner:
         """End the chain; the scan reads `snapshot`, or the version the dataset is at."""
         options = ScanOptions(**{name: value for name, value in self._values.items() if value is not None})
+        if options.batch_size is None and DEFAULT_BATCH_SIZE in os.environ:
+            options = replace(options, batch_size=default_batch_size())
         version = self._dataset.table_version if snapshot is None else snapshot
         view = self._dataset.view_filter
         if view is not None:
@@ -350,6 +354,14 @@ SETTERS = {
         "disable_scoring_autoprojection",
     ]
 } | {"fragments": "with_fragments", "index_segments": "with_index_segments"}
+
+
+def default_batch_size() -> int:
+    """The batch size of the environment. Raises InvalidInputError for anything but a positive number."""
+    text = os.environ[DEFAULT_BATCH_SIZE]
+    if not text.isdecimal() or int(text) == 0:
+        raise InvalidInputError(f"{DEFAULT_BATCH_SIZE} must be a number of rows, not {text!r}")
+    return int(text)
 
 
 def both(version: TableVersion, one: Any, other: Any) -> Any:

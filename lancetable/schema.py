@@ -71,9 +71,11 @@ class LanceField:
         return LanceField, (self._field,)
 
     def __repr__(self) -> str:
-        required = "" if self._field.nullable else " not null"
-        children = f", children={self.children()}" if self._field.children else ""
-        return f"LanceField({self._field.name}: {self._field.logical_type}{required}, id={self._field.id}{children})"
+        field = self._field
+        return (
+            f'Field {{ name: "{field.name}", id: {field.id}, parent_id: {field.parent_id}, logical_type: '
+            f'"{field.logical_type}", nullable: {str(field.nullable).lower()}, children: {self.children()} }}'
+        )
 
 
 class LanceSchema:
@@ -135,7 +137,7 @@ class LanceSchema:
         return LanceSchema, (self._schema,)
 
     def __repr__(self) -> str:
-        return f"LanceSchema({self.fields()})"
+        return f"Schema {{ fields: {self.fields()}, metadata: {as_text(self._schema.metadata)} }}"
 
 
 def as_text(metadata: Mapping[Any, Any] | None) -> dict[str, str]:

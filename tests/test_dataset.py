@@ -376,10 +376,7 @@ def test_progress_is_told_of_every_file(uri: str, tmp_path: Path) -> None:
     assert [rows for event, rows in seen.events if event == "complete"] == [6, 4]
     files = FileSystemFragmentWriteProgress(str(tmp_path / "progress"), {"worker": "3"})
     lance.write_dataset(TABLE, uri, mode="overwrite", progress=files)
-    assert sorted(path.name for path in (tmp_path / "progress").iterdir()) == [
-        "fragment_0.in_progress",
-        "fragment_0.json",
-    ]
+    assert sorted(path.name for path in (tmp_path / "progress").iterdir()) == ["fragment_0.json"]
     lance.write_dataset(TABLE, uri, mode="overwrite", progress=NoopFragmentWriteProgress())
     with pytest.raises(TypeError, match="progress"):
         lance.write_dataset(TABLE, uri, mode="overwrite", progress=print)  # type: ignore[arg-type]  # the point
@@ -510,3 +507,12 @@ def test_memory_tables_work_alike() -> None:
     LanceDataset.drop(uri)
     with pytest.raises(ValueError, match="not found"):
         lance.dataset(uri)
+
+
+def test_the_environment_sets_the_default_batch_size(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANCE_DEFAULT_BATCH_SIZE", "3")
+    assert next(iter(ds.to_batches())).num_rows == 3
+    assert next(iter(ds.to_batches(batch_size=2))).num_rows == 2
+    monkeypatch.setenv("LANCE_DEFAULT_BATCH_SIZE", "many")
+    with pytest.raises(ValueError, match="LANCE_DEFAULT_BATCH_SIZE"):
+        ds.to_table()

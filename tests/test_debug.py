@@ -24,13 +24,13 @@ def ds(tmp_path: Path) -> lance.LanceDataset:
 
 
 def test_dumps_show_what_is_there(ds: lance.LanceDataset) -> None:
-    assert "logical_type: 'int64'" in debug.format_schema(ds)
+    assert 'logical_type: "int64"' in debug.format_schema(ds)
     manifest = debug.format_manifest(ds)
     assert manifest.startswith("Manifest {") and "version: 2," in manifest and "kind: ARROW_ARRAY" in manifest
     fragment = debug.format_fragment(ds.get_fragment(0).metadata, ds)
-    assert "physical_rows: 40," in fragment and "name: 's'" in fragment
+    assert "physical_rows: 40," in fragment and 'name: "s"' in fragment
     newest, first = debug.list_transactions(ds)
-    assert "predicate: 'id = 3'" in newest and "Overwrite {" in first
+    assert 'predicate: "id = 3"' in newest and "Overwrite {" in first
     assert len(debug.list_transactions(ds, max_transactions=1)) == 1
 
 

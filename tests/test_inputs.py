@@ -132,3 +132,10 @@ def test_nothing_is_read_before_it_is_asked_for() -> None:
         yield
 
     read_input(batches(), TABLE.schema)
+
+
+def test_metadata_must_be_text() -> None:
+    with pytest.raises(InvalidInputError, match="utf8"):
+        read_input(TABLE.replace_schema_metadata({"k": b"\xff"}))
+    with pytest.raises(InvalidInputError, match="column 'a'"):
+        read_input(pa.table([[1]], pa.schema([pa.field("a", pa.int64(), metadata={"k": b"\xff"})])))

@@ -1,8 +1,8 @@
 """Waiting between attempts: random, so that writers fall out of step, and within a time budget.
 
 A lost race means that others are committing at the same speed. The wait is drawn from a window that starts at a few
-times the length of one attempt and doubles up to a bound; the bound keeps the slowest writer from starving behind
-ever longer waits.
+times the length of one attempt and grows slowly: doubling it would starve whoever lost a few times in a row, a window
+that never grew would not thin out a large crowd.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 __all__ = ["Backoff"]
 
-_FIRST_WINDOW = 2.0  # attempts long
-_LARGEST_WINDOW = 32.0  # attempts long
+_FIRST_WINDOW = 4.0  # attempts long
+_GROWTH = 1.3
+_LARGEST_WINDOW = 64.0  # attempts long
 _LONGEST_WAIT_SECONDS = 2.0
 _SHORTEST_UNIT_SECONDS = 0.0005
 
@@ -54,7 +55,7 @@ class Backoff:
         took = max(now - self._attempt_begun_at, _SHORTEST_UNIT_SECONDS)
         self._unit_seconds = took if self._unit_seconds == 0.0 else min(self._unit_seconds, took)
         wait = min(self._draw() * self._window * self._unit_seconds, _LONGEST_WAIT_SECONDS, self._deadline - now)
-        self._window = min(self._window * 2, _LARGEST_WINDOW)
+        self._window = min(self._window * _GROWTH, _LARGEST_WINDOW)
         self._sleep(wait)
         self.attempts += 1
         self._attempt_begun_at = self._clock()

@@ -14,6 +14,7 @@ from functools import cache, singledispatch
 from importlib import metadata
 
 import numpy as np
+import pyarrow as pa
 import pyroaring
 
 from lancetable.commit.assign import number_fragments, reserve_fragment_ids, used_fragment_ids
@@ -30,7 +31,7 @@ from lancetable.format.paths import transaction_name
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Operation, Transaction, UpdateMap
 from lancetable.format.version import FileVersion
-from lancetable.proto import table_pb2
+from lancetable.proto import file_pb2, table_pb2
 from lancetable.table._offset_files import parse_roaring
 
 __all__ = ["Built", "Restored", "build_first_manifest", "build_manifest", "covered_fragments"]
@@ -371,10 +372,18 @@ def _(operation: tx.UpdateConfig, draft: _Draft) -> None:
             if field_id not in positions:
                 raise InvalidOperationError(f"there is no field {field_id} whose metadata could change")
             _update_bytes(message.fields[positions[field_id]].metadata, update)
-        # Parsing derives what a field keeps beside its metadata, such as primary keys, from the metadata.
-        schema = Schema.from_protos(message.fields)
-        del message.fields[:]
-        message.fields.extend(schema.to_protos())
+            _derive_from_metadata(message.fields[positions[field_id]])
+
+
+def _derive_from_metadata(field: file_pb2.Field) -> None:
+    """Set what a field repeats of its metadata: the extension's name, key columns."""
+    alone = pa.schema([pa.field("x", pa.bool_(), metadata=dict(field.metadata))])
+    derived = Schema.from_arrow(alone, check=False).fields[0].to_proto()
+    field.extension_name = derived.extension_name
+    field.unenforced_primary_key = derived.unenforced_primary_key
+    field.unenforced_primary_key_position = derived.unenforced_primary_key_position
+    field.unenforced_clustering_key = derived.unenforced_clustering_key
+    field.unenforced_clustering_key_position = derived.unenforced_clustering_key_position
 
 
 def _update_texts(target: MutableMapping[str, str], update: UpdateMap | None) -> None:

@@ -37,6 +37,9 @@ from lancetable.expr.casts import CastError, cast_values
 from lancetable.expr.function_kernels import KERNELS
 from lancetable.expr.kernels import EvaluationError, Values
 
+FAILURES = (CastError, EvaluationError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+"""What a kernel raises for a value it cannot handle."""
+
 Rows = Any
 """A pa.RecordBatch or pa.Table, whichever the columns are taken from."""
 
@@ -51,10 +54,10 @@ def evaluate(expr: Expr, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any] | pa.
     """
     try:
         values = _NODES[type(expr)](expr, rows)
-    except (CastError, EvaluationError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except FAILURES as error:
         raise InvalidSqlError(f"evaluating {_short(expr)}: {error}") from error
     if isinstance(values, pa.Scalar):
-        values = pa.repeat(values, rows.num_rows)
+        values = kernels.repeat(values, rows.num_rows)
     if isinstance(rows, pa.Table):
         return pa.chunked_array([values]) if isinstance(values, pa.Array) else values
     return kernels.whole(values) if isinstance(values, pa.ChunkedArray) else values

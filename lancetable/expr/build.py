@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.expr import casts, kinds
-from lancetable.expr.arrow import evaluate_constant
+from lancetable.expr.arrow import FAILURES, evaluate_constant
 from lancetable.expr.ast import (
     BOOLEAN,
     And,
@@ -42,7 +42,7 @@ from lancetable.expr.ast import (
     Not,
     Or,
 )
-from lancetable.expr.kernels import FLIPPED, EvaluationError
+from lancetable.expr.kernels import FLIPPED
 from lancetable.expr.kinds import kind_of
 
 NULL_BOOLEAN = Literal(pa.scalar(None, BOOLEAN))
@@ -63,7 +63,7 @@ def settle(node: Expr) -> Expr:
         return node
     try:
         value = evaluate_constant(node)
-    except (casts.CastError, EvaluationError, pa.ArrowInvalid) as error:
+    except FAILURES as error:
         raise Refused(f"{node} cannot be computed: {error}") from error
     typed = isinstance(node, Cast) or any(isinstance(child, Literal) and child.typed for child in node.children)
     return Literal(value, typed=typed or isinstance(node, Call))

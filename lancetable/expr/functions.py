@@ -65,7 +65,9 @@ def _unified(name: str, low: int = 1, high: int = 1 << 30, kernel: str | None = 
     def bind(args: Sequence[Expr]) -> Expr:
         _arity(name, args, low, high)
         operands = build.unify(args, f"{name}()")
-        return operands[0] if len(operands) == 1 else _make(kernel or name, operands, operands[0].data_type)
+        if len(operands) == 1 or kind_of(operands[0].data_type) == "null":
+            return operands[0]
+        return _make(kernel or name, operands, operands[0].data_type)
 
     return bind
 

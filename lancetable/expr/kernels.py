@@ -48,8 +48,9 @@ class EvaluationError(ValueError):
 def whole(values: Values) -> pa.Array[Any]:
     """One contiguous array; a scalar becomes an array of one value."""
     if isinstance(values, pa.ChunkedArray):
-        combined = values.combine_chunks()
-        return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+        if values.num_chunks == 1:
+            return values.chunk(0)
+        return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     return pa.repeat(values, 1) if isinstance(values, pa.Scalar) else values
 
 
@@ -57,7 +58,11 @@ def aligned(*values: Values) -> list[pa.Array[Any]]:
     """Contiguous arrays of one length; scalars are repeated."""
     lengths = [len(value) for value in values if not isinstance(value, pa.Scalar)]
     length = lengths[0] if lengths else 1
-    return [pa.repeat(value, length) if isinstance(value, pa.Scalar) else whole(value) for value in values]
+    return [repeat(value, length) if isinstance(value, pa.Scalar) else whole(value) for value in values]
+
+
+def repeat(value: pa.Scalar[Any], length: int) -> pa.Array[Any]:
+    return pa.repeat(value, length) if length else pa.array([], value.type)  # the kernel fails for no lists
 
 
 def is_constant(values: Values) -> bool:

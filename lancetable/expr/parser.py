@@ -154,7 +154,7 @@ def _tokenize(text: str) -> list[Any]:
         tokens = list(_dialect().tokenize(text))
     except TokenError as error:
         found = re.search(r"(\d+):(\d+)", str(error.__cause__ or error))
-        at = _offset(text, int(found[1]), int(found[2])) if found else None
+        at = _offset(text, int(found[1]), int(found[2]) + 1) if found else None  # the column before the quote
         raise _sql_error(text, at, "the text does not end: a quote or comment stays open") from None
     if not tokens:
         raise InvalidSqlError("an expression is wanted, the text is empty")

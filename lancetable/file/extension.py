@@ -11,7 +11,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.format.logical_types import JSON_NAMES
 from lancetable.file import jsonb
 from lancetable.format.logical_types import JSON_NAMES
 

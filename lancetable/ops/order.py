@@ -73,7 +73,9 @@ def _candidates(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit
     wanted = limit - nulls_before
     if limit == 0 or not 0 < wanted <= len(key) - key.null_count:
         return None
-    best = pc.select_k_unstable(pa.table({"0": key}), k=wanted, sort_keys=[("0", _direction(ordering))])
+    # Chunks are selected from much faster than the same data in a table.
+    chunks = key if isinstance(key, pa.ChunkedArray) else pa.chunked_array([key])
+    best = pc.select_k_unstable(chunks, k=wanted, sort_keys=[("", _direction(ordering))])
     last = key[best[wanted - 1].as_py()]
     passing = (pc.less_equal if ordering.ascending else pc.greater_equal)(key, last)
     return pc.indices_nonzero(pc.fill_null(passing, bool(nulls_before)))

@@ -11,7 +11,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,12 @@ import numpy.typing as npt
 from lancetable.expr import Expr, ZoneValues, columns_of, prune_mask
 from lancetable.file.statistics import FileStatistics, parse_statistics
 from lancetable.format.fragment import DataFile, Fragment
+from lancetable.format.schema import Schema
 from lancetable.ops.columns import VIRTUAL
 from lancetable.table.fragments import file_metadata, files_of, physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["file_statistics", "intersect", "prune_fragment", "ranges_of", "zones_to_keep"]
+__all__ = ["file_statistics", "intersect", "prunable_columns", "prune_fragment", "ranges_of", "zones_to_keep"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -31,14 +32,27 @@ Mask = npt.NDArray[np.bool_]
 _NONE = FileStatistics(np.zeros(0, dtype=np.int64), {})
 
 
-def prune_fragment(version: TableVersion, fragment: Fragment, predicate: Expr) -> list[range]:
+def prunable_columns(schema: Schema, predicate: Expr) -> dict[str, int]:
+    """The stored columns of a predicate: field ids by the names it has for them."""
+    fields = ((name, schema.field(name)) for name in columns_of(predicate) if name not in VIRTUAL)
+    return {name: field.id for name, field in fields if field is not None}
+
+
+def prune_fragment(
+    version: TableVersion, fragment: Fragment, predicate: Expr, columns: Mapping[str, int]
+) -> list[range]:
     """The row ranges of a fragment in which the predicate may be true, ascending and apart from each other.
 
-    Reads the statistics of the files that hold the predicate's columns.
+    `columns` are its `prunable_columns`; the statistics of the files that hold them are read.
     """
     total = physical_rows(version, fragment)
     kept = [range(total)] if total else []
-    for file_number, fields in _fields_by_file(version, fragment, predicate).items():
+    owner = files_of(version, fragment).owner
+    by_file: dict[int, dict[str, int]] = {}
+    for name, field_id in columns.items():
+        if field_id in owner:
+            by_file.setdefault(owner[field_id], {})[name] = field_id
+    for file_number, fields in by_file.items():
         statistics = file_statistics(version, fragment.files[file_number])
         if statistics is None or int(statistics.zone_rows.sum()) != total:
             continue
@@ -46,17 +60,6 @@ def prune_fragment(version: TableVersion, fragment: Fragment, predicate: Expr) -
         if not keep.all():
             kept = intersect(kept, ranges_of(statistics.zone_rows, keep))
     return kept
-
-
-def _fields_by_file(version: TableVersion, fragment: Fragment, predicate: Expr) -> dict[int, dict[str, int]]:
-    """For each file that holds columns of the predicate: their field ids by the names the predicate has for them."""
-    schema, owner = version.schema, files_of(version, fragment).owner
-    found: dict[int, dict[str, int]] = {}
-    for name in columns_of(predicate):
-        field = None if name in VIRTUAL else schema.field(name)
-        if field is not None and field.id in owner:
-            found.setdefault(owner[field.id], {})[name] = field.id
-    return found
 
 
 def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistics | None:

@@ -29,7 +29,7 @@ from lancetable.format.schema import Field
 from lancetable.ops.columns import ColumnLike, assemble, without_columns
 from lancetable.ops.metered import MeteredStore
 from lancetable.ops.order import sort_indices
-from lancetable.ops.prune import prune_fragment
+from lancetable.ops.prune import prunable_columns, prune_fragment
 from lancetable.ops.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.ops.take import fetch_addresses, virtual_values
 from lancetable.table.fragments import (
@@ -68,6 +68,7 @@ _MAX_FILTER_ROWS = 512 * 1024
 _LIMITED_ROWS = 64 * 1024
 # Below this many rows handing work to threads costs more than it saves.
 _PARALLEL_ROWS = 128 * 1024
+_PARALLEL_FRAGMENT_ROWS = 8 * 1024
 # Rows fetched together when a sorted result is streamed.
 _SORTED_ROWS = 64 * 1024
 
@@ -157,7 +158,7 @@ def matching_offsets(version: TableVersion, fragment: Fragment, predicate: Filte
     expression = resolve_filter(version.schema, predicate)
     plan = plan_scan(version, ScanOptions(columns=[], filter=expression, fragments=[]))
     with _Run(version, plan) as run:
-        ranges = prune_fragment(version, fragment, expression)
+        ranges = prune_fragment(version, fragment, expression, prunable_columns(version.schema, expression))
         windows = _cut(0, fragment, ranges, run.window_rows(None, plan.filter_columns))
         found = [offsets for offsets in run.map(run.match_window, windows) if len(offsets)]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
@@ -170,10 +171,11 @@ def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False
     rows = rows_of(version)
     total = kept = fragments_kept = 0
     bytes_kept = bytes_total = 0.0
+    columns = prunable_columns(version.schema, plan.predicate)
     for position in plan.fragments:
         fragment = rows.fragments[position]
         num_rows = physical_rows(version, fragment)
-        ranges = prune_fragment(version, fragment, plan.predicate)
+        ranges = prune_fragment(version, fragment, plan.predicate, columns)
         num_kept = sum(map(len, ranges))
         row_bytes = bytes_per_row(version, fragment, plan.filter_columns)
         total, kept = total + num_rows, kept + num_kept
@@ -271,7 +273,9 @@ class _Run:
         if len(self.plan.fragments) == 1 and self.plan.predicate is None:
             # The columns of the one fragment are decoded side by side instead.
             return False
-        return sum(int(starts[at + 1] - starts[at]) for at in self.plan.fragments) >= _PARALLEL_ROWS
+        num_rows = sum(int(starts[at + 1] - starts[at]) for at in self.plan.fragments)
+        # Small fragments cost more in Python than in work that threads can share.
+        return num_rows >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(self.plan.fragments))
 
     def _columns(self) -> list[Field]:
         found = {field.id: field for field in (*self.plan.filter_columns, *self.plan.projection.columns)}
@@ -322,8 +326,10 @@ class _Run:
             skip = 0
 
     def _pruned(self, predicate: Expr) -> Iterator[tuple[int, list[range]]]:
+        columns = prunable_columns(self.version.schema, predicate)
+
         def prune(position: int) -> tuple[int, list[range]]:
-            return position, prune_fragment(self.version, self.rows.fragments[position], predicate)
+            return position, prune_fragment(self.version, self.rows.fragments[position], predicate, columns)
 
         # Footers and statistics of many fragments are fetched side by side where a request takes a while.
         remote = not self.version.store.capabilities.local and not pool.in_worker()

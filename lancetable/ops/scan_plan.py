@@ -166,7 +166,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     filter_columns, filter_virtual = _filter_columns(schema, predicate)
     if predicate is not None:
         # What is wanted early is read with the filter's columns, in one go.
-        filter_columns = _unique([*filter_columns, *_early(projection.columns, options.late_materialization)])
+        filter_columns = _with_early(filter_columns, _early(projection.columns, options.late_materialization))
     return ScanPlan(
         projection=projection,
         fragments=_fragment_positions(version, options.fragments),
@@ -259,9 +259,15 @@ def _filter_columns(schema: Schema, predicate: Expr | None) -> tuple[tuple[Field
     return read_set(schema, [name for name in names if name not in VIRTUAL]), virtual
 
 
-def _unique(fields: Sequence[Field]) -> tuple[Field, ...]:
-    # An early column that the filter reads a part of replaces that part: it comes later and holds more.
-    return tuple({field.id: field for field in fields}.values())
+def _with_early(filter_columns: Sequence[Field], early: Sequence[Field]) -> tuple[Field, ...]:
+    """The filter's columns and the early ones. Where the filter reads a part of a struct, an early column replaces that
+    part if it holds all of it; else it stays late."""
+    found = {field.id: field for field in filter_columns}
+    for field in early:
+        read = found.get(field.id)
+        if read is None or {part.id for part in read.walk()} <= {part.id for part in field.walk()}:
+            found[field.id] = field
+    return tuple(found.values())
 
 
 def _place_of(field: Field, fields: Sequence[Field]) -> int | None:

@@ -14,7 +14,6 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lancetable.commit import loop
 from lancetable.commit.loop import commit_transaction, create_table
 from lancetable.errors import (
     AlreadyExistsError,
@@ -590,26 +589,6 @@ def test_requests_of_a_commit(base: TableVersion, maker: Any) -> None:
     assert counting.requests["put_if_absent"] == 1
     assert counting.requests["list_names"] == 0
     assert counting.bytes_read < 200
-
-
-def test_backoff_counts_and_stops() -> None:
-    waits: list[float] = []
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        now[0] += seconds
-
-    backoff = loop.Backoff(5, 100.0, clock=lambda: now[0], sleep=sleep, draw=lambda: 1.0)
-    while True:
-        now[0] += 0.01
-        if not backoff.next_attempt():
-            break
-    assert backoff.attempts == 5
-    assert waits == pytest.approx([0.02, 0.04, 0.08, 0.16])
-    short = loop.Backoff(5, 0.005, clock=lambda: now[0], sleep=sleep, draw=lambda: 1.0)
-    now[0] += 0.01
-    assert not short.next_attempt()
 
 
 def test_manifest_paths_follow_the_naming_of_the_table(tmp_path: Path) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pickle
 import sys
 import time
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidSqlError
 from lancetable.expr import VIRTUAL_COLUMNS, columns_of, data_type, evaluate, parse_expression, parse_predicate
@@ -119,7 +122,7 @@ def test_types(text: str, type_: pa.DataType) -> None:
         ("b IS UNKNOWN", "IS takes NULL", 0),
         ("!b", "write NOT", 0),
         ("1 = 1 AND nosuch(id) = 1", "no function 'nosuch'; there are abs, ", 10),
-        ("id = ?", "placeholder is not part", 0),
+        ("id = ?", "placeholder is not part", None),
         ("cast(id as varchar) = 'a'", "cannot cast to varchar; types are boolean", 5),
         ("cast(id as decimal(50, 2)) = 1", "38 digits", 5),
         ("s = 1", "compare it with text", 0),
@@ -247,7 +250,7 @@ def test_deep_and_long_texts(text: str) -> None:
     ],
 )
 def test_too_deep_is_an_error_not_a_crash(text: str) -> None:
-    with pytest.raises(InvalidSqlError, match="deep|below each other"):
+    with pytest.raises(InvalidSqlError, match=r"deep|below each other"):
         parse_predicate(text, SCHEMA)
 
 
@@ -276,3 +279,101 @@ def test_expressions_pickle_and_compare() -> None:
     predicate = parse_predicate(text, SCHEMA)
     again = pickle.loads(pickle.dumps(predicate))
     assert again == predicate and hash(again) == hash(predicate)
+
+
+_WORD_LIST = """
+id i8 f f32 s b d ts dec bin l st st.x `a nope 1 0 -1 1.5 1e400 'a' "b" '2020-01-01' x'0f' x'f' 0x61 NULL true
+( ) [ ] , ; . : :: = == != <> < <= > >= + - * / % << >> || & | ^ ~ ! ? $1 @ # { } <=> => -> AND OR NOT
+IS IN BETWEEN LIKE ILIKE ESCAPE DISTINCT FROM AS ARRAY CASE WHEN THEN ELSE END INTERVAL SELECT cast( try_cast( int
+coalesce( round( substr( extract( length( to_timestamp( left( now() count(*) over -- /* */ \\ '
+"""
+_WORDS = st.sampled_from(_WORD_LIST.split())
+
+_OPERAND_LIST = """
+id | i8 | f | f32 | s | b | d | ts | dec | bin | st | st.x | l | _rowid | NULL | 1 | -1 | 2.5 | 'a' | '1' | '2020-01-01'
+| 'year' | x'00' | true | date '2020-01-01' | timestamp '2020-01-01 00:00:00' | [1, 2]
+"""
+_OPERANDS = st.sampled_from([operand.strip() for operand in _OPERAND_LIST.split("|")])
+_TYPES = st.sampled_from(
+    [
+        "int",
+        "tinyint",
+        "bigint",
+        "boolean",
+        "double",
+        "float",
+        "string",
+        "binary",
+        "date",
+        "timestamp(0)",
+        "decimal(5,2)",
+    ]
+)
+_EXPRESSIONS = st.recursive(
+    _OPERANDS,
+    lambda inner: st.one_of(
+        st.tuples(
+            inner,
+            st.sampled_from(["+", "-", "*", "/", "%", "<<", ">>", "||", "=", "!=", "<", ">=", "AND", "OR", "LIKE"]),
+            inner,
+        ).map(lambda x: f"({x[0]} {x[1]} {x[2]})"),
+        st.tuples(st.sampled_from(["cast", "try_cast"]), inner, _TYPES).map(lambda x: f"{x[0]}({x[1]} as {x[2]})"),
+        st.tuples(st.sampled_from(sorted(FUNCTIONS)), st.lists(inner, max_size=3)).map(
+            lambda x: f"{x[0]}({', '.join(x[1])})"
+        ),
+        st.tuples(inner, st.lists(inner, min_size=1, max_size=3)).map(lambda x: f"({x[0]} IN ({', '.join(x[1])}))"),
+        st.tuples(inner, inner, inner).map(lambda x: f"CASE WHEN {x[0]} THEN {x[1]} ELSE {x[2]} END"),
+        st.tuples(inner, inner).map(lambda x: f"({x[0]} IS DISTINCT FROM {x[1]})"),
+        st.tuples(inner, inner).map(lambda x: f"{x[0]}[{x[1]}]"),
+        inner.map(lambda x: f"(- {x})"),
+        inner.map(lambda x: f"(NOT {x})"),
+        inner.map(lambda x: f"({x} IS NULL)"),
+    ),
+    max_leaves=4,
+)
+
+
+def _read_or_refused(text: str) -> None:
+    try:
+        expr = parse_expression(text, SCHEMA)
+        found = evaluate(expr, _ROWS)
+    except (InvalidSqlError, ColumnNotFoundError):
+        return
+    assert found.type == expr.data_type and len(found) == 2
+    assert str(expr)
+
+
+@settings(max_examples=300)
+@given(text=_EXPRESSIONS)
+def test_any_expression_has_the_type_it_says_or_is_refused(text: str) -> None:
+    _read_or_refused(text)
+
+
+@settings(max_examples=200)
+@given(words=st.lists(_WORDS, min_size=1, max_size=9))
+def test_any_text_is_read_or_refused(words: list[str]) -> None:
+    _read_or_refused(" ".join(words))
+
+
+_ROWS = pa.table(
+    {
+        "id": [1, None],
+        "i8": pa.array([-128, None], pa.int8()),
+        "f": [float("nan"), None],
+        "f32": pa.array([0.5, None], pa.float32()),
+        "s": ["a", None],
+        "b": [True, None],
+        "d": pa.array([0, None], pa.date32()),
+        "ts": pa.array([0, None], pa.timestamp("us")),
+        "dec": pa.array([Decimal("1.25"), None], pa.decimal128(10, 2)),
+        "bin": [b"\xff", None],
+        "st": pa.array([{"x": 1, "Y": {"z": "q"}}, None], SCHEMA.field("st").type),
+        "l": pa.array([[1, None], None], pa.list_(pa.int64())),
+        "a b": [1, None],
+        "Foo": [1, None],
+        "foo": [1, None],
+        "a.b": [1, None],
+        "date": pa.array([0, None], pa.date32()),
+        "_rowid": pa.array([0, 1], pa.uint64()),
+    }
+)

@@ -1,0 +1,372 @@
+"""Nested arrays to leaf values and levels, the way in of repdef.py.
+
+    [[1, 2], null, [], [3]]     values      1 2 3
+                                repetition  1 0 1 1 1     the number of the outermost list that starts, 0 inside of one
+                                definition  0 0 1 2 0     0: valid; larger: missing further out
+                                layers      item, list with nulls and empties          inner to outer
+
+Each column of a file is one way from a top-level field down to a leaf. Whatever lies under a null list is left out;
+what lies under a null struct keeps its slot, as long as no list comes in between. Source: format sheet of file
+version 2.1, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.format.schema import Field
+
+__all__ = ["Layer", "Leaf", "Shredded", "Step", "StepKind", "leaves_of", "shred"]
+
+LEVEL: Final = np.dtype("<u2")
+
+Levels = npt.NDArray[np.uint16]
+Ints = npt.NDArray[np.int64]
+_Codes = npt.NDArray[np.uint8]
+
+
+class Layer(IntEnum):
+    """RepDefLayer: what one layer of nesting can be besides valid."""
+
+    ALL_VALID_ITEM = 1
+    ALL_VALID_LIST = 2
+    NULLABLE_ITEM = 3
+    NULLABLE_LIST = 4
+    EMPTYABLE_LIST = 5
+    NULL_AND_EMPTY_LIST = 6
+
+
+class StepKind(Enum):
+    """A way down: into a child of a struct, the items of a list, the rows of a fixed-size list of structs."""
+
+    STRUCT = "struct"
+    LIST = "list"
+    FIXED = "fixed"
+
+
+class Step(NamedTuple):
+    """`number` is the child of a struct, the size of a fixed-size list; lists have none."""
+
+    kind: StepKind
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf field and the way to it from its top-level field; `path` is dotted."""
+
+    field: Field
+    steps: tuple[Step, ...]
+    path: str
+
+    @property
+    def num_lists(self) -> int:
+        """Lists on the way; the highest repetition level."""
+        return sum(step.kind is StepKind.LIST for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shredded:
+    """`num_entries` entries of a leaf.
+
+    `repetition` is missing without lists, `definition` if no layer has levels. `values` has one value for each visible
+    entry; those with a definition level above 0 mean nothing. `visible` are the positions of visible entries, None if
+    all are.
+    """
+
+    layers: tuple[Layer, ...]
+    repetition: Levels | None
+    definition: Levels | None
+    values: pa.Array
+    visible: Ints | None
+    num_entries: int
+    num_rows: int
+
+    @property
+    def num_lists(self) -> int:
+        """The repetition level at which a row starts."""
+        return sum(layer not in (Layer.ALL_VALID_ITEM, Layer.NULLABLE_ITEM) for layer in self.layers)
+
+    @property
+    def visible_definition(self) -> Levels | None:
+        """Definition levels of the values."""
+        if self.definition is None or self.visible is None:
+            return self.definition
+        return self.definition[self.visible]
+
+    @property
+    def max_visible(self) -> int:
+        """The highest definition level of an entry that has a value."""
+        return max_visible(self.layers)
+
+
+def max_visible(layers: tuple[Layer, ...]) -> int:
+    """Levels of the layers before the first list."""
+    levels = 0
+    for layer in layers:
+        if layer not in (Layer.ALL_VALID_ITEM, Layer.NULLABLE_ITEM):
+            break
+        levels += layer is Layer.NULLABLE_ITEM
+    return levels
+
+
+def num_levels(layer: Layer) -> int:
+    """Definition levels that a layer takes."""
+    if layer in (Layer.ALL_VALID_ITEM, Layer.ALL_VALID_LIST):
+        return 0
+    return 2 if layer is Layer.NULL_AND_EMPTY_LIST else 1
+
+
+def leaves_of(field: Field, steps: tuple[Step, ...] = (), path: str = "") -> Iterator[Leaf]:
+    """The leaves at and below a field, in the order of their columns."""
+    path = f"{path}.{field.name}" if path else field.name
+    if not field.children or field.is_packed or field.is_blob_v2:
+        yield Leaf(field, steps, path)
+    elif field.is_struct:
+        for number, child in enumerate(field.children):
+            yield from leaves_of(child, (*steps, Step(StepKind.STRUCT, number)), path)
+    elif field.is_list or field.logical_type == "map":
+        yield from leaves_of(field.children[0], (*steps, Step(StepKind.LIST)), path)
+    else:
+        size = int(field.logical_type.rpartition(":")[2])
+        yield from leaves_of(field.children[0], (*steps, Step(StepKind.FIXED, size)), path)
+
+
+def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True) -> Shredded:
+    """Walk down to the leaf. Slices and garbage under nulls are welcome.
+
+    Without `plain_lists` lists are never declared free of nulls where old readers of version 2.1 would stumble: above
+    null items, and inside each other.
+    """
+    walk = _Walk(array, sum(step.kind is StepKind.LIST for step in steps))
+    for step in steps:
+        if step.kind is StepKind.STRUCT:
+            walk.pass_struct(step.number)
+        elif step.kind is StepKind.LIST:
+            walk.pass_list()
+        else:
+            walk.pass_fixed(step.number)
+    walk.pass_item()
+    return walk.finish(len(array), plain_lists)
+
+
+class _Declared(NamedTuple):
+    """A layer on the way down and the codes that stand for its levels until all layers are known; 0: none."""
+
+    is_list: bool
+    null_code: int
+    empty_code: int
+
+
+class _Walk:
+    """The state between two layers: entries so far, and the array whose values are the slots of some of them."""
+
+    def __init__(self, array: pa.Array, num_lists: int) -> None:
+        self._array = array
+        self._depth = num_lists
+        self._num_entries = len(array)
+        self._repetition: Levels | None = None
+        self._codes: _Codes | None = None  # (entries,) which level, as a code; None while all are 0
+        self._slots: Ints | None = None  # positions of the entries that have a slot, None if all have
+        self._layers: list[_Declared] = []  # outer to inner
+        self._next_code = 1
+
+    def pass_item(self) -> None:
+        """A struct or leaf: its nulls count where nothing further out is missing."""
+        nulls = nulls_of(self._array)
+        if nulls is None:
+            self._layers.append(_Declared(False, 0, 0))
+            return
+        code = self._take_code()
+        self._layers.append(_Declared(False, code, 0))
+        if self._codes is None:
+            if self._slots is None:
+                self._codes = nulls * np.uint8(code)
+                return
+            self._codes = np.zeros(self._num_entries, np.uint8)
+        if self._slots is None:
+            self._codes += (self._codes == 0) * nulls * np.uint8(code)
+        else:
+            at = self._slots[np.flatnonzero(nulls)]
+            self._codes[at[self._codes[at] == 0]] = code
+
+    def pass_struct(self, number: int) -> None:
+        self.pass_item()
+        self._array = self._array.field(number)
+
+    def pass_fixed(self, size: int) -> None:
+        """A fixed-size list of structs: an item that counts as many times as it has rows."""
+        self.pass_item()
+        array = self._array
+        items = array.values.slice(array.offset * size, len(array) * size)
+        if self._slots is None:
+            counts: Any = size
+            self._slots = None
+            self._num_entries *= size
+        else:
+            counts = np.ones(self._num_entries, np.int64)
+            counts[self._slots] = size
+            starts = np.cumsum(counts) - counts
+            self._slots = (starts[self._slots][:, None] + np.arange(size)).reshape(-1)
+            self._num_entries = int(starts[-1] + counts[-1]) if len(counts) else 0
+        if self._repetition is not None:
+            firsts = self._repetition
+            self._repetition = np.zeros(self._num_entries, LEVEL)
+            if isinstance(counts, int):
+                self._repetition[::size] = firsts
+            else:
+                self._repetition[starts] = firsts
+        if self._codes is not None:
+            self._codes = np.repeat(self._codes, counts)
+        self._array = items
+
+    def pass_list(self) -> None:
+        array = self._array
+        offsets = offsets_of(array)
+        lengths = np.diff(offsets).astype(np.int64)
+        nulls = nulls_of(array)
+        empty = lengths == 0
+        any_empty = bool(empty.any())
+        if nulls is None and not any_empty and self._codes is None:
+            # Every entry is a list with items.
+            self._layers.append(_Declared(True, 0, 0))
+            first, last = int(offsets[0]), int(offsets[-1])
+            self._expand(None, offsets[:-1] - first if first else offsets[:-1], last - first)
+            self._array = array.values.slice(first, last - first)
+            return
+        if nulls is not None:
+            valid = nulls == 0
+            empty &= valid
+            any_empty = bool(empty.any())
+        else:
+            valid = np.ones(len(array), np.bool_)
+        # Outer levels are numbered higher, and of the two levels of a list the one of empty lists.
+        empty_code = self._take_code() if any_empty else 0
+        null_code = self._take_code() if nulls is not None else 0
+        self._layers.append(_Declared(True, null_code, empty_code))
+        codes = np.zeros(self._num_entries, np.uint8) if self._codes is None else self._codes
+        own = codes if self._slots is None else codes[self._slots]
+        free = own == 0
+        if any_empty:
+            own = np.where(free & empty, np.uint8(empty_code), own)
+        if nulls is not None:
+            own = np.where(free & ~valid, np.uint8(null_code), own)
+        live = own == 0
+        if self._slots is None:
+            codes = own
+            counts = np.where(live, lengths, 1)
+        else:
+            codes[self._slots] = own
+            counts = np.ones(self._num_entries, np.int64)
+            counts[self._slots[live]] = lengths[live]
+        ends = np.cumsum(counts)
+        total = int(ends[-1]) if len(ends) else 0
+        self._codes = codes
+        self._expand(counts, ends - counts, total)
+        self._array = _items_of(array, live, offsets)
+
+    def _expand(self, counts: Ints | None, starts: npt.NDArray[Any], total: int) -> None:
+        """From one entry a list to one an item; `counts` is 1 for what has none, None if all have items."""
+        repetition = np.zeros(total, LEVEL)
+        if self._repetition is None:
+            repetition[starts] = self._depth
+        else:
+            repetition[starts] = np.where(self._repetition == 0, LEVEL.type(self._depth), self._repetition)
+        self._repetition = repetition
+        self._depth -= 1
+        self._num_entries = total
+        if counts is None:
+            return
+        assert self._codes is not None
+        dead = np.flatnonzero(self._codes)
+        if len(dead) == 0 and self._slots is None:
+            self._codes = None
+            return
+        codes = np.zeros(total, np.uint8)
+        at = starts[dead]
+        codes[at] = self._codes[dead]
+        self._codes = codes
+        self._slots = np.flatnonzero(codes == 0)
+
+    def _take_code(self) -> int:
+        self._next_code += 1
+        return self._next_code - 1
+
+    def finish(self, num_rows: int, plain_lists: bool) -> Shredded:
+        declared = self._layers[::-1]
+        nested = sum(layer.is_list for layer in declared) > 1
+        table = np.zeros(self._next_code, LEVEL)
+        layers: list[Layer] = []
+        level = 0
+        null_inside = False
+        for is_list, null_code, empty_code in declared:
+            if not is_list:
+                layer = Layer.NULLABLE_ITEM if null_code else Layer.ALL_VALID_ITEM
+                null_inside |= bool(null_code)
+            elif null_code:
+                layer = Layer.NULL_AND_EMPTY_LIST if empty_code else Layer.NULLABLE_LIST
+            elif empty_code:
+                layer = Layer.EMPTYABLE_LIST
+            else:
+                spare = not plain_lists and (nested or null_inside)
+                layer = Layer.NULLABLE_LIST if spare else Layer.ALL_VALID_LIST
+                level += spare
+            layers.append(layer)
+            for code in (null_code, empty_code):
+                if code:
+                    level += 1
+                    table[code] = level
+        definition: Levels | None = None
+        if self._codes is not None:
+            definition = self._codes.astype(LEVEL) if len(table) == 2 and table[1] == 1 else table[self._codes]
+        elif level:
+            definition = np.zeros(self._num_entries, LEVEL)
+        return Shredded(
+            tuple(layers), self._repetition, definition, self._array, self._slots, self._num_entries, num_rows
+        )
+
+
+def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
+    """(n + 1,) offsets of strings, bytes, lists or maps, without a copy."""
+    types = pa.types
+    wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
+    dtype = np.dtype("<i8" if wide else "<i4")
+    buffer = array.buffers()[1]
+    if len(array) == 0 or buffer is None or buffer.size == 0:
+        return np.zeros(len(array) + 1, dtype)
+    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+
+
+def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8] | None:
+    """(n,) 1 where null, else 0; None if nothing is null."""
+    if pa.types.is_null(array.type):
+        return np.ones(len(array), np.uint8) if len(array) else None
+    if array.null_count == 0:
+        return None
+    bitmap = array.buffers()[0]
+    first, count = array.offset, len(array)
+    octets = np.frombuffer(bitmap, np.uint8, count=(first % 8 + count + 7) // 8, offset=first // 8)
+    bits = np.unpackbits(~octets, bitorder="little", count=first % 8 + count)
+    return bits[first % 8 :]
+
+
+def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray[Any]) -> pa.Array:
+    """The items of the live lists, side by side; all items if every list with items is live."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    items = array.values.slice(first, last - first)
+    lengths = np.diff(offsets)
+    if not lengths[~live].any():
+        return items
+    # Arrow leaves out what lies under null lists.
+    bitmap = pa.py_buffer(np.packbits(live, bitorder="little"))
+    dtype = array.type
+    plain = pa.large_list(dtype.field(0)) if offsets.itemsize == 8 else pa.list_(dtype.field(0))
+    relative = pa.py_buffer(np.ascontiguousarray(offsets - offsets.dtype.type(first)))
+    return pa.Array.from_buffers(plain, len(array), [bitmap, relative], -1, children=[items]).flatten()

@@ -1,0 +1,92 @@
+"""What the choice of an encoding needs to know about the values of a page, measured on them.
+
+Whole arrays are looked at once, and only where a sample does not settle the question.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.file.kernels.bitpacking import BLOCK_VALUES
+
+__all__ = ["block_widths", "byte_entropy", "count_distinct", "count_runs", "estimate_runs", "is_constant"]
+
+_POWERS: Final = np.uint64(1) << np.arange(64, dtype=np.uint64)
+_SAMPLE_SLICES: Final = 16
+_SLICE_VALUES: Final = 256
+_SAMPLE_VALUES: Final = 4096
+
+UInt = npt.NDArray[Any]  # unsigned, 1 to 8 bytes wide
+
+
+def block_widths(values: UInt) -> npt.NDArray[np.int64]:
+    """Bits that the largest value of every block of 1,024 needs."""
+    whole = len(values) // BLOCK_VALUES
+    used = np.empty(-(-len(values) // BLOCK_VALUES), values.dtype)
+    if whole:
+        np.bitwise_or.reduce(values[: whole * BLOCK_VALUES].reshape(whole, BLOCK_VALUES), axis=1, out=used[:whole])
+    if whole < len(used):
+        used[whole] = np.bitwise_or.reduce(values[whole * BLOCK_VALUES :])
+    return np.searchsorted(_POWERS, used.astype(np.uint64), "right")
+
+
+def count_runs(values: npt.NDArray[Any]) -> int:
+    """Runs of equal values."""
+    if len(values) == 0:
+        return 0
+    return 1 + int(np.count_nonzero(values[1:] != values[:-1]))
+
+
+def estimate_runs(values: npt.NDArray[Any]) -> int:
+    """About `count_runs`, from slices spread over the values; exact for few values."""
+    if len(values) <= _SAMPLE_SLICES * _SLICE_VALUES:
+        return count_runs(values)
+    starts = np.linspace(0, len(values) - _SLICE_VALUES, _SAMPLE_SLICES).astype(np.int64)
+    changes = sum(
+        int(np.count_nonzero(values[start + 1 : start + _SLICE_VALUES] != values[start : start + _SLICE_VALUES - 1]))
+        for start in starts.tolist()
+    )
+    return 1 + changes * len(values) // (_SAMPLE_SLICES * (_SLICE_VALUES - 1))
+
+
+def byte_entropy(values: npt.NDArray[Any]) -> float:
+    """Mean entropy, in bits, of byte 0, byte 1 ... of a sample of the values."""
+    if len(values) == 0:
+        return 0.0
+    step = max(1, len(values) // _SAMPLE_VALUES)
+    octets = np.ascontiguousarray(values[::step]).view(np.uint8).reshape(-1, values.dtype.itemsize)
+    total = 0.0
+    for place in range(octets.shape[1]):
+        counts = np.bincount(octets[:, place], minlength=256)
+        shares = counts[counts > 0] / len(octets)
+        total -= float((shares * np.log2(shares)).sum())
+    return total / octets.shape[1]
+
+
+def count_distinct(array: pa.Array, most: int) -> int | None:
+    """Estimated number of different values, None if a sample shows that there are more than `most`.
+
+    The estimate takes values seen once in the sample as a sign of as many more that were not seen.
+    """
+    count = len(array)
+    if count <= _SAMPLE_VALUES:
+        found = len(array.unique())
+        return found if found <= most else None
+    places = np.linspace(0, count - 1, _SAMPLE_VALUES).astype(np.int64)
+    counts = np.asarray(array.take(pa.array(places)).value_counts().field(1))
+    seen, once = len(counts), int(np.count_nonzero(counts == 1))
+    estimate = seen + int(once * (count - _SAMPLE_VALUES) / _SAMPLE_VALUES)
+    if once < seen // 8:
+        estimate = seen + once
+    return estimate if estimate <= most else None
+
+
+def is_constant(values: npt.NDArray[Any]) -> bool:
+    """Whether all of (n, ...) values, at least one, are equal; found out early where they are not."""
+    if (values[: _SLICE_VALUES] != values[0]).any():
+        return False
+    return bool((values == values[0]).all())

@@ -1,0 +1,71 @@
+"""Runs of bytes from several streams, one run of each in turn.
+
+    heads  [a a][b b]     sizes 2 2
+    bodies [x][y y y]     sizes 1 3        ->   a a x | b b y y y
+
+This is how chunks, zipped values and length-prefixed strings come about: each stream is made in one go, and Arrow
+copies the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["Runs", "interleave", "padding", "runs_of", "total_sizes"]
+
+_NOTHING = pa.scalar(b"", pa.large_binary())
+
+
+class Runs(NamedTuple):
+    """Bytes and the (n + 1,) offsets at which its n runs begin and end."""
+
+    data: Any  # bytes-like
+    offsets: npt.NDArray[np.int64]
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """(n,) bytes of each run."""
+        return np.diff(self.offsets)
+
+
+def runs_of(data: Any, sizes: npt.NDArray[np.int64] | int, count: int | None = None) -> Runs:
+    """Runs of the given sizes, or `count` runs of one size, which lie side by side in `data`."""
+    if isinstance(sizes, int):
+        assert count is not None
+        return Runs(data, np.arange(count + 1, dtype=np.int64) * sizes)
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return Runs(data, offsets)
+
+
+def total_sizes(streams: Sequence[Runs]) -> npt.NDArray[np.int64]:
+    """(n,) bytes that the runs of all streams have together."""
+    return np.diff(np.add.reduce([stream.offsets for stream in streams]))
+
+
+def padding(sizes: npt.NDArray[np.int64], alignment: int, filler: int) -> Runs:
+    """Runs that fill up runs of these sizes to a multiple of `alignment`."""
+    missing = -sizes % alignment
+    return runs_of(np.full(int(missing.sum()), filler, np.uint8), missing)
+
+
+def interleave(streams: Sequence[Runs]) -> pa.Buffer:
+    """Run i of every stream, then run i + 1 of every stream, and so on, as one buffer."""
+    arrays = [
+        pa.Array.from_buffers(
+            pa.large_binary(),
+            len(stream.offsets) - 1,
+            [None, pa.py_buffer(stream.offsets), pa.py_buffer(stream.data)],
+            0,
+        )
+        for stream in streams
+    ]
+    data = pc.binary_join_element_wise(*arrays, _NOTHING).buffers()[2]
+    total = sum(int(stream.offsets[-1] - stream.offsets[0]) for stream in streams)
+    return pa.py_buffer(b"") if data is None else data.slice(0, total)

@@ -1,0 +1,77 @@
+"""Waits: within their window, growing, bounded by attempts and time."""
+
+from __future__ import annotations
+
+import pytest
+
+from lancetable.commit.backoff import Backoff
+
+
+class Clock:
+    """A clock that sleeping moves forward."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.waits: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+def backoff(clock: Clock, attempts: int, budget: float, draw: float = 1.0) -> Backoff:
+    return Backoff(attempts, budget, clock=clock, sleep=clock.sleep, draw=lambda: draw)
+
+
+def run(clock: Clock, waiting: Backoff, took: float) -> None:
+    while True:
+        clock.now += took
+        if not waiting.next_attempt():
+            return
+
+
+@pytest.mark.parametrize(("given", "made"), [(0, 1), (1, 1), (5, 5)])
+def test_attempts(given: int, made: int) -> None:
+    clock = Clock()
+    waiting = backoff(clock, given, 1000.0)
+    run(clock, waiting, 0.01)
+    assert (waiting.attempts, len(clock.waits)) == (made, made - 1)
+
+
+def test_windows_grow_slowly_from_four_attempts() -> None:
+    clock = Clock()
+    run(clock, backoff(clock, 30, 1000.0), 0.01)
+    assert clock.waits[:3] == pytest.approx([0.04, 0.052, 0.0676])
+    assert max(clock.waits) == pytest.approx(0.64)
+    assert clock.waits == sorted(clock.waits)
+
+
+def test_waits_are_drawn_from_the_window() -> None:
+    clock = Clock()
+    run(clock, backoff(clock, 5, 1000.0, draw=0.0), 0.01)
+    assert clock.waits == [0.0] * 4
+
+
+def test_the_quickest_attempt_is_the_unit_and_no_wait_is_long() -> None:
+    clock = Clock()
+    waiting = backoff(clock, 50, 10_000.0)
+    clock.now += 0.01
+    assert waiting.next_attempt()
+    clock.now += 50.0  # an attempt that hung
+    assert waiting.next_attempt()
+    assert clock.waits[1] == pytest.approx(0.052)
+    clock = Clock()
+    run(clock, backoff(clock, 30, 10_000.0), 30.0)
+    assert max(clock.waits) == 2.0
+
+
+def test_the_budget_ends_the_last_wait_and_the_attempts() -> None:
+    clock = Clock()
+    waiting = backoff(clock, 1000, 1.0)
+    run(clock, waiting, 0.1)
+    assert clock.now - 100.0 <= 1.2
+    assert waiting.elapsed_seconds == pytest.approx(clock.now - 100.0)
+    assert waiting.attempts < 10

@@ -1,0 +1,303 @@
+"""The engine: takes from stores far away, cached readers, columns that a file does not hold, projections, threads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError
+from lancetable.file import pool
+from lancetable.file.columns import column_map, column_of, number_columns
+from lancetable.file.container import FileMetadata, Limits
+from lancetable.file.encodings_v2_0.base import encoding_of
+from lancetable.file.fetch import MAPPED, run
+from lancetable.file.reader import open_data_file, plan_columns, read_columns
+from lancetable.file.writer import FileWriter
+from lancetable.format.schema import Schema
+from lancetable.format.version import FileVersion
+from lancetable.store.base import ByteRange
+from lancetable.store.memory import MemoryStore
+from lancetable.store.open import open_store
+from lancetable.testing.strategies import TYPE_CASES
+
+
+class Remote(MemoryStore):
+    """Memory that has to be asked for exact ranges, and keeps a list of what it was asked for."""
+
+    mapped = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds: list[list[ByteRange]] = []
+
+    def read_many(self, path, ranges):  # type: ignore[no-untyped-def]  # as the base class
+        self.rounds.append(list(ranges))
+        return super().read_many(path, ranges)
+
+
+def written(store: MemoryStore, table: pa.Table, **settings: object) -> FileMetadata:
+    with FileWriter(store.open_writer("f"), Schema.from_arrow(table.schema), **settings) as writer:
+        for batch in table.to_batches():
+            writer.write(batch)
+    return open_data_file(store, "f")
+
+
+def read(store: MemoryStore, meta: FileMetadata, rows: object = None) -> list[pa.Array | pa.ChunkedArray]:
+    return read_columns(store, "f", meta, meta.schema.fields, column_map(meta.schema, meta.version), rows)
+
+
+def texts(array: pa.Array | pa.ChunkedArray) -> list[str]:
+    return [repr(value) for value in array.to_pylist()]
+
+
+@pytest.mark.parametrize("name", TYPE_CASES)
+def test_takes_with_gaps_between_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancetable.file.fetch.REMOTE_GAP_BYTES", 4)
+    rng = np.random.default_rng(2)
+    store = Remote()
+    meta = written(store, TYPE_CASES[name].table(rng, 700, 0.3), data_cache_bytes=3000)
+    expected = texts(read(store, meta)[0])
+    for rows in [np.array([3]), np.array([0, 1, 2, 50, 51, 300, 699]), np.flatnonzero(rng.random(700) < 0.1)]:
+        assert texts(read(store, meta, rows)[0]) == [expected[row] for row in rows]
+
+
+def test_a_take_far_away_fetches_what_it_needs_in_two_rounds() -> None:
+    store = Remote()
+    n = 200_000
+    table = pa.table({"i": np.arange(n), "s": [f"value {row:08}" for row in range(n)]})
+    meta = written(store, table)
+    rows = np.array([5, 100_000, 199_999])
+    store.rounds.clear()
+    taken = read(store, meta, rows)
+    assert taken[0].to_pylist() == rows.tolist()
+    assert taken[1].to_pylist() == [f"value {row:08}" for row in rows]
+    assert len(store.rounds) == 2
+    assert sum(end - start for ranges in store.rounds for start, end in ranges) < 300
+
+
+def test_a_range_far_away_fetches_what_it_needs() -> None:
+    store = Remote()
+    n = 100_000
+    table = pa.table({"i": np.arange(n), "l": pa.ListArray.from_arrays(np.arange(n + 1, dtype="i4"), np.arange(n))})
+    meta = written(store, table)
+    store.rounds.clear()
+    found = read(store, meta, range(50_001, 50_011))
+    assert found[0].to_pylist() == list(range(50_001, 50_011))
+    assert found[1].to_pylist() == [[row] for row in range(50_001, 50_011)]
+    assert len(store.rounds) == 2
+    assert sum(end - start for ranges in store.rounds for start, end in ranges) == 80 + 88 + 80
+
+
+def test_a_local_scan_hands_out_the_file_itself(tmp_path: Path) -> None:
+    store, path = open_store(str(tmp_path / "f.lance"))
+    values = np.random.default_rng(0).integers(0, 100, 50_000)
+    with FileWriter(store.open_writer(path), Schema.from_arrow(pa.schema([("a", pa.int64())]))) as writer:
+        writer.write(pa.record_batch([pa.array(values)], ["a"]))
+    meta = open_data_file(store, path)
+    (column,) = read_columns(store, path, meta, meta.schema.fields, {0: 0})
+    where = meta.column(0).page(0).buffers[0]
+    mapped = pa.py_buffer(store.read(path, *where))
+    assert column.chunk(0).buffers()[1].address == mapped.address
+    (one,) = read_columns(store, path, meta, meta.schema.fields, {0: 0}, np.array([7]))
+    assert isinstance(one, pa.Array)
+
+
+def test_the_plan_gives_what_the_reader_gives() -> None:
+    store = MemoryStore()
+    meta = written(store, TYPE_CASES["list<string>"].table(np.random.default_rng(0), 500, 0.3), data_cache_bytes=900)
+    columns = column_map(meta.schema, meta.version)
+    for rows in [None, range(3, 400), np.array([1, 5, 499]), range(0)]:
+        planned = run(plan_columns(meta, meta.schema.fields, columns, rows, MAPPED), store, "f")
+        assert [array.to_pylist() for array in planned] == [array.to_pylist() for array in read(store, meta, rows)]
+
+
+@pytest.mark.parametrize("rows", [range(-1, 5), range(9, 11), np.array([0, 10]), np.array([-1])])
+def test_rows_that_are_not_there(rows: object) -> None:
+    store = MemoryStore()
+    meta = written(store, pa.table({"a": np.arange(10)}))
+    with pytest.raises(OutOfRangeError):
+        read(store, meta, rows)
+
+
+def nested_table() -> pa.Table:
+    inner = pa.struct([("x", pa.int32()), ("l", pa.list_(pa.struct([("q", pa.int8()), ("r", pa.string())])))])
+    values = [{"x": row, "l": [{"q": row, "r": f"{row}"}] * (row % 3)} for row in range(50)]
+    return pa.table({"a": pa.array(range(50), pa.int32()), "st": pa.array(values, inner), "v": pa.array(range(50))})
+
+
+def test_columns_of_the_example() -> None:
+    table = pa.schema(
+        [
+            ("a", pa.int32()),
+            ("st", pa.struct([("x", pa.int32()), ("l", pa.list_(pa.struct([("q", pa.int8())])))])),
+            ("v", pa.list_(pa.float32(), 4)),
+            ("d", pa.dictionary(pa.int8(), pa.string())),
+        ]
+    )
+    schema = Schema.from_arrow(table)
+    assert number_columns(schema, FileVersion.V2_0) == ([0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7])
+    assert number_columns(schema, FileVersion.V2_1) == ([0, 2, 5, 6, 7], [0, 1, 2, 3, 4])
+    assert column_of([3, 4, 5], [0, -1, 2]) == {3: 0, 5: 2}
+
+
+def test_fewer_children_than_the_file_has() -> None:
+    store = MemoryStore()
+    meta = written(store, nested_table())
+    columns = column_map(meta.schema, meta.version)
+    part = meta.schema.project(["st.l"])
+    (found,) = read_columns(store, "f", meta, part.fields, columns)
+    assert found.to_pylist() == [{"l": row["l"]} for row in nested_table()["st"].to_pylist()]
+    assert found.type == part.fields[0].data_type
+
+
+def test_a_child_that_the_file_does_not_hold_is_null() -> None:
+    store = MemoryStore()
+    meta = written(store, nested_table())
+    columns = dict(column_map(meta.schema, meta.version))
+    del columns[2]  # st.x
+    (found,) = read_columns(store, "f", meta, meta.schema.fields[1:2], columns, range(2, 5))
+    assert [row["x"] for row in found.to_pylist()] == [None] * 3
+    with pytest.raises(CorruptFileError, match="'a'"):
+        read_columns(store, "f", meta, meta.schema.fields[:1], {1: 1})
+
+
+def test_readers_are_made_once_for_a_field_and_mapping() -> None:
+    store = MemoryStore()
+    meta = written(store, nested_table())
+    read(store, meta)
+    made = dict(meta.readers.readers)
+    read(store, meta, np.array([1]))
+    assert meta.readers.readers == made
+    read_columns(store, "f", meta, meta.schema.fields[:1], {0: 0})
+    assert len(meta.readers.readers) == 1
+
+
+def test_columns_of_unequal_length_are_refused() -> None:
+    store = MemoryStore()
+    meta = written(store, pa.table({"a": np.arange(10)}))
+    meta._descriptor.length = 11
+    meta.num_rows = 11
+    with pytest.raises(CorruptFileError, match="wrong number of rows"):
+        read(store, meta)
+
+
+def test_memory_limit() -> None:
+    store = MemoryStore()
+    table = pa.table({"a": pa.nulls(10_000, pa.int64())})
+    written(store, table)
+    meta = open_data_file(store, "f", limits=Limits(page_bytes=8 * 10_000 - 1))
+    with pytest.raises(CorruptFileError, match="memory"):
+        read(store, meta)
+    assert read(store, meta, range(10))[0].null_count == 10
+
+
+def test_each_page_has_a_dictionary_of_its_own() -> None:
+    store = MemoryStore()
+    parts = [pa.array(values).dictionary_encode() for values in (["a", "b", None], ["c", "a"], [None], ["b"])]
+    schema = pa.schema([("d", parts[0].type)])
+    with FileWriter(store.open_writer("f"), Schema.from_arrow(schema), data_cache_bytes=1) as writer:
+        for part in parts:
+            writer.write(pa.record_batch([part], schema=schema))
+    meta = open_data_file(store, "f")
+    (column,) = read(store, meta)
+    assert column.num_chunks == 4
+    assert all(chunk.dictionary.null_count == 0 for chunk in column.chunks)
+    assert column.to_pylist() == ["a", "b", None, "c", "a", None, "b"]
+    assert column.unify_dictionaries().combine_chunks().to_pylist() == column.to_pylist()
+
+
+def test_pages_with_one_encoding_share_it() -> None:
+    store = MemoryStore()
+    table = pa.table({"a": np.arange(100)})
+    with FileWriter(store.open_writer("f"), Schema.from_arrow(table.schema), data_cache_bytes=1) as writer:
+        for batch in table.to_batches(max_chunksize=10):
+            writer.write(batch)
+    pages = open_data_file(store, "f").column(0)
+    assert len(pages) == 10
+    assert len({id(encoding_of(pages.page(number))) for number in range(10)}) == 1
+
+
+def test_large_scans_with_and_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    n = 700_000
+    rng = np.random.default_rng(0)
+    few = pa.array([f"text {number}" for number in range(30)]).take(pa.array(rng.integers(0, 30, n)))
+    many = pa.array(rng.integers(0, 1 << 40, n)).cast(pa.string())
+    table = pa.table({"few": few, "many": many, "l": pa.ListArray.from_arrays(np.arange(n + 1, dtype="i4"), many)})
+    meta = written(store, table, statistics=False)
+    monkeypatch.setattr(pool, "_size", 3)
+    threaded = read(store, meta, range(17, n - 5))
+    inside = pool.pool().submit(read, store, meta, range(17, n - 5)).result()
+    monkeypatch.setattr(pool, "_size", 1)
+    inline = read(store, meta, range(17, n - 5))
+    for name, first, second, third in zip(table.column_names, threaded, inside, inline):
+        expected = table[name].slice(17, n - 22)
+        assert first.equals(expected)
+        assert second.equals(expected)
+        assert third.equals(expected)
+
+
+FORK = """
+import os
+from lancetable.file import pool
+assert pool.pool().submit(pool.in_worker).result()
+assert not pool.in_worker()
+child = os.fork()
+if child == 0:
+    os._exit(0 if pool.pool().submit(pool.in_worker).result(10) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_the_pool_is_made_anew_after_a_fork() -> None:
+    # In a process of its own: the oracle, once imported, warns of forks.
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("threads", ["0", "many", "-1"])
+def test_a_pool_of_no_size(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_size", None)
+    monkeypatch.setenv("LANCETABLE_THREADS", threads)
+    with pytest.raises(InvalidInputError, match="LANCETABLE_THREADS"):
+        pool.size()
+
+
+def test_the_size_of_the_pool_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_size", None)
+    monkeypatch.setenv("LANCETABLE_THREADS", "5")
+    assert pool.size() == 5
+
+
+def files_of(corpus: Path) -> list[tuple[Path, dict[str, object]]]:
+    entries = json.loads((corpus / "index.json").read_text())["entries"]
+    return [
+        (corpus / entry["path"], json.loads((corpus / entry["facts"]).read_text()))
+        for entry in entries
+        if entry["kind"] == "file" and entry["storage_version"] == "2.0"
+    ]
+
+
+def test_files_of_the_corpus(corpus: Path) -> None:
+    files = files_of(corpus)
+    assert files
+    for path, facts in files:
+        store, inner = open_store(str(path))
+        meta = open_data_file(store, inner)
+        fields, columns = meta.schema.fields, column_map(meta.schema, meta.version)
+        asked = [(None, facts["expected"])]
+        asked += [(np.array(take["indices"], np.int64), take["expected"]) for take in facts["takes"]]
+        asked += [
+            (range(part["start"], part["start"] + part["num_rows"]), part["expected"]) for part in facts["ranges"]
+        ]
+        for rows, expected_path in asked:
+            with pa.memory_map(str(corpus / expected_path)) as source:
+                expected = pa.ipc.open_file(source).read_all()
+            for field, found in zip(fields, read_columns(store, inner, meta, fields, columns, rows)):
+                found.validate(full=True)
+                assert texts(found) == texts(expected[field.name]), (path.name, field.name)
