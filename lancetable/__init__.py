@@ -22,6 +22,7 @@ from lancetable.fragment import LanceFragment
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.log import set_logger
 from lancetable.operation import LanceOperation, Transaction
+from lancetable.ops.counted import bytes_read_counter, iops_counter
 from lancetable.ops.stats import DataStatistics, FieldStatistics
 from lancetable.scanner import LanceScanner, ScanStatistics
 from lancetable.schema import json_to_schema, schema_to_json
@@ -42,11 +43,13 @@ __all__ = [
     "Session",
     "Transaction",
     "__version__",
+    "bytes_read_counter",
     "commit",
     "dataset",
     "debug",
     "file",
     "fragment",
+    "iops_counter",
     "json_to_schema",
     "log",
     "progress",

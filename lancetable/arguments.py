@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lancetable.types import Reference, WriteMode
 
 __all__ = [
+    "COMMIT_MESSAGE_KEY",
     "DEFAULT_MAX_BYTES_PER_FILE",
     "check_count",
     "check_mode",

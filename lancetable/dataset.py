@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,7 +42,7 @@ from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.inputs import read_input
 from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops import commit as commits
-from lancetable.ops import delete, drop, files, refs, sample, scan, stats, take, validate, write
+from lancetable.ops import counted, delete, drop, files, refs, sample, scan, stats, take, validate, write
 from lancetable.refs import Tags
 from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema, as_text
@@ -221,7 +222,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             cache = TableCache(check_count("metadata_cache_size_bytes", metadata_cache_size_bytes))
         else:
             cache = None
-        self._table = open_version(
+        opened = open_version(
             uri_text(uri),
             None if version is None else parse_reference(version),
             asof=asof,
@@ -229,6 +230,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             commit_lock=commit_lock,
             cache=cache,
         )
+        self._table = counted.counted(opened)
         self._default_scan_options = dict(default_scan_options or {})
         self._view_filter: pc.Expression | None = None
 
@@ -241,7 +243,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> LanceDataset:
         """A dataset around a table version that is open already; see `filter` for `view_filter`."""
         made = cls.__new__(cls)
-        made._table = table
+        made._table = counted.counted(table)
         made._default_scan_options = dict(default_scan_options or {})
         made._view_filter = view_filter
         return made
@@ -1067,6 +1069,19 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def new_file_session(self) -> LanceFileSession:
         """A `LanceFileSession` on the root of this table, with its storage options."""
         return LanceFileSession(self.uri, self.initial_storage_options)
+
+    def io_stats_snapshot(self) -> counted.IOStats:
+        """Requests and bytes since this dataset was opened or `io_stats_incremental` was called.
+
+        Datasets made from this one by `checkout_version` count along. Opening itself is not counted.
+        """
+        return replace(counted.stats_of(self._table))
+
+    def io_stats_incremental(self) -> counted.IOStats:
+        """As `io_stats_snapshot`, and start counting from 0 again."""
+        snapshot = self.io_stats_snapshot()
+        counted.stats_of(self._table).clear()
+        return snapshot
 
 
 @scope.fill_gaps(scope.STATS)

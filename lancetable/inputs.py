@@ -72,12 +72,19 @@ def check_metadata(schema: pa.Schema) -> None:
     """Raises InvalidInputError for metadata, of the schema or a column, that is no UTF-8."""
     for owner, metadata in [("the schema", schema.metadata), *((f"column {f.name!r}", f.metadata) for f in schema)]:
         for key, value in (metadata or {}).items():
-            try:
-                key.decode(), value.decode()
-            except UnicodeDecodeError:
+            if not (is_text(key) and is_text(value)):
                 raise InvalidInputError(
                     f"the metadata {key!r} of {owner} is not valid utf8; consider base64 for binary metadata"
-                ) from None
+                )
+
+
+def is_text(data: bytes) -> bool:
+    """Whether bytes are UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def from_table(table: pa.Table, schema: pa.Schema | None) -> Input:

@@ -60,7 +60,6 @@ DATASET: Groups = [
         ),
     ),
     ("the MemWAL", OUTSIDE, "initialize_mem_wal mem_wal_writer mem_wal_index_details"),
-    ("I/O counters", PLANNED, "io_stats_snapshot io_stats_incremental"),
     ("refreshed storage credentials", OUTSIDE, "storage_options_accessor"),
 ]
 FRAGMENT: Groups = [
@@ -100,7 +99,6 @@ MODULE: Groups = [
             "ShardingField ShardingSpec evaluate_sharding_spec ExecutionPlan"
         ),
     ),
-    ("I/O counters", PLANNED, "bytes_read_counter iops_counter"),
     ("catalog providers", OUTSIDE, "FFILanceTableProvider"),
     ("CPU feature reports", OUTSIDE, "simd_info"),
 ]

@@ -516,3 +516,18 @@ def test_the_environment_sets_the_default_batch_size(ds: LanceDataset, monkeypat
     monkeypatch.setenv("LANCE_DEFAULT_BATCH_SIZE", "many")
     with pytest.raises(ValueError, match="LANCE_DEFAULT_BATCH_SIZE"):
         ds.to_table()
+
+
+def test_reads_and_writes_are_counted(ds: LanceDataset) -> None:
+    read, requests = lance.bytes_read_counter(), lance.iops_counter()
+    ds.io_stats_incremental()
+    ds.to_table()
+    scanned = ds.io_stats_incremental()
+    assert scanned.read_bytes >= 80 and scanned.read_iops >= 3
+    assert (scanned.write_iops, scanned.written_bytes) == (0, 0)
+    ds.insert(TABLE)
+    written = ds.io_stats_snapshot()
+    assert written.write_iops >= 3 and written.written_bytes > 500
+    assert ds.io_stats_snapshot() == written
+    assert lance.bytes_read_counter() - read >= scanned.read_bytes + written.read_bytes
+    assert lance.iops_counter() > requests

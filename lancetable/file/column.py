@@ -28,8 +28,8 @@ __all__ = ["BlobSink", "ColumnReader", "ColumnWriter", "Decoded", "EncodedPage",
 class Decoded(NamedTuple):
     """`length` values. Either `array` is set, or the parts of one: all buffers begin at the first value.
 
-    `buffers` (pa.Buffer) are those after the validity bitmap, in Arrow's order; `children` those of a fixed-size list; `dictionary`
-    makes `buffers` the indices of a dictionary array.
+    `buffers` (pa.Buffer) are those after the validity bitmap, in Arrow's order; `children` those of a fixed-size list;
+    `dictionary` makes `buffers` the indices of a dictionary array.
     """
 
     length: int

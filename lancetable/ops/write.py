@@ -30,6 +30,8 @@ from lancetable.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
+from lancetable.file.extension import storage_array
+from lancetable.file.reader import FAMILIES
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
@@ -243,14 +245,11 @@ def _write(
     options: WriteOptions,
     file_version: FileVersion,
 ) -> list[Fragment]:
-    if file_version is not FileVersion.V2_0:
+    if file_version not in FAMILIES:
         raise UnsupportedFeatureError(
             f"writing data files of version {file_version} is not supported yet: {uri}",
             feature=f"writing data files of version {file_version}",
         )
-    for each in schema.walk():
-        if each.is_json:
-            raise UnsupportedFeatureError(f"writing JSON columns is not supported yet: {each.name!r}", feature="JSON")
     return write_data_files(
         store, base, schema, _conform(batches, schema), options.limits, file_version, options.progress
     )
@@ -308,7 +307,7 @@ def _conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.R
         ):
             columns = batch.columns
         else:
-            columns = [_convert(_column(batch, names, each), each, each.name) for each in schema.fields]
+            columns = [storage_array(_column(batch, names, each), each.data_type, each.name) for each in schema.fields]
         for each in required:
             _check_required(columns[schema.fields.index(each)], each, each.name)
         yield pa.RecordBatch.from_arrays(columns, schema=target)
@@ -318,35 +317,6 @@ def _column(batch: pa.RecordBatch, names: list[str], each: Field) -> pa.Array:
     if names.count(each.name) != 1:
         raise SchemaMismatchError(f"a batch has {names.count(each.name)} columns {each.name!r}; its schema promised 1")
     return batch.column(each.name)
-
-
-def _convert(array: pa.Array, each: Field, path: str) -> pa.Array:
-    """`array` as the storage type of `each`; children of structs are matched by name."""
-    target = each.data_type
-    if array.type.equals(target):
-        return array
-    if isinstance(array.type, pa.BaseExtensionType):
-        return _convert(array.storage, each, path)
-    if each.is_struct and pa.types.is_struct(array.type):
-        children = []
-        for child in each.children:
-            position = array.type.get_field_index(child.name)
-            if position < 0:
-                raise SchemaMismatchError(f"a batch lacks `{path}.{child.name}`, which its schema promised")
-            children.append(_convert(array.field(position), child, f"{path}.{child.name}"))
-        mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
-    if each.is_list and each.children and _is_list(array.type):
-        # Offsets and a mask go together only for an array that starts at the beginning of its buffers.
-        whole = pa.concat_arrays([array]) if array.offset else array
-        values = _convert(whole.values, each.children[0], f"{path}.{each.children[0].name}")
-        mask = whole.is_null() if whole.null_count else None
-        kind = pa.LargeListArray if pa.types.is_large_list(target) else pa.ListArray
-        return kind.from_arrays(whole.offsets, values, type=target, mask=mask)
-    try:
-        return array.cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatchError(f"`{path}` of type {array.type} cannot be stored as {target}: {error}") from error
 
 
 def _is_list(data_type: pa.DataType) -> bool:

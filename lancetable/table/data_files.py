@@ -32,18 +32,24 @@ WriteProgress = Callable[[str, Fragment], None]  # ("begin" or "complete", the f
 
 @dataclass(frozen=True, slots=True)
 class WriteLimits:
-    """When a new file begins, and how the file writer divides one."""
+    """When a new file begins, and how the file writer divides one.
+
+    `data_cache_bytes` is what all columns together collect before pages are written, None for 8 MiB each.
+    `keep_arrays` saves a copy where the memory of the batches does not change after they were handed over.
+    """
 
     max_rows_per_file: int = 1024 * 1024
     max_bytes_per_file: int = 90 * 1024 * 1024 * 1024
-    data_cache_bytes: int = 8 * 1024 * 1024
-    max_page_bytes: int = 32 * 1024 * 1024
+    data_cache_bytes: int | None = None
+    max_page_bytes: int | None = None
     statistics: bool = True
+    keep_arrays: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_rows_per_file", "max_bytes_per_file", "data_cache_bytes", "max_page_bytes"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {value}")
 
 
 def write_data_files(
@@ -110,6 +116,7 @@ class _Run:
             data_cache_bytes=self._limits.data_cache_bytes,
             max_page_bytes=self._limits.max_page_bytes,
             statistics=self._limits.statistics,
+            keep_arrays=self._limits.keep_arrays,
         )
         if self._progress is not None:
             self._progress("begin", Fragment(id=len(self.fragments)))

@@ -169,15 +169,18 @@ def bitmap_piece(array: pa.Array, number: int) -> Any:
 
 def encode_bits(bitmaps: Sequence[Any], counts: Sequence[int], buffers: BufferList) -> Flat:
     """Bitmaps one after the other as one, with zeros behind the last bit; None is a bitmap of ones."""
-    if len(bitmaps) == 1 and bitmaps[0] is not None:
-        whole = bitmaps[0]
-        if counts[0] % 8 and len(whole) and whole[-1] >> (counts[0] % 8):
-            whole = whole.copy()
-            whole[-1] &= (1 << counts[0] % 8) - 1
-    else:
-        bits = [
-            np.ones(count, np.uint8) if bitmap is None else np.unpackbits(bitmap, bitorder="little", count=count)
+    if all(count % 8 == 0 for count in counts[:-1]):
+        pieces = [
+            np.full((count + 7) // 8, 0xFF, np.uint8) if bitmap is None else bitmap
             for bitmap, count in zip(bitmaps, counts)
         ]
-        whole = np.packbits(np.concatenate(bits), bitorder="little")
-    return Flat(1, buffers.add([whole]))
+        over = counts[-1] % 8
+        if over and pieces[-1][-1] >> over:
+            pieces[-1] = pieces[-1].copy()
+            pieces[-1][-1] &= (1 << over) - 1
+        return Flat(1, buffers.add(pieces))
+    bits = [
+        np.ones(count, np.uint8) if bitmap is None else np.unpackbits(bitmap, bitorder="little", count=count)
+        for bitmap, count in zip(bitmaps, counts)
+    ]
+    return Flat(1, buffers.add([np.packbits(np.concatenate(bits), bitorder="little")]))

@@ -1,0 +1,1 @@
+"""Arms of CompressiveEncoding: how values become bytes."""

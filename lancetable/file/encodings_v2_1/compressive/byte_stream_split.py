@@ -1,0 +1,56 @@
+"""Byte stream split: byte k of every value of a chunk side by side.   [a0 b0][a1 b1] -> [a0 a1][b0 b1]
+
+Source: protos/encodings_v2_1.proto, ByteStreamSplit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v2_1.base import Chunks, Ints, compressive_from_message, compressive_to_message, misplaced
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.kernels import miniblock
+from lancetable.proto import encodings_v2_1_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ByteStreamSplit"]
+
+
+@dataclass(frozen=True, slots=True)
+class ByteStreamSplit:
+    arm: ClassVar[str] = "byte_stream_split"
+
+    values: Flat  # 32 or 64
+
+    @property
+    def num_buffers(self) -> int:
+        return 1
+
+    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> FixedWidth:
+        return self.decode_blocks(buffers[0], counts, limit)
+
+    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
+        bits = self.values.bits_per_value
+        if (chunks.sizes != counts * (bits // 8)).any():
+            raise CorruptFileError("values that do not fill their chunk")
+        data = miniblock.byte_streams(chunks.data, chunks.starts, counts, bits // 8)
+        return FixedWidth(bits, data, int(counts.sum()))
+
+    def decode_values(self, values: Block, limit: int) -> Block:
+        raise misplaced(self, "single values")
+
+    @classmethod
+    def from_proto(cls, message: pb.ByteStreamSplit) -> Self:
+        values = compressive_from_message(message.values)
+        if not isinstance(values, Flat) or values.bits_per_value not in (32, 64):
+            raise CorruptFileError("byte streams that are not flat or of an odd width", expected="32 or 64")
+        return cls(values)
+
+    def to_proto(self) -> pb.ByteStreamSplit:
+        return pb.ByteStreamSplit(values=compressive_to_message(self.values))

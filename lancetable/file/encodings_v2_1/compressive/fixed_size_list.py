@@ -1,0 +1,137 @@
+"""FixedSizeList: rows of a fixed number of items; the items may be null.
+
+    chunk      one validity buffer for each level with nulls, outermost first, one bit for each item; the items
+    full-zip   the same bytes in front of the items of every row, validity rounded up to whole bytes
+
+Source: protos/encodings_v2_1.proto, FixedSizeList.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v2_1.base import (
+    Chunks,
+    Compressive,
+    Ints,
+    compressive_from_message,
+    compressive_to_message,
+    misplaced,
+)
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Items
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, join_bits
+from lancetable.proto import encodings_v2_1_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["FixedSizeList"]
+
+_MAX_ITEMS = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSizeList:
+    arm: ClassVar[str] = "fixed_size_list"
+
+    items_per_value: int
+    values: Compressive  # Flat, or another fixed-size list
+    has_validity: bool
+
+    @property
+    def num_buffers(self) -> int:
+        return self.values.num_buffers + self.has_validity
+
+    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
+        size = self.items_per_value
+        if self._total_items() * int(counts.sum()) > 8 * limit:
+            raise CorruptFileError("fixed-size lists of too many items")
+        items = self.values.decode_chunks(buffers[int(self.has_validity) :], counts * size, limit)
+        if not self.has_validity:
+            return _grouped(items, size)
+        return Items(size, join_bits(buffers[0], counts * size, 1).data, items)
+
+    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
+        raise misplaced(self, "levels or a dictionary")
+
+    def decode_values(self, values: Block, limit: int) -> Block:
+        if not isinstance(values, FixedWidth) or values.bits % 8:
+            raise misplaced(self, "values of a variable width")
+        if not self._has_any_validity():
+            bits = self._bits()
+            if values.bits != bits:
+                raise CorruptFileError("values of a wrong width", expected=bits, found=values.bits)
+            return values
+        return self._split(values.rows(), 1)
+
+    def _split(self, rows: np.ndarray, outer: int) -> Block:
+        """(n, bytes) -> n * outer values."""
+        size = self.items_per_value
+        count = outer * size
+        own = None
+        if self.has_validity:
+            room = (count + 7) // 8
+            if rows.shape[1] < room:
+                raise CorruptFileError("values without room for their validity", expected=room, found=rows.shape[1])
+            bits = np.ascontiguousarray(rows[:, :room])
+            rows = rows[:, room:]
+            if count % 8:
+                own = np.packbits(np.unpackbits(bits, axis=1, bitorder="little")[:, :count], bitorder="little")
+            else:
+                own = bits.reshape(-1)
+        if isinstance(self.values, FixedSizeList):
+            items = self.values._split(rows, count)
+        else:
+            assert isinstance(self.values, Flat)
+            width = self.values.bits_per_value
+            if rows.shape[1] * 8 != count * width:
+                raise CorruptFileError("values of a wrong width", expected=count * width, found=rows.shape[1] * 8)
+            items = FixedWidth(width, np.ascontiguousarray(rows).reshape(-1), len(rows) * count)
+        return _grouped(items, size) if own is None else Items(size, own, items)
+
+    def _bits(self) -> int:
+        inner = self.values._bits() if isinstance(self.values, FixedSizeList) else self._flat().bits_per_value
+        return inner * self.items_per_value
+
+    def _flat(self) -> Flat:
+        if not isinstance(self.values, Flat):
+            raise misplaced(self.values, "items of fixed-size lists")
+        return self.values
+
+    def _has_any_validity(self) -> bool:
+        return self.has_validity or (isinstance(self.values, FixedSizeList) and self.values._has_any_validity())
+
+    def _total_items(self) -> int:
+        inner = self.values._total_items() if isinstance(self.values, FixedSizeList) else 1
+        return inner * self.items_per_value
+
+    @classmethod
+    def from_proto(cls, message: pb.FixedSizeList) -> Self:
+        values = compressive_from_message(message.values)
+        found = cls(message.items_per_value, values, message.has_validity)
+        if not isinstance(values, (Flat, FixedSizeList)):
+            raise misplaced(values, "items of fixed-size lists")
+        if not 0 < found._total_items() <= _MAX_ITEMS:
+            raise CorruptFileError("impossible number of items", f"1 to {_MAX_ITEMS}", found._total_items())
+        return found
+
+    def to_proto(self) -> pb.FixedSizeList:
+        return pb.FixedSizeList(
+            items_per_value=self.items_per_value,
+            values=compressive_to_message(self.values),
+            has_validity=self.has_validity,
+        )
+
+
+def _grouped(items: Block, size: int) -> Block:
+    """Items without nulls, `size` of them as one value."""
+    if isinstance(items, FixedWidth):
+        return FixedWidth(items.bits * size, items.data, items.length // size)
+    # Nulls lie deeper: all items of this level are valid.
+    count = items.length
+    return Items(size, np.full((count + 7) // 8, 0xFF, np.uint8), items)

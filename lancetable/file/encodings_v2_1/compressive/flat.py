@@ -1,0 +1,77 @@
+"""Flat: values side by side.   bits 1: lowest bit of a byte first; otherwise whole bytes, little-endian
+
+Source: protos/encodings_v2_1.proto, Flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.file.encodings_v2_1.base import Chunks, Ints, misplaced
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.kernels import miniblock
+from lancetable.proto import encodings_v2_1_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Flat", "join_bits"]
+
+_MAX_BITS = 1 << 34  # of one value: Arrow counts the bytes of a fixed width with 31 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    arm: ClassVar[str] = "flat"
+
+    bits_per_value: int
+
+    @property
+    def num_buffers(self) -> int:
+        return 1
+
+    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> FixedWidth:
+        return self.decode_blocks(buffers[0], counts, limit)
+
+    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
+        return join_bits(chunks, counts, self.bits_per_value)
+
+    def decode_values(self, values: Block, limit: int) -> Block:
+        if not isinstance(values, FixedWidth) or values.bits != self.bits_per_value:
+            raise misplaced(self, "values of another width")
+        return values
+
+    @classmethod
+    def from_proto(cls, message: pb.Flat) -> Self:
+        if message.HasField("data"):
+            raise UnsupportedFeatureError("compressed flat data is not supported", feature="compressed flat data")
+        if message.bits_per_value > _MAX_BITS:
+            raise CorruptFileError("impossible width of a value", f"at most {_MAX_BITS}", message.bits_per_value)
+        return cls(message.bits_per_value)
+
+    def to_proto(self) -> pb.Flat:
+        return pb.Flat(bits_per_value=self.bits_per_value)
+
+
+def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
+    """Chunks of `counts[i]` values of `bits` bits, each starting at a byte, as one block.
+
+    Raises CorruptFileError if a chunk has another size.
+    """
+    data, starts, sizes = chunks
+    total = int(counts.sum())
+    widths = counts * bits
+    if (sizes != (widths + 7) >> 3).any():
+        raise CorruptFileError("values that do not fill their chunk", ((widths + 7) >> 3)[:4].tolist(), sizes[:4].tolist())
+    joined = miniblock.join_pieces(data, starts, sizes)
+    if bits % 8 == 0 or not (widths[:-1] & 7).any():
+        return FixedWidth(bits, joined, total)
+    every = np.unpackbits(joined, bitorder="little")
+    begins = np.cumsum(sizes * 8) - sizes * 8
+    keep = np.repeat(begins - (np.cumsum(widths) - widths), widths) + np.arange(int(widths.sum()))
+    return FixedWidth(bits, np.packbits(every[keep], bitorder="little"), total)

@@ -1,0 +1,76 @@
+"""FSST: variable values, compressed one by one through a symbol table; see kernels/fsst.py.
+
+Source: protos/encodings_v2_1.proto, Fsst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v2_1.base import (
+    Chunks,
+    Compressive,
+    Ints,
+    compressive_from_message,
+    compressive_to_message,
+    misplaced,
+)
+from lancetable.file.encodings_v2_1.block import Block, VariableWidth
+from lancetable.file.kernels import fsst
+from lancetable.proto import encodings_v2_1_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Fsst"]
+
+_MAX_EXPANSION = 8
+
+
+@dataclass(frozen=True)
+class Fsst:
+    arm: ClassVar[str] = "fsst"
+
+    symbol_table: bytes
+    values: Compressive
+
+    @property
+    def num_buffers(self) -> int:
+        return self.values.num_buffers
+
+    @cached_property
+    def table(self) -> fsst.SymbolTable:
+        return fsst.SymbolTable.parse(self.symbol_table)
+
+    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> VariableWidth:
+        return self._expand(self.values.decode_chunks(buffers, counts, limit), limit)
+
+    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> VariableWidth:
+        return self._expand(self.values.decode_blocks(chunks, counts, limit), limit)
+
+    def decode_values(self, values: Block, limit: int) -> VariableWidth:
+        return self._expand(self.values.decode_values(values, limit), limit)
+
+    def _expand(self, codes: Block, limit: int) -> VariableWidth:
+        if not isinstance(codes, VariableWidth):
+            raise misplaced(self, "values of a fixed width")
+        if len(codes.data) > limit // _MAX_EXPANSION:
+            raise CorruptFileError("strings that may expand too far", f"at most {limit // _MAX_EXPANSION} bytes")
+        if not self.table.encoded:
+            return codes
+        octets = np.frombuffer(codes.data, np.uint8) if len(codes.data) else np.empty(0, np.uint8)
+        data, offsets = fsst.decompress(octets, codes.offsets, self.table)
+        return VariableWidth(offsets, data)
+
+    @classmethod
+    def from_proto(cls, message: pb.Fsst) -> Self:
+        return cls(message.symbol_table, compressive_from_message(message.values))
+
+    def to_proto(self) -> pb.Fsst:
+        return pb.Fsst(symbol_table=self.symbol_table, values=compressive_to_message(self.values))

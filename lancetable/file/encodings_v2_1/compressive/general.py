@@ -1,0 +1,104 @@
+"""General: zstd or LZ4 around another encoding; see kernels/general.py.
+
+    chunk      buffer 0 of every chunk is compressed, the others are not
+    block      the one buffer is
+    full-zip   every value is
+
+Source: protos/encodings_v2_1.proto, General.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.file.encodings_v2_1.base import (
+    Chunks,
+    Compressive,
+    Ints,
+    compressive_from_message,
+    compressive_to_message,
+    misplaced,
+)
+from lancetable.file.encodings_v2_1.block import Block, VariableWidth
+from lancetable.file.kernels import general
+from lancetable.proto import encodings_v2_1_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["General"]
+
+_SCHEMES: Final = {1: "lz4", 2: "zstd"}
+_NUMBERS: Final = {name: number for number, name in _SCHEMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    arm: ClassVar[str] = "general"
+
+    scheme: str  # "lz4" or "zstd"
+    values: Compressive
+    level: int | None = None
+
+    @property
+    def num_buffers(self) -> int:
+        return self.values.num_buffers
+
+    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
+        return self.values.decode_chunks([self._decompress(buffers[0], limit), *buffers[1:]], counts, limit)
+
+    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
+        return self.values.decode_blocks(self._decompress(chunks, limit), counts, limit)
+
+    def decode_values(self, values: Block, limit: int) -> Block:
+        if not isinstance(values, VariableWidth):
+            raise misplaced(self, "values of a fixed width")
+        base = values.offsets.astype(np.int64)
+        octets = np.frombuffer(values.data, np.uint8) if len(values.data) else np.empty(0, np.uint8)
+        sizes = np.diff(base)
+        filled = np.flatnonzero(sizes)
+        found = self._decompress(Chunks(octets, base[:-1][filled], sizes[filled]), limit)
+        lengths = np.zeros(values.length, np.int64)
+        lengths[filled] = found.sizes
+        offsets = np.zeros(values.length + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return self.values.decode_values(VariableWidth(offsets, found.data), limit)
+
+    def _decompress(self, chunks: Chunks, limit: int) -> Chunks:
+        view = memoryview(chunks.data)
+        pieces: list[Any] = []
+        total = 0
+        for start, size in zip(chunks.starts.tolist(), chunks.sizes.tolist()):
+            # What is left of the limit: a page of small bombs must not add up to a large one.
+            piece = general.decompress(self.scheme, view[start : start + size], limit - total)
+            total += len(piece)
+            pieces.append(piece)
+        sizes = np.array([len(piece) for piece in pieces], np.int64)
+        if len(pieces) == 1:
+            joined = np.frombuffer(pieces[0], np.uint8) if total else np.empty(0, np.uint8)
+        else:
+            joined = np.frombuffer(b"".join(pieces), np.uint8) if total else np.empty(0, np.uint8)
+        return Chunks(joined, np.cumsum(sizes) - sizes, sizes)
+
+    @classmethod
+    def from_proto(cls, message: pb.General) -> Self:
+        scheme = _SCHEMES.get(int(message.compression.scheme))
+        if scheme is None:
+            number = int(message.compression.scheme)
+            if number == 0:
+                raise CorruptFileError("a compression scheme is missing")
+            raise UnsupportedFeatureError(
+                f"compression scheme {number} is not supported", feature=f"compression scheme {number}"
+            )
+        level = message.compression.level if message.compression.HasField("level") else None
+        return cls(scheme, compressive_from_message(message.values), level)
+
+    def to_proto(self) -> pb.General:
+        compression = pb.BufferCompression(level=self.level)
+        compression.scheme = pb.CompressionScheme.Name(_NUMBERS[self.scheme])  # type: ignore[assignment]  # takes names
+        return pb.General(compression=compression, values=compressive_to_message(self.values))

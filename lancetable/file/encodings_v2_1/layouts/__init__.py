@@ -1,0 +1,1 @@
+"""Page layouts: how the values and levels of a page lie in its buffers."""
