@@ -188,9 +188,10 @@ def bench_write(root: Path, columns: list[str], rows: int, report: Report, repea
 def bench_open(root: Path, report: Report, repeats: int) -> None:
     small = [str(root / "small" / f"{i}.lance") for i in range(200)]
     if not os.path.exists(small[-1]):
+        shutil.rmtree(root / "small", ignore_errors=True)
         table = pa.table({"id": pa.array(np.arange(100)), "s": pa.array([str(i) for i in range(100)])})
         for uri in small:
-            lance.write_dataset(table, uri, data_storage_version="2.0", mode="overwrite")
+            lance.write_dataset(table, uri, data_storage_version="2.0")
     wide = str(root / "fragments.lance")
     if not os.path.exists(wide):
         table = pa.table({"id": pa.array(np.arange(10_000)), "x": pa.array(np.arange(10_000) * 0.5)})

@@ -131,6 +131,11 @@ class _Draft:
         """Append fragments, numbering those with id 0."""
         messages = [fragment.to_proto() for fragment in fragments]
         number_fragments(self.message, messages)
+        if messages:
+            # A column may have been dropped since the files were written.
+            live = self.field_ids()
+            for message in messages:
+                _drop_dead_files(message, live)
         self.message.fragments.extend(messages)
         self.mixed_versions |= any(self._is_other_version(message) for message in messages)
 

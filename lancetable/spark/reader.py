@@ -88,7 +88,8 @@ class LanceReader(DataSourceReader):
         if not partition.fragment_ids:
             return
         dataset = open_pinned(self._options, self._version)
-        fragments = [dataset.get_fragment(fragment_id) for fragment_id in partition.fragment_ids]
+        wanted = set(partition.fragment_ids)
+        fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in wanted]
         columns = self._options.columns
         scanner = dataset.scanner(
             columns=[name for name in (columns or wire.names) if name in wire.names],

@@ -234,6 +234,8 @@ def test_files_without_a_live_field_are_dropped() -> None:
     gone = fragment(0, file("x", 0), file("y", TOMBSTONE), file("z", 1), file("w", 17))
     built = build(before, tx.Delete((gone,)))
     assert [each.path for each in built.message.fragments[0].files] == ["x.lance", "z.lance"]
+    built = build(before, tx.Append((fragment(0, file("late", 17), file("x", 0)),)))
+    assert [each.path for each in built.message.fragments[1].files] == ["x.lance"]
     hidden = fragment(0, file("x", 0), file("ids", -3))
     built = build(before, tx.Delete((hidden,)))
     assert len(built.message.fragments[0].files) == 2

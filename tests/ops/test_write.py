@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -545,3 +547,44 @@ def test_a_full_disk_is_a_store_error(path: Path) -> None:
     with pytest.raises(StoreError, match="no space"):
         append(replace(version, store=store), rows(2))
     assert files(path) == before
+
+
+WRITER = """
+import sys
+import pyarrow as pa
+uri, writer, library = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+sys.stdin.readline()
+for step in range(8):
+    table = pa.table({"id": pa.array([writer * 100 + step], pa.int64()), "s": ["x"]})
+    if library == "pylance":
+        lance.write_dataset(table, uri, mode="append")
+    else:
+        write.append(open_version(uri), table.schema, iter(table.to_batches()))
+"""
+IMPORTS = {
+    "pylance": "import lance\n",
+    "ours": "from lancetable.ops import write\nfrom lancetable.table.version import open_version\n",
+}
+
+
+def test_processes_of_both_libraries_append_at_once(path: Path) -> None:
+    create(path, rows())
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", IMPORTS[library] + WRITER, str(path), str(number), library], stdin=subprocess.PIPE
+        )
+        for number, library in enumerate(["ours", "pylance", "ours", "pylance"])
+    ]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write(b"go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=120)
+        assert writer.returncode == 0
+    found = lance.dataset(str(path))
+    assert found.version == open_version(path).version == 33
+    assert sorted(found.to_table()["id"].to_pylist()) == [100 * w + step for w in range(4) for step in range(8)]
+    assert open_version(path).manifest.fragments.ids().tolist() == list(range(32))
+    uuids = {transaction.uuid for transaction in found.get_transactions(50)}
+    assert len(uuids) == 33

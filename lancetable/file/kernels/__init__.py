@@ -10,6 +10,32 @@ CorruptFileError without a path, which the caller knows.
     varbin.py              end offsets, validity, gather, UTF-8
     rle.py                 values and run lengths
     byte_stream_split.py   byte k of every value side by side
+    _native.pyx            the same loops in C, where they were built
+
+Each function has a NumPy form; many have a compiled one that does the same. The compiled module is optional, and
+LANCETABLE_KERNELS=0 in the environment leaves it aside.
 """
 
 from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any, Final
+
+__all__ = ["NATIVE", "native"]
+
+
+def _load() -> Any:
+    if os.environ.get("LANCETABLE_KERNELS") == "0":
+        return None
+    try:
+        return import_module("lancetable.file.kernels._native")
+    except ImportError:
+        return None
+
+
+native: Final[Any] = _load()
+"""The compiled kernels, None if they are not there or not wanted."""
+
+NATIVE: Final[bool] = native is not None
+"""Whether compiled kernels run."""

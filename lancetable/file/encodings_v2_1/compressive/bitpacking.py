@@ -10,21 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Chunks, Ints, compressive_from_message, compressive_to_message, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.kernels import miniblock
+from lancetable.file.kernels import bitpacking, miniblock
+from lancetable.file.kernels.bitpacking import BLOCK_VALUES
+from lancetable.file.kernels.interleave import Runs, runs_of
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["InlineBitpacking", "OutOfLineBitpacking"]
+__all__ = [
+    "InlineBitpacking",
+    "OutOfLineBitpacking",
+    "encode_inline",
+    "encode_out_of_line",
+    "inline_bytes",
+    "out_of_line_bytes",
+]
 
 _DTYPES: Final = {8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4"), 64: np.dtype("<u8")}
 
@@ -103,3 +114,100 @@ class OutOfLineBitpacking:
         return pb.OutOfLineBitpacking(
             uncompressed_bits_per_value=self.bits_per_value, values=compressive_to_message(self.packed)
         )
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+_BLOCK_BYTES: Final = BLOCK_VALUES // 8  # of a block packed to one bit
+
+
+def inline_bytes(widths: Ints, bits: int) -> int:
+    """Bytes of blocks of these widths, each behind a word that tells its width."""
+    return len(widths) * (bits // 8) + int(widths.sum()) * _BLOCK_BYTES
+
+
+def encode_inline(values: npt.NDArray[Any], widths: Ints) -> Chunked:
+    """(n,) unsigned values in blocks of 1,024, each packed to the width it needs."""
+    word = values.dtype.itemsize
+    sizes = word + widths * _BLOCK_BYTES
+    packed = _pack_inline(values, widths)
+    return Chunked(InlineBitpacking(8 * word), even_counts(len(values), BLOCK_VALUES), [[runs_of(packed, sizes)]])
+
+
+def _pack_inline(values: npt.NDArray[Any], widths: Ints) -> npt.NDArray[np.uint8]:
+    lowest, highest = int(widths.min()), int(widths.max())
+    if lowest == highest:
+        return _packed_rows(values, highest, len(widths)).reshape(-1)
+    offsets = np.zeros(len(widths) + 1, np.int64)
+    np.cumsum(values.dtype.itemsize + widths * _BLOCK_BYTES, out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    padded = np.zeros(len(widths) * BLOCK_VALUES, values.dtype)
+    padded[: len(values)] = values
+    blocks = padded.reshape(-1, BLOCK_VALUES)
+    for width in np.unique(widths).tolist():
+        at = np.flatnonzero(widths == width)
+        rows = _packed_rows(blocks[at].reshape(-1), width, len(at))
+        for start, row in zip(offsets[at].tolist(), rows):
+            out[start : start + len(row)] = row
+    return out
+
+
+def _packed_rows(values: npt.NDArray[Any], width: int, blocks: int) -> npt.NDArray[np.uint8]:
+    word = values.dtype.itemsize
+    rows = np.empty((blocks, word + width * _BLOCK_BYTES), np.uint8)
+    rows[:, :word] = np.frombuffer(width.to_bytes(word, "little"), np.uint8)
+    rows[:, word:] = bitpacking.pack_blocks(values, width).reshape(blocks, -1)
+    return rows
+
+
+def out_of_line_bytes(counts: Ints, width: int, bits: int) -> int:
+    """Bytes of chunks of `counts` values of `bits` bits, packed to one width."""
+    blocks, rest = np.divmod(counts, BLOCK_VALUES)
+    tail_packed = _tail_packed(rest, width, bits)
+    return int((blocks + tail_packed).sum()) * width * _BLOCK_BYTES + bits // 8 * int(rest[~tail_packed].sum())
+
+
+def encode_out_of_line(
+    values: npt.NDArray[Any], bounds: Ints, width: int
+) -> tuple[OutOfLineBitpacking, list[Runs]]:
+    """(n,) unsigned values cut at (k + 1,) `bounds`, all packed to one width: the streams of the chunks."""
+    bits = values.dtype.itemsize * 8
+    encoding = OutOfLineBitpacking(bits, Flat(width))
+    counts = np.diff(bounds)
+    if width == 0:
+        return encoding, [runs_of(b"", counts * 0)]
+    blocks, rest = np.divmod(counts, BLOCK_VALUES)
+    tail_packed = _tail_packed(rest, width, bits)
+    blocks += tail_packed
+    block_bytes = width * _BLOCK_BYTES
+    if not rest[:-1].any() and (len(rest) == 0 or rest[-1] == 0 or tail_packed[-1]):
+        return encoding, [runs_of(bitpacking.pack_blocks(values, width), blocks * block_bytes)]
+    raw_counts = np.where(tail_packed, 0, rest)
+    raw: Any = b""
+    kept = values
+    if raw_counts.any():
+        is_raw = _spans(bounds[1:] - raw_counts, bounds[1:], len(values))
+        raw, kept = values[is_raw], values[~is_raw]
+    # What is packed begins at a block of its own in every chunk.
+    kept_counts = counts - raw_counts
+    padded = np.zeros(int(blocks.sum()) * BLOCK_VALUES, values.dtype)
+    shifts = (np.cumsum(blocks) - blocks) * BLOCK_VALUES - (np.cumsum(kept_counts) - kept_counts)
+    padded[np.arange(len(kept)) + np.repeat(shifts, kept_counts)] = kept
+    packed = bitpacking.pack_blocks(padded, width)
+    return encoding, [runs_of(packed, blocks * block_bytes), runs_of(raw, raw_counts * (bits // 8))]
+
+
+def _tail_packed(rest: Ints, width: int, bits: int) -> npt.NDArray[np.bool_]:
+    """Whether values after the last full block are packed too, with zeros behind: where that is smaller."""
+    packed: npt.NDArray[np.bool_] = width * (BLOCK_VALUES - rest) < (bits - width) * rest
+    return packed
+
+
+def _spans(starts: Ints, ends: Ints, total: int) -> npt.NDArray[np.bool_]:
+    """(total,) true within the spans, which ascend and do not overlap."""
+    edges = np.zeros(total + 1, np.int8)
+    filled = ends > starts
+    np.add.at(edges, starts[filled], 1)
+    np.add.at(edges, ends[filled], -1)
+    return np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)

@@ -9,17 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Chunks, Ints, compressive_from_message, compressive_to_message, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
-from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.kernels import miniblock
+from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count
+from lancetable.file.kernels import byte_stream_split, miniblock
+from lancetable.file.kernels.interleave import runs_of
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ByteStreamSplit"]
+__all__ = ["ByteStreamSplit", "encode_byte_streams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +58,19 @@ class ByteStreamSplit:
 
     def to_proto(self) -> pb.ByteStreamSplit:
         return pb.ByteStreamSplit(values=compressive_to_message(self.values))
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+def encode_byte_streams(block: FixedWidth, limits: Limits) -> Chunked:
+    """Values of 32 or 64 bits."""
+    values = block.numbers()
+    per_chunk = flat_count(block.bits, limits)
+    counts = even_counts(block.length, per_chunk)
+    whole = block.length // per_chunk
+    octets = values.view(np.uint8).reshape(-1, values.dtype.itemsize)
+    head = octets[: whole * per_chunk].reshape(whole, per_chunk, -1).transpose(0, 2, 1)
+    tail = byte_stream_split.split(values[whole * per_chunk :])
+    data = np.concatenate((np.ascontiguousarray(head).reshape(-1), tail.reshape(-1)))
+    return Chunked(ByteStreamSplit(Flat(block.bits)), counts, [[runs_of(data, counts * values.dtype.itemsize)]])

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import (
@@ -24,13 +26,15 @@ from lancetable.file.encodings_v2_1.base import (
     misplaced,
 )
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Items
-from lancetable.file.encodings_v2_1.compressive.flat import Flat, join_bits
+from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts, fixed_values, nulls_of
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count, flat_runs, join_bits, pack_bits
+from lancetable.file.kernels.interleave import runs_of
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FixedSizeList"]
+__all__ = ["FixedSizeList", "FixedSizeLists", "encode_lists", "lists_of", "zip_lists"]
 
 _MAX_ITEMS = (1 << 31) - 1
 
@@ -135,3 +139,68 @@ def _grouped(items: Block, size: int) -> Block:
     # Nulls lie deeper: all items of this level are valid.
     count = items.length
     return Items(size, np.full((count + 7) // 8, 0xFF, np.uint8), items)
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+class FixedSizeLists(NamedTuple):
+    """Values to be written: the encoding, all innermost values, and for each level with null items, outermost first,
+    which items are valid and how many belong to one value.
+    """
+
+    encoding: FixedSizeList
+    items: FixedWidth
+    validity: list[tuple[npt.NDArray[np.bool_], int]]
+    length: int
+
+    @property
+    def item_bits(self) -> int:
+        """Bits of all items of one value."""
+        return self.encoding._bits()
+
+
+def lists_of(array: pa.Array) -> FixedSizeLists:
+    """A fixed-size list array of values of fixed width. Its own nulls are left to the levels."""
+    validity = []
+    sizes: list[tuple[int, bool]] = []
+    items = array
+    width = 1
+    while pa.types.is_fixed_size_list(items.type):
+        size = int(items.type.list_size)
+        items = items.values.slice(items.offset * size, len(items) * size)
+        width *= size
+        nulls = nulls_of(items)
+        if nulls is not None:
+            validity.append((nulls == 0, width))
+        sizes.append((size, nulls is not None))
+    values = fixed_values(items)
+    encoding: Any = Flat(values.bits)
+    for size, has_validity in reversed(sizes):
+        encoding = FixedSizeList(size, encoding, has_validity)
+    return FixedSizeLists(encoding, values, validity, len(array))
+
+
+def encode_lists(lists: FixedSizeLists, limits: Limits) -> Chunked:
+    """Validity of the items of each level, then the items."""
+    bits_of_value = lists.item_bits + sum(width for _, width in lists.validity)
+    counts = even_counts(lists.length, flat_count(bits_of_value, limits))
+    buffers = [
+        [runs_of(pack_bits(valid, counts * width), (counts * width + 7) // 8)] for valid, width in lists.validity
+    ]
+    rows = FixedWidth(lists.item_bits, lists.items.data, lists.length)
+    return Chunked(lists.encoding, counts, [*buffers, [flat_runs(rows, counts)]])
+
+
+def zip_lists(lists: FixedSizeLists) -> FixedWidth:
+    """Each value in whole bytes: the validity of its items, then the items."""
+    bits = lists.item_bits
+    if not lists.validity and bits % 8 == 0:
+        return FixedWidth(bits, lists.items.data, lists.length)
+    validity = [np.packbits(valid.reshape(-1, width), axis=1, bitorder="little") for valid, width in lists.validity]
+    octets = np.frombuffer(lists.items.data, np.uint8)
+    if bits % 8:
+        every = np.unpackbits(octets, bitorder="little", count=lists.length * bits).reshape(lists.length, bits)
+        octets = np.packbits(every, axis=1, bitorder="little")
+    rows = np.concatenate([*validity, octets.reshape(lists.length, -1)], axis=1)
+    return FixedWidth(8 * rows.shape[1], rows.reshape(-1), lists.length)

@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Chunks, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts, power_of_two
 from lancetable.file.kernels import miniblock
+from lancetable.file.kernels.interleave import Runs, runs_of
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Flat", "join_bits"]
+__all__ = ["Flat", "encode_flat", "flat_count", "flat_runs", "join_bits", "pack_bits"]
 
 _MAX_BITS = 1 << 34  # of one value: Arrow counts the bytes of a fixed width with 31 bits
 
@@ -75,3 +78,41 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
     begins = np.cumsum(sizes * 8) - sizes * 8
     keep = np.repeat(begins - (np.cumsum(widths) - widths), widths) + np.arange(int(widths.sum()))
     return FixedWidth(bits, np.packbits(every[keep], bitorder="little"), total)
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+def encode_flat(block: FixedWidth, limits: Limits, per_chunk: int | None = None) -> Chunked:
+    """Values as they are."""
+    counts = even_counts(block.length, per_chunk or flat_count(block.bits, limits))
+    return Chunked(Flat(block.bits), counts, [[flat_runs(block, counts)]])
+
+
+def flat_count(bits: int, limits: Limits) -> int:
+    """Values for a chunk of plain values, a power of two."""
+    most = max(limits.target_bytes * 8 // bits, 1)
+    if most < 2 and 2 * bits <= 8 * limits.max_bytes:
+        most = 2
+    return power_of_two(min(most, limits.max_values))
+
+
+def flat_runs(block: FixedWidth, counts: Ints) -> Runs:
+    """The bytes of each chunk. Chunks of single bits begin at a byte of their own."""
+    if block.bits % 8 == 0:
+        return runs_of(block.data, counts * (block.bits // 8))
+    sizes = (counts * block.bits + 7) // 8
+    if len(counts) < 2 or int(counts[0]) * block.bits % 8 == 0:
+        return runs_of(block.data, sizes)
+    bits = np.unpackbits(np.frombuffer(block.data, np.uint8), bitorder="little", count=block.length * block.bits)
+    return runs_of(pack_bits(bits.view(np.bool_), counts * block.bits), sizes)
+
+
+def pack_bits(bits: npt.NDArray[np.bool_], counts: Ints) -> npt.NDArray[np.uint8]:
+    """Bits packed so that each chunk of `counts` bits begins at a byte of its own; all but the last are equal."""
+    per_chunk = int(counts[0]) if len(counts) else 0
+    whole = len(counts) - 1
+    if whole < 1 or per_chunk % 8 == 0:
+        return np.packbits(bits, bitorder="little")
+    head = np.packbits(bits[: whole * per_chunk].reshape(whole, per_chunk), axis=1, bitorder="little")
+    return np.concatenate((head.reshape(-1), np.packbits(bits[whole * per_chunk :], bitorder="little")))

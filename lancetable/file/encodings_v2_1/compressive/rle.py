@@ -10,21 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Chunks, Ints, compressive_from_message, compressive_to_message, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.kernels import miniblock
+from lancetable.file.kernels import miniblock, rle
+from lancetable.file.kernels.interleave import Runs, runs_of
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Rle"]
+__all__ = ["Rle", "encode_run_blocks", "encode_runs", "run_starts"]
 
 _DTYPES: Final = {8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4"), 64: np.dtype("<u8")}
 
@@ -84,3 +87,49 @@ class Rle:
 
     def to_proto(self) -> pb.Rle:
         return pb.Rle(values=compressive_to_message(self.values), run_lengths=compressive_to_message(self.run_lengths))
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+def encode_runs(values: npt.NDArray[Any], per_chunk: int) -> Chunked:
+    """(n,) unsigned values as runs that end at the borders of chunks."""
+    counts = even_counts(len(values), per_chunk)
+    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    run_values, lengths, offsets = _split_runs(values, run_starts(values, bounds), bounds)
+    bits = 8 * values.dtype.itemsize
+    buffers = [[Runs(run_values, offsets * (bits // 8))], [Runs(lengths, offsets)]]
+    return Chunked(Rle(Flat(bits), Flat(8)), counts, buffers)
+
+
+def encode_run_blocks(values: npt.NDArray[Any], starts: Ints, bounds: Ints) -> tuple[Rle, list[Runs]]:
+    """The block form of chunks cut at (k + 1,) `bounds`; runs begin at `starts`."""
+    run_values, lengths, offsets = _split_runs(values, starts, bounds)
+    width = values.dtype.itemsize
+    heads = (np.diff(offsets) * width).astype("<u8")
+    streams = [runs_of(heads, 8, len(heads)), Runs(run_values, offsets * width), Runs(lengths, offsets)]
+    return Rle(Flat(8 * width), Flat(8)), streams
+
+
+def run_starts(values: npt.NDArray[Any], bounds: Ints) -> Ints:
+    """Where a run starts; none reaches across (k + 1,) bounds."""
+    first = np.empty(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    first[bounds[:-1]] = True
+    return np.flatnonzero(first)
+
+
+def _split_runs(
+    values: npt.NDArray[Any], starts: Ints, bounds: Ints
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8], Ints]:
+    """Values and lengths of at most 255 of the runs that begin at `starts`, and which of them make up each chunk."""
+    lengths = np.diff(starts, append=len(values))
+    run_values = values[starts]
+    if len(lengths) and int(lengths.max()) > rle.MAX_RUN:
+        pieces = -(-lengths // rle.MAX_RUN)
+        out = np.full(int(pieces.sum()), rle.MAX_RUN, np.int64)
+        out[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * rle.MAX_RUN
+        run_values, lengths = np.repeat(run_values, pieces), out
+    offsets = np.searchsorted(np.cumsum(lengths), bounds, "right").astype(np.int64)
+    offsets[0] = 0
+    return run_values, lengths.astype(np.uint8), offsets

@@ -11,21 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Chunks, Ints, compressive_from_message, compressive_to_message, misplaced
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
+from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkTooLarge, Limits, even_counts, power_of_two
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.kernels import miniblock
+from lancetable.file.kernels.interleave import Runs, padding, runs_of
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Variable"]
+__all__ = ["Variable", "encode_variable", "encode_variable_block", "variable_of"]
 
 _MAX_INT32 = (1 << 31) - 1
 
@@ -78,3 +81,99 @@ class Variable:
 
     def to_proto(self) -> pb.Variable:
         return pb.Variable(offsets=compressive_to_message(self.offsets))
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+_FILLER = 0x48
+
+
+def variable_of(block: VariableWidth) -> Variable:
+    """The encoding of values, which keeps the width of their offsets."""
+    return Variable(Flat(8 * block.offsets.dtype.itemsize))
+
+
+def encode_variable_block(block: VariableWidth) -> bytes:
+    """The block form."""
+    width = block.offsets.dtype.itemsize
+    first, last = int(block.offsets[0]), int(block.offsets[-1])
+    head = np.array([8 * width, (block.length + 3) * width], f"<u{width}")
+    offsets = (block.offsets - block.offsets.dtype.type(first)).astype(head.dtype)
+    return b"".join((head.tobytes(), offsets.tobytes(), memoryview(block.data).cast("B")[first:last]))
+
+
+def encode_variable(block: VariableWidth, limits: Limits) -> Chunked:
+    """Values without nulls. Raises ChunkTooLarge if two of them do not fit into one chunk."""
+    word = block.offsets.dtype.itemsize
+    counts = _counts(block.offsets, limits)
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    table_bytes = (counts + 1) * word
+    content = block.offsets[ends].astype(np.int64) - block.offsets[starts]
+    streams = [
+        runs_of(_relative_offsets(block.offsets, counts, starts, table_bytes), table_bytes),
+        Runs(block.data, np.concatenate((block.offsets[starts], block.offsets[-1:])).astype(np.int64)),
+        padding(content, word, _FILLER),
+    ]
+    return Chunked(variable_of(block), counts, [streams])
+
+
+def _relative_offsets(offsets: npt.NDArray[Any], counts: Ints, starts: Ints, table_bytes: Ints) -> npt.NDArray[Any]:
+    """For each chunk the offsets of its values from its first byte on."""
+    shifts = table_bytes - offsets[starts].astype(np.int64)
+    per_chunk = int(counts[0]) if len(counts) else 0
+    even = len(counts) - 1 if (counts[:-1] == per_chunk).all() else 0
+    out = np.empty(len(offsets) - 1 + len(counts), offsets.dtype)
+    done = even * per_chunk
+    if even:
+        head = out[: even * (per_chunk + 1)].reshape(even, per_chunk + 1)
+        moved = shifts[:even].astype(offsets.dtype)
+        np.add(offsets[:done].reshape(even, per_chunk), moved[:, None], out=head[:, :-1])
+        np.add(offsets[per_chunk : done + 1 : per_chunk], moved, out=head[:, -1])
+    at = done + even
+    for first, count, shift in zip(starts[even:].tolist(), counts[even:].tolist(), shifts[even:].tolist()):
+        np.add(offsets[first : first + count + 1], shift, out=out[at : at + count + 1], casting="unsafe")
+        at += count + 1
+    return out
+
+
+def _counts(offsets: npt.NDArray[Any], limits: Limits) -> Ints:
+    """Values per chunk: the same power of two throughout, less where values are long."""
+    total = len(offsets) - 1
+    word = offsets.dtype.itemsize
+    mean = (int(offsets[-1]) - int(offsets[0])) / total + word
+    per_chunk = power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / mean))))
+    max_bytes = limits.max_bytes - 2 * word
+    while True:
+        counts = even_counts(total, per_chunk)
+        ends = np.cumsum(counts)
+        over = offsets[ends].astype(np.int64) - offsets[ends - counts] + counts * word > max_bytes
+        if not over.any():
+            break
+        if per_chunk == 1:
+            raise ChunkTooLarge
+        if int(over.sum()) * 8 <= len(counts):
+            # A few chunks are cut further, by halves, so that the others stay large.
+            pieces: list[int] = []
+            for start, count, large in zip((ends - counts).tolist(), counts.tolist(), over.tolist()):
+                pieces += _halves(offsets, start, count, max_bytes) if large else [count]
+            counts = np.array(pieces, np.int64)
+            break
+        per_chunk //= 2
+    if len(counts) > 1 and int(counts[:-1].min()) < 2:
+        raise ChunkTooLarge
+    return counts
+
+
+def _halves(offsets: npt.NDArray[Any], start: int, count: int, max_bytes: int) -> list[int]:
+    content = int(offsets[start + count]) - int(offsets[start])
+    if content + count * offsets.dtype.itemsize <= max_bytes:
+        return [count]
+    if count == 1:
+        raise ChunkTooLarge
+    half = power_of_two(count - 1)
+    return [
+        *_halves(offsets, start, half, max_bytes),
+        *_halves(offsets, start + half, count - half, max_bytes),
+    ]
