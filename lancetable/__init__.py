@@ -17,7 +17,6 @@ from lancetable import commit, debug, errors, file, fragment, log, progress, sam
 from lancetable.dataset import LanceDataset, dataset, write_dataset
 from lancetable.debug import show_versions
 from lancetable.errors import *  # noqa: F403  # the whole error tree is public
-from lancetable.format.manifest import BasePath as DatasetBasePath
 from lancetable.fragment import LanceFragment
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.log import set_logger
@@ -27,6 +26,7 @@ from lancetable.ops.stats import DataStatistics, FieldStatistics
 from lancetable.scanner import LanceScanner, ScanStatistics
 from lancetable.schema import json_to_schema, schema_to_json
 from lancetable.session import Session
+from lancetable.types import DatasetBasePath
 
 __version__ = "0.1.0"
 

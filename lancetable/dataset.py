@@ -36,7 +36,6 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.file import LanceFileSession
-from lancetable.format.manifest import BasePath
 from lancetable.fragment import LanceFragment, write_fragments, write_options
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.inputs import read_input
@@ -56,6 +55,7 @@ from lancetable.types import (
     BulkCommitResult,
     Columns,
     CommitLock,
+    DatasetBasePath,
     DatasetStats,
     DeleteResult,
     Filter,
@@ -367,9 +367,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Settings kept with the table."""
         return dict(self._table.manifest.config)
 
-    def base_paths(self) -> dict[int, BasePath]:
+    def base_paths(self) -> dict[int, DatasetBasePath]:
         """Other places in which files of this table may lie, by id."""
-        return dict(self._table.manifest.base_paths)
+        return {
+            base_id: DatasetBasePath(base.path, base.name, base.is_dataset_root, base_id)
+            for base_id, base in self._table.manifest.base_paths.items()
+        }
 
     @property
     def initial_storage_options(self) -> dict[str, str] | None:

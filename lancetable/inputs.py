@@ -14,11 +14,10 @@ __all__ = ["Input", "read_input"]
 
 
 class Input(NamedTuple):
-    """A schema and the batches that follow it; `in_memory` tells that reading the batches twice is possible."""
+    """A schema and the batches that follow it."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
-    in_memory: pa.Table | None = None
 
 
 def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
@@ -91,7 +90,7 @@ def from_table(table: pa.Table, schema: pa.Schema | None) -> Input:
     """A table in memory; cast at once when it differs from `schema`."""
     if schema is not None and not table.schema.equals(schema, check_metadata=True):
         table = cast_table(table, schema)
-    return Input(table.schema, iter(table.to_batches()), table)
+    return Input(table.schema, iter(table.to_batches()))
 
 
 def from_reader(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> Input:

@@ -18,10 +18,10 @@ from lancetable import scope
 from lancetable.errors import InvalidInputError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
-from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Schema
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.schema import LanceSchema
+from lancetable.types import DatasetBasePath
 
 __all__ = ["LanceOperation", "Transaction"]
 
@@ -58,7 +58,7 @@ class LanceOperation:
 
         new_schema: LanceSchema | pa.Schema
         fragments: Iterable[FragmentMetadata]
-        initial_bases: list[BasePath] | None = None
+        initial_bases: list[DatasetBasePath] | None = None
 
         def __post_init__(self) -> None:
             self.fragments = fragment_list("fragments", self.fragments)
@@ -432,7 +432,9 @@ def rewrite_of(operation: tx.Rewrite) -> LanceOperation.Rewrite:
 FROM_FORMAT: dict[type, Callable[[Any], LanceOperation.BaseOperation]] = {
     tx.Append: lambda op: LanceOperation.Append(from_fragments(op.fragments)),
     tx.Overwrite: lambda op: LanceOperation.Overwrite(
-        LanceSchema(op.schema), from_fragments(op.fragments), list(op.initial_bases) or None
+        LanceSchema(op.schema),
+        from_fragments(op.fragments),
+        [DatasetBasePath(base.path, base.name, base.is_dataset_root, base.id) for base in op.initial_bases] or None,
     ),
     tx.Delete: lambda op: LanceOperation.Delete(
         from_fragments(op.updated_fragments), list(op.deleted_fragment_ids), op.predicate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Union
 
@@ -23,6 +24,7 @@ __all__ = [
     "BulkCommitResult",
     "Columns",
     "CommitLock",
+    "DatasetBasePath",
     "DatasetStats",
     "DeleteResult",
     "Filter",
@@ -64,6 +66,20 @@ CommitLock = Callable[[int], AbstractContextManager[None]]
 """Called with the version to be written; the manifest is written inside the context it returns."""
 
 WriteMode = Literal["create", "append", "overwrite"]
+
+
+@dataclass(frozen=True)
+class DatasetBasePath:
+    """Another place in which files of a table may lie.
+
+    With `is_dataset_root` they lie below `data` and `_deletions` of `path`, else directly in it. `id` is how data files
+    refer to it; the table gives it.
+    """
+
+    path: str
+    name: str | None = None
+    is_dataset_root: bool = False
+    id: int | None = None
 
 
 class Version(TypedDict):

@@ -33,6 +33,7 @@ CLASSES = {
     "fragment": ["DataFile", "DeletionFile", "RowIdMeta", "RowDatasetVersionMeta", "RowIdSequence", "FragmentSession"],
     "schema": ["LanceSchema"],
     "commit": ["CommitConflictError"],
+    "file": ["LanceFileReader", "LanceFileWriter", "LanceFileSession", "ReaderResults", "LanceFileMetadata"],
     "progress": ["FragmentWriteProgress", "NoopFragmentWriteProgress", "FileSystemFragmentWriteProgress"],
 }
 DUNDERS = ("__init__", "__len__", "__iter__")

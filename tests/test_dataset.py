@@ -7,6 +7,7 @@ import math
 import pickle
 import time
 import warnings
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -531,3 +532,11 @@ def test_reads_and_writes_are_counted(ds: LanceDataset) -> None:
     assert ds.io_stats_snapshot() == written
     assert lance.bytes_read_counter() - read >= scanned.read_bytes + written.read_bytes
     assert lance.iops_counter() > requests
+
+
+def test_base_paths_by_id(ds: LanceDataset) -> None:
+    message = ds.table_version.manifest.to_proto()
+    message.base_paths.add(id=3, path="/elsewhere", name="other", is_dataset_root=True)
+    file = replace(ds.table_version.file, manifest=type(ds.table_version.manifest)(message))
+    moved = LanceDataset.from_version(replace(ds.table_version, file=file))
+    assert moved.base_paths() == {3: lance.DatasetBasePath("/elsewhere", "other", True, 3)}

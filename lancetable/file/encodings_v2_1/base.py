@@ -18,7 +18,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import pack_any, unpack_any
-from lancetable.file.encodings_v2_1.block import Block
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.format.version import FileVersion
@@ -66,11 +66,11 @@ def whole(data: Any) -> Chunks:
 
 
 class Column(NamedTuple):
-    """What a layout must know about the column it reads: the type of the values and the version of the file."""
+    """What a layout must know about the column it reads: the type of the values, and of the file version and size."""
 
     data_type: pa.DataType
     version: FileVersion
-    num_lists: int  # list layers above the values
+    file_bytes: int
 
 
 class Decoded(NamedTuple):
@@ -194,8 +194,6 @@ def misplaced(encoding: Compressive, place: str) -> CorruptFileError:
 
 def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: int) -> Levels:
     """Levels of all chunks side by side."""
-    from lancetable.file.encodings_v2_1.block import FixedWidth
-
     block = encoding.decode_blocks(chunks, counts, limit)
     if not isinstance(block, FixedWidth) or block.bits != 16:
         raise CorruptFileError("levels of a wrong width", expected=16)

@@ -148,7 +148,7 @@ class FixedWidth:
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         if type_bits(data_type) != self.bits:
-            raise CorruptFileError(f"values of the wrong width for {data_type}", type_bits(data_type), self.bits)
+            raise CorruptFileError(f"values of the wrong width for {data_type}", expected=type_bits(data_type), found=self.bits)
         return self._to_array(data_type, validity)
 
     def _to_array(self, data_type: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
@@ -287,7 +287,7 @@ class Indices:
         if pa.types.is_dictionary(data_type):
             index_type = data_type.index_type
             if index_type.bit_width != self.numbers.bits:
-                raise CorruptFileError("indices of the wrong width", index_type.bit_width, self.numbers.bits)
+                raise CorruptFileError("indices of the wrong width", expected=index_type.bit_width, found=self.numbers.bits)
         else:
             index_type = pa.from_numpy_dtype(self.numbers.numbers().dtype)
         numbers = self._checked(self.numbers.numbers(), validity)
@@ -309,7 +309,7 @@ class Indices:
             valid = np.unpackbits(np.frombuffer(validity, np.uint8), count=len(numbers), bitorder="little").view(np.bool_)
         numbers = np.where(valid, numbers, 0).astype(numbers.dtype)
         if int(numbers.max()) >= count and valid.any():
-            raise CorruptFileError("an index outside of its dictionary", f"fewer than {count}", int(numbers.max()))
+            raise CorruptFileError("an index outside of its dictionary", expected=f"fewer than {count}", found=int(numbers.max()))
         return numbers
 
     def _check_size(self, numbers: npt.NDArray[Any], limit: int) -> None:
@@ -321,7 +321,7 @@ class Indices:
             return
         total = int(np.bincount(numbers.astype(np.int64), minlength=len(lengths)) @ lengths)
         if total > limit:
-            raise CorruptFileError("strings that expand too far", f"at most {limit} bytes", total)
+            raise CorruptFileError("strings that expand too far", expected=f"at most {limit} bytes", found=total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ class Repeated:
             width = offset_bytes(data_type)
             _check_limit((size + width) * self.length, limit)
             if width == 4 and size * self.length > _MAX_INT32:
-                raise CorruptFileError("values too long for their type", _MAX_INT32, size * self.length)
+                raise CorruptFileError("values too long for their type", expected=_MAX_INT32, found=size * self.length)
             offsets = np.arange(self.length + 1, dtype=np.int32 if width == 4 else np.int64) * size
             repeated = np.tile(np.frombuffer(value.data, np.uint8), self.length) if size else b""
             value.to_array(data_type, None, limit)  # checks that it is UTF-8
@@ -369,7 +369,7 @@ class Repeated:
 
 def _check_limit(size: int, limit: int) -> None:
     if size > limit:
-        raise CorruptFileError("a page would take too much memory", f"at most {limit} bytes", size)
+        raise CorruptFileError("a page would take too much memory", expected=f"at most {limit} bytes", found=size)
 
 
 @dataclass(frozen=True, slots=True)

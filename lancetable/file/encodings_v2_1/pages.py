@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lancetable.file.column import Pieces
-from lancetable.file.encodings_v2_1.chunks import (
-    Chunked,
-    ChunkTooLarge,
-    FixedSizeLists,
-    FixedWidth,
-    Limits,
-    PackedRows,
-    VariableWidth,
-    even_counts,
-    fixed_size_list_message,
-    flat_message,
-    run_starts,
-    split_runs,
-    variable_message,
-)
+from lancetable.file.encodings_v2_1.base import Compressive, compressive_to_message
+from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth
+from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkTooLarge, Limits
+from lancetable.file.encodings_v2_1.compressive.bitpacking import encode_out_of_line, out_of_line_bytes
+from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.compressive.rle import encode_run_blocks, run_starts
 from lancetable.file.encodings_v2_1.shred import Shredded, num_levels
-from lancetable.file.kernels import bitpacking
-from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of, total_sizes
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
@@ -58,7 +47,7 @@ class LevelsTooDense(Exception):
 
 
 class EncodedLevels(NamedTuple):
-    encoding: pb.CompressiveEncoding
+    encoding: Compressive
     streams: Sequence[Runs]  # run i of each makes up the levels of chunk i
 
 
@@ -68,89 +57,18 @@ def level_width(levels: Levels) -> int:
 
 
 def encode_levels(levels: Levels, bounds: Ints, runs_allowed: bool) -> EncodedLevels:
-    """Levels cut at `bounds`, in the smallest of the forms that a page can give them."""
+    """Levels cut at (chunks + 1,) `bounds`, in the smallest of the forms that a page can give them."""
     width = level_width(levels)
-    counts = np.diff(bounds)
-    packed_bytes = _packed_bytes(counts, width)
+    packed_bytes = out_of_line_bytes(np.diff(bounds), width, _LEVEL_BITS)
     plain_bytes = 2 * len(levels)
     if runs_allowed and width:
-        starts = _level_run_starts(levels, bounds)
-        run_bytes = 8 * len(counts) + 3 * (len(starts) + len(levels) // 255)
+        starts = run_starts(levels, bounds)
+        run_bytes = 8 * (len(bounds) - 1) + 3 * (len(starts) + len(levels) // 255)
         if run_bytes < min(packed_bytes, plain_bytes):
-            return _level_runs(levels, starts, bounds)
+            return EncodedLevels(*encode_run_blocks(levels, starts, bounds))
     if plain_bytes <= packed_bytes:
-        return EncodedLevels(flat_message(_LEVEL_BITS), [Runs(levels, bounds * 2)])
-    return _pack_levels(levels, bounds, width)
-
-
-def _packed_bytes(counts: Ints, width: int) -> int:
-    blocks, rest = np.divmod(counts, BLOCK_VALUES)
-    tail_packed = _tail_packed(rest, width)
-    return int((blocks + tail_packed).sum()) * 128 * width + 2 * int(rest[~tail_packed].sum())
-
-
-def _tail_packed(rest: Ints, width: int) -> npt.NDArray[np.bool_]:
-    """Whether levels after the last full block are packed too, with zeros behind: where that is smaller."""
-    packed: npt.NDArray[np.bool_] = width * (BLOCK_VALUES - rest) < (_LEVEL_BITS - width) * rest
-    return packed
-
-
-def _pack_levels(levels: Levels, bounds: Ints, width: int) -> EncodedLevels:
-    message = pb.CompressiveEncoding(
-        out_of_line_bitpacking=pb.OutOfLineBitpacking(
-            uncompressed_bits_per_value=_LEVEL_BITS, values=flat_message(width)
-        )
-    )
-    counts = np.diff(bounds)
-    if width == 0:
-        return EncodedLevels(message, [runs_of(b"", counts * 0)])
-    blocks, rest = np.divmod(counts, BLOCK_VALUES)
-    tail_packed = _tail_packed(rest, width)
-    blocks += tail_packed
-    block_bytes = 128 * width
-    if not rest[:-1].any() and (len(rest) == 0 or rest[-1] == 0 or tail_packed[-1]):
-        return EncodedLevels(message, [runs_of(bitpacking.pack_blocks(levels, width), blocks * block_bytes)])
-    raw_counts = np.where(tail_packed, 0, rest)
-    raw: Any = b""
-    kept = levels
-    if raw_counts.any():
-        is_raw = _spans(bounds[1:] - raw_counts, bounds[1:], len(levels))
-        raw, kept = levels[is_raw], levels[~is_raw]
-    # What is packed begins at a block of its own in every chunk.
-    kept_counts = counts - raw_counts
-    padded = np.zeros(int(blocks.sum()) * BLOCK_VALUES, levels.dtype)
-    first_block = np.cumsum(blocks) - blocks
-    shifts = first_block * BLOCK_VALUES - (np.cumsum(kept_counts) - kept_counts)
-    padded[np.arange(len(kept)) + np.repeat(shifts, kept_counts)] = kept
-    packed = bitpacking.pack_blocks(padded, width)
-    return EncodedLevels(message, [runs_of(packed, blocks * block_bytes), runs_of(raw, raw_counts * 2)])
-
-
-def _spans(starts: Ints, ends: Ints, total: int) -> npt.NDArray[np.bool_]:
-    """(total,) true within the spans, which ascend and do not overlap."""
-    edges = np.zeros(total + 1, np.int8)
-    filled = ends > starts
-    edges[starts[filled]] += 1
-    edges[ends[filled]] -= 1
-    return np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
-
-
-def _level_run_starts(levels: Levels, bounds: Ints) -> Ints:
-    first = np.empty(len(levels), np.bool_)
-    np.not_equal(levels[1:], levels[:-1], out=first[1:])
-    first[bounds[:-1]] = True
-    return np.flatnonzero(first)
-
-
-def _level_runs(levels: Levels, starts: Ints, bounds: Ints) -> EncodedLevels:
-    values, lengths, ends = split_runs(levels, starts)
-    offsets = np.searchsorted(ends, bounds, "right").astype(np.int64)
-    offsets[0] = 0
-    heads = (np.diff(offsets) * 2).astype("<u8")
-    message = pb.CompressiveEncoding(
-        rle=pb.Rle(values=flat_message(_LEVEL_BITS), run_lengths=flat_message(8))
-    )
-    return EncodedLevels(message, [runs_of(heads, 8, len(heads)), Runs(values, offsets * 2), Runs(lengths, offsets)])
+        return EncodedLevels(Flat(_LEVEL_BITS), [Runs(levels, bounds * 2)])
+    return EncodedLevels(*encode_out_of_line(levels, bounds, width))
 
 
 # --------------------------------------------------------------------------------------------------------- mini-block
@@ -187,7 +105,7 @@ def encode_miniblock(
     shredded: Shredded,
     chunked: Chunked,
     large: bool,
-    dictionary: tuple[pb.CompressiveEncoding, int, Any] | None = None,
+    dictionary: tuple[Compressive, int, Any] | None = None,
 ) -> EncodedLayout:
     """Chunks of levels and values, a word about each, the dictionary, the index of rows.
 
@@ -197,7 +115,7 @@ def encode_miniblock(
     bounds = _level_bounds(shredded, chunked.counts)
     num_levels_of_chunk = np.diff(bounds)
     message = pb.MiniBlockLayout(
-        value_compression=chunked.encoding,
+        value_compression=compressive_to_message(chunked.encoding),
         layers=[int(layer) for layer in shredded.layers],
         num_buffers=len(chunked.buffers),
         num_items=int(chunked.counts.sum()),
@@ -208,7 +126,7 @@ def encode_miniblock(
     for levels, target in ((shredded.repetition, message.rep_compression), (shredded.definition, message.def_compression)):
         if levels is not None:
             encoded = encode_levels(levels, bounds, large)
-            target.CopyFrom(encoded.encoding)
+            target.CopyFrom(compressive_to_message(encoded.encoding))
             level_buffers.append(encoded.streams)
     if has_levels and len(num_levels_of_chunk) and int(num_levels_of_chunk.max()) > _MAX_LEVELS:
         raise ChunkTooLarge
@@ -218,7 +136,7 @@ def encode_miniblock(
     buffers: list[Pieces] = [[_chunk_words(chunk_bytes, chunked.counts, large)], [data]]
     if dictionary is not None:
         encoding, num_items, content = dictionary
-        message.dictionary.CopyFrom(encoding)
+        message.dictionary.CopyFrom(compressive_to_message(encoding))
         message.num_dictionary_items = num_items
         buffers.append([content])
     if shredded.repetition is not None:
@@ -295,25 +213,24 @@ def _repetition_index(repetition: Levels, bounds: Ints, row_level: int) -> npt.N
 # ----------------------------------------------------------------------------------------------------------- full-zip
 
 
-def encode_fullzip_fixed(shredded: Shredded, block: FixedWidth | FixedSizeLists | PackedRows) -> EncodedLayout:
-    """Entries of a control word and a value of fixed width."""
+def encode_fullzip_fixed(shredded: Shredded, values: FixedWidth, encoding: Compressive) -> EncodedLayout:
+    """Entries of a control word and a value in whole bytes."""
     control, bits_rep, bits_def = _control_words(shredded)
-    values, row_bytes, message = _fixed_rows(block)
-    bytes_of_value = row_bytes
-    layout = _fullzip_message(shredded, bits_rep, bits_def, message)
-    layout.full_zip_layout.bits_per_value = 8 * bytes_of_value
+    row_bytes = values.bits // 8
+    layout = _fullzip_message(shredded, bits_rep, bits_def, encoding)
+    layout.full_zip_layout.bits_per_value = values.bits
     word = control.shape[1]
     if word == 0:
-        data: Any = values
+        data: Any = values.data
     elif shredded.visible is None:
         zipped = np.empty((shredded.num_entries, word + row_bytes), np.uint8)
         zipped[:, :word] = control
-        zipped[:, word:] = np.frombuffer(values, np.uint8).reshape(-1, row_bytes)
+        zipped[:, word:] = np.frombuffer(values.data, np.uint8).reshape(-1, row_bytes)
         data = zipped
     else:
         sizes = np.zeros(shredded.num_entries, np.int64)
         sizes[shredded.visible] = row_bytes
-        data = interleave([runs_of(control, word, shredded.num_entries), runs_of(values, sizes)])
+        data = interleave([runs_of(control, word, shredded.num_entries), runs_of(values.data, sizes)])
     buffers: list[Pieces] = [[data]]
     if shredded.repetition is not None:
         sizes = np.full(shredded.num_entries, word, np.int64)
@@ -322,69 +239,39 @@ def encode_fullzip_fixed(shredded: Shredded, block: FixedWidth | FixedSizeLists 
     return EncodedLayout(layout, buffers)
 
 
-def _fixed_rows(block: FixedWidth | FixedSizeLists | PackedRows) -> tuple[Any, int, pb.CompressiveEncoding]:
-    """Bytes of the values with the validity of their items in front, bytes of one, and the encoding."""
-    if isinstance(block, FixedWidth):
-        return block.data, block.bits // 8, flat_message(block.bits)
-    if isinstance(block, PackedRows):
-        message = pb.PackedStruct(bits_per_value=block.bits, values=flat_message(block.rows.bits))
-        return block.rows.data, block.rows.bits // 8, pb.CompressiveEncoding(packed_struct=message)
-    validity = []
-    inner: FixedSizeLists | FixedWidth = block
-    width = 1
-    while isinstance(inner, FixedSizeLists):
-        width *= inner.dimension
-        if inner.valid is not None:
-            validity.append(np.packbits(inner.valid.reshape(-1, width), axis=1, bitorder="little"))
-        inner = inner.items
-    message = fixed_size_list_message(block)
-    bits = width * inner.bits
-    if not validity and bits % 8 == 0:
-        return inner.data, bits // 8, message
-    octets = inner.octets.reshape(block.num_values, bits // 8)
-    rows = np.concatenate([*validity, octets], axis=1)
-    return np.ascontiguousarray(rows).reshape(-1), rows.shape[1], message
-
-
-def encode_fullzip_variable(
-    shredded: Shredded, block: VariableWidth, wrap: Callable[[pb.CompressiveEncoding], pb.CompressiveEncoding]
-) -> EncodedLayout:
-    """Entries of a control word, a length and a value; null and hidden ones end with the control word.
-
-    `wrap` adds to the description of the values what has been done to each of them.
-    """
+def encode_fullzip_variable(shredded: Shredded, values: VariableWidth, encoding: Compressive) -> EncodedLayout:
+    """Entries of a control word, a length and a value; null and hidden ones end with the control word."""
     control, bits_rep, bits_def = _control_words(shredded)
-    length_bytes = block.offsets.dtype.itemsize
-    layout = _fullzip_message(shredded, bits_rep, bits_def, wrap(variable_message(length_bytes)))
+    length_bytes = values.offsets.dtype.itemsize
+    layout = _fullzip_message(shredded, bits_rep, bits_def, encoding)
     layout.full_zip_layout.bits_per_offset = 8 * length_bytes
-    lengths = np.diff(block.offsets)
-    heads: Any = lengths
+    lengths = np.diff(values.offsets)
+    heads = lengths
     head_sizes = np.full(len(lengths), length_bytes, np.int64)
     definition = shredded.visible_definition
-    if definition is not None:
+    if definition is not None and definition.any():
         valid = definition == 0
-        if not valid.all():
-            heads = lengths[valid]
-            head_sizes[~valid] = 0
-    value_offsets = block.offsets.astype(np.int64)
+        heads = lengths[valid]
+        head_sizes[~valid] = 0
+    bodies = Runs(values.data, values.offsets.astype(np.int64))
     if shredded.visible is not None:
-        all_heads = np.zeros(shredded.num_entries, np.int64)
-        all_heads[shredded.visible] = head_sizes
-        sizes = np.zeros(shredded.num_entries, np.int64)
-        sizes[shredded.visible] = lengths
-        values = runs_of(block.data, sizes)
-        values = Runs(block.data, values.offsets + int(value_offsets[0]))
-        head_sizes = all_heads
-    else:
-        values = Runs(block.data, value_offsets)
-    streams = [runs_of(np.ascontiguousarray(heads), head_sizes), values]
+        head_sizes = _spread(head_sizes, shredded)
+        bodies = Runs(values.data, int(values.offsets[0]) + runs_of(b"", _spread(lengths, shredded)).offsets)
+    streams = [runs_of(np.ascontiguousarray(heads), head_sizes), bodies]
     if control.shape[1]:
         streams.insert(0, runs_of(control, control.shape[1], shredded.num_entries))
     return EncodedLayout(layout, [[interleave(streams)], [_row_index(shredded, total_sizes(streams))]])
 
 
+def _spread(sizes: npt.NDArray[Any], shredded: Shredded) -> Ints:
+    """Sizes of visible entries -> of all entries."""
+    every = np.zeros(shredded.num_entries, np.int64)
+    every[shredded.visible] = sizes
+    return every
+
+
 def _fullzip_message(
-    shredded: Shredded, bits_rep: int, bits_def: int, values: pb.CompressiveEncoding
+    shredded: Shredded, bits_rep: int, bits_def: int, values: Compressive
 ) -> pb.PageLayout:
     visible = shredded.num_entries if shredded.visible is None else len(shredded.visible)
     message = pb.FullZipLayout(
@@ -392,7 +279,7 @@ def _fullzip_message(
         bits_def=bits_def,
         num_items=shredded.num_entries,
         num_visible_items=visible,
-        value_compression=values,
+        value_compression=compressive_to_message(values),
         layers=[int(layer) for layer in shredded.layers],
     )
     return pb.PageLayout(full_zip_layout=message)
@@ -444,10 +331,10 @@ def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
             buffers.append([levels])
         else:
             encoded = encode_levels(levels, np.array([0, len(levels)], np.int64), True)
-            if encoded.encoding.HasField("flat"):
+            if isinstance(encoded.encoding, Flat):
                 buffers.append([levels])
                 continue
-            compression.CopyFrom(encoded.encoding)
+            compression.CopyFrom(compressive_to_message(encoded.encoding))
             setattr(message, field, len(levels))
             buffers.append([interleave(list(encoded.streams))])
     return EncodedLayout(layout, buffers)

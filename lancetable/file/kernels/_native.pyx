@@ -683,7 +683,7 @@ def compress(data, offsets, words, lengths):
         if not 1 <= length.at[i] <= 8:
             raise ValueError("a symbol has 1 to 8 bytes")
         symbols[i].length = length.at[i]
-        symbols[i].word = (<uint64_t*>word.at)[i] & low_mask(length.at[i])
+        symbols[i].word = lt_load64(word.at + 8 * i) & low_mask(length.at[i])
     codes = np.empty(2 * (at[values] - at[0]) + 2, np.uint8)
     new_offsets = np.empty(values + 1, np.int64)
     cdef Bytes target = Bytes(codes, True), new_bound = Bytes(new_offsets, True)

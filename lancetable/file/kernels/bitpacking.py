@@ -21,11 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.kernels import native
 
 __all__ = [
     "BLOCK_VALUES",
+    "aligned",
     "block_bytes",
     "pack_blocks",
+    "pack_inline",
     "pack_stream",
     "required_width",
     "sign_extend",
@@ -127,6 +130,10 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
     bits = dtype.itemsize * 8
     lanes = BLOCK_VALUES // bits
     blocks = len(packed) // block_bytes(width)
+    if native is not None:
+        whole = np.empty(blocks * BLOCK_VALUES, dtype)
+        native.unpack_blocks(np.ascontiguousarray(packed), width, whole, bits)
+        return whole
     words: UInt = np.ascontiguousarray(packed).view(dtype).reshape(blocks, width, lanes)
     out = np.empty((blocks, 8, 128 // lanes, lanes), dtype)
     slab = max(1, _SLAB_BYTES // (BLOCK_VALUES * dtype.itemsize))
@@ -151,6 +158,9 @@ def pack_blocks(values: UInt, width: int) -> npt.NDArray[np.uint8]:
     blocks = -(-len(values) // BLOCK_VALUES)
     if width == 0:
         return np.empty(0, np.uint8)
+    if native is not None:
+        packed: npt.NDArray[np.uint8] = native.pack_blocks(aligned(values), width, bits)
+        return packed
     padded = np.zeros(blocks * BLOCK_VALUES, dtype)
     padded[: len(values)] = values
     source = padded.reshape(blocks, 8, 128 // lanes, lanes)
@@ -166,6 +176,36 @@ def pack_blocks(values: UInt, width: int) -> npt.NDArray[np.uint8]:
             if shift + width > bits:
                 target[:, word + 1] |= value >> dtype.type(bits - shift)
     return words.reshape(-1).view(np.uint8)
+
+
+def pack_inline(values: UInt) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """(n,) unsigned values -> for each 1,024 of them a word with the width of the largest and a block of that width.
+
+    -> the bytes, and how many of them each block has with its word. The last block is filled up with zeros.
+    """
+    if native is not None:
+        packed, sizes = native.pack_inline(aligned(values), values.dtype.itemsize * 8)
+        return packed, sizes
+    word = values.dtype.itemsize
+    blocks = -(-len(values) // BLOCK_VALUES)
+    padded = np.zeros((blocks, BLOCK_VALUES), values.dtype)
+    padded.reshape(-1)[: len(values)] = values
+    largest = np.bitwise_or.reduce(padded, axis=1)
+    widths = np.array([value.bit_length() for value in largest.tolist()], np.int64)
+    sizes = word + widths * (BLOCK_VALUES // 8)
+    starts = np.cumsum(sizes) - sizes
+    out = np.empty(int(sizes.sum()), np.uint8)
+    out[starts[:, None] + np.arange(word)] = widths.astype(values.dtype).view(np.uint8).reshape(blocks, word)
+    for width in np.unique(widths[widths > 0]).tolist():
+        which = np.flatnonzero(widths == width)
+        content = pack_blocks(padded[which].reshape(-1), width).reshape(len(which), block_bytes(width))
+        out[starts[which][:, None] + word + np.arange(block_bytes(width))] = content
+    return out, sizes
+
+
+def aligned(values: UInt) -> UInt:
+    """The same values where a processor may read them: side by side, at a multiple of their size."""
+    return values if values.flags.c_contiguous and values.flags.aligned else np.array(values)
 
 
 def _check_width(width: int, dtype: np.dtype[Any]) -> None:

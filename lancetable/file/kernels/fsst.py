@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.kernels import native
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -107,6 +108,9 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
     relative: Offsets = offsets - offsets.dtype.type(start)
     if not table.encoded:
         return codes, relative
+    if native is not None:
+        found, ends, limit = native.decompress(codes, relative, relative.itemsize, table.words, table.lengths)
+        return _trimmed(found, int(ends[-1])), ends
 
     # Tokens 0-254 are symbols, 256-511 literal bytes. An escape is a token of length zero, so that the token after it
     # lands on the same place.
@@ -170,6 +174,9 @@ def compress(data: npt.NDArray[np.uint8], offsets: Offsets) -> tuple[Codes, npt.
     if end - start < MIN_INPUT_BYTES:
         return data[start:end], offsets - start, SymbolTable(np.empty(0, np.uint64), np.empty(0, np.uint8), False)
     table = train(data, offsets)
+    if native is not None:
+        codes, ends = native.compress(data, offsets, table.words, table.lengths)
+        return _trimmed(codes, int(ends[-1])), ends, table
     starts, ends = _pieces(offsets)
     matcher = _Matcher.of(table)
     padded = np.concatenate((data[start:end], np.zeros(8, np.uint8)))
@@ -198,12 +205,21 @@ def train(data: npt.NDArray[np.uint8], offsets: Offsets) -> SymbolTable:
         wanted = max(1, len(starts) * _SAMPLE_BYTES // total)
         chosen = np.linspace(0, len(starts) - 1, wanted).astype(np.int64)
         starts, ends = starts[chosen], ends[chosen]
+    if native is not None:
+        return SymbolTable(*native.train(data, starts, ends), True)
     codes, sample_offsets = _copy_pieces(data, starts, ends)
     padded = np.concatenate((codes, np.zeros(8, np.uint8)))
     table = SymbolTable(np.empty(0, np.uint64), np.empty(0, np.uint8), True)
     for _ in range(_ROUNDS):
         table = _improve(padded, sample_offsets, table)
     return table
+
+
+def _trimmed(data: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """The first `size` bytes; in memory of their own if much would stay unused."""
+    if len(data) - size > size // 8:
+        data.resize(size, refcheck=False)
+    return data[:size]
 
 
 class _Step(NamedTuple):

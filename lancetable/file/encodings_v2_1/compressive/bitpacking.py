@@ -95,7 +95,7 @@ class OutOfLineBitpacking:
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         dtype = _DTYPES[self.bits_per_value]
         if int(counts.sum()) * dtype.itemsize > limit:
-            raise CorruptFileError("packed values that expand too far", f"at most {limit} bytes")
+            raise CorruptFileError("packed values that expand too far", expected=f"at most {limit} bytes")
         values = miniblock.unpack_out_of_line(*chunks, counts, self.packed.bits_per_value, dtype)
         return FixedWidth(self.bits_per_value, values.view(np.uint8), len(values))
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import (
+    Bytes,
     Chunks,
     Compressive,
     Ints,
@@ -73,7 +74,7 @@ class FixedSizeList:
             return values
         return self._split(values.rows(), 1)
 
-    def _split(self, rows: np.ndarray, outer: int) -> Block:
+    def _split(self, rows: Bytes, outer: int) -> Block:
         """(n, bytes) -> n * outer values."""
         size = self.items_per_value
         count = outer * size
@@ -121,7 +122,7 @@ class FixedSizeList:
         if not isinstance(values, (Flat, FixedSizeList)):
             raise misplaced(values, "items of fixed-size lists")
         if not 0 < found._total_items() <= _MAX_ITEMS:
-            raise CorruptFileError("impossible number of items", f"1 to {_MAX_ITEMS}", found._total_items())
+            raise CorruptFileError("impossible number of items", expected=f"1 to {_MAX_ITEMS}", found=found._total_items())
         return found
 
     def to_proto(self) -> pb.FixedSizeList:

@@ -22,13 +22,14 @@ from lancetable.file.encodings_v2_1.base import (
     misplaced,
 )
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
+from lancetable.file.encodings_v2_1.compressive.variable import variable_of
 from lancetable.file.kernels import fsst
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Fsst"]
+__all__ = ["Fsst", "compress_strings"]
 
 _MAX_EXPANSION = 8
 
@@ -61,7 +62,7 @@ class Fsst:
         if not isinstance(codes, VariableWidth):
             raise misplaced(self, "values of a fixed width")
         if len(codes.data) > limit // _MAX_EXPANSION:
-            raise CorruptFileError("strings that may expand too far", f"at most {limit // _MAX_EXPANSION} bytes")
+            raise CorruptFileError("strings that may expand too far", expected=f"at most {limit // _MAX_EXPANSION} bytes")
         if not self.table.encoded:
             return codes
         octets = np.frombuffer(codes.data, np.uint8) if len(codes.data) else np.empty(0, np.uint8)
@@ -74,3 +75,20 @@ class Fsst:
 
     def to_proto(self) -> pb.Fsst:
         return pb.Fsst(symbol_table=self.symbol_table, values=compressive_to_message(self.values))
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
+    """The codes of all values and the encoding that expands them, None where that would not be smaller.
+
+    The result keeps the width of the offsets.
+    """
+    first, last = int(block.offsets[0]), int(block.offsets[-1])
+    codes, offsets, table = fsst.compress(np.frombuffer(block.data, np.uint8), block.offsets)
+    total = int(offsets[-1]) - int(offsets[0])
+    if not table.encoded or total + fsst.TABLE_BYTES >= last - first:
+        return None
+    packed = VariableWidth(offsets.astype(block.offsets.dtype), codes)
+    return packed, Fsst(table.to_bytes(), variable_of(packed))

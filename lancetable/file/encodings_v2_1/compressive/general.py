@@ -25,13 +25,15 @@ from lancetable.file.encodings_v2_1.base import (
     misplaced,
 )
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
+from lancetable.file.encodings_v2_1.chunks import Chunked
 from lancetable.file.kernels import general
+from lancetable.file.kernels.interleave import interleave, runs_of, total_sizes
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["General"]
+__all__ = ["General", "compress_block", "compress_chunks", "compress_values"]
 
 _SCHEMES: Final = {1: "lz4", 2: "zstd"}
 _NUMBERS: Final = {name: number for number, name in _SCHEMES.items()}
@@ -102,3 +104,38 @@ class General:
         compression = pb.BufferCompression(level=self.level)
         compression.scheme = pb.CompressionScheme.Name(_NUMBERS[self.scheme])  # type: ignore[assignment]  # takes names
         return pb.General(compression=compression, values=compressive_to_message(self.values))
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+def compress_chunks(chunked: Chunked, scheme: str, level: int | None) -> Chunked:
+    """The first value buffer of every chunk compressed on its own."""
+    streams = chunked.buffers[0]
+    sizes = total_sizes(streams)
+    data = memoryview(streams[0].data if len(streams) == 1 else interleave(streams)).cast("B")
+    ends = np.cumsum(sizes) + (int(streams[0].offsets[0]) if len(streams) == 1 else 0)
+    packed = runs_of(*_compress_pieces(data, ends - sizes, ends, scheme, level))
+    return Chunked(General(scheme, chunked.encoding, level), chunked.counts, [[packed], *chunked.buffers[1:]])
+
+
+def compress_block(encoding: Compressive, data: bytes, scheme: str, level: int | None) -> tuple[Compressive, bytes]:
+    """The block form, if it is smaller."""
+    packed = general.compress(scheme, data, level)
+    return (General(scheme, encoding, level), packed) if len(packed) < len(data) else (encoding, data)
+
+
+def compress_values(block: VariableWidth, scheme: str, level: int | None) -> VariableWidth:
+    """Every value compressed on its own; empty ones stay empty."""
+    offsets = block.offsets.astype(np.int64)
+    filled = np.flatnonzero(np.diff(offsets))
+    data = memoryview(block.data).cast("B")
+    packed, found = _compress_pieces(data, offsets[:-1][filled], offsets[1:][filled], scheme, level)
+    sizes = np.zeros(block.length + 1, np.int64)
+    sizes[1:][filled] = found
+    return VariableWidth(np.cumsum(sizes).astype(block.offsets.dtype), packed)
+
+
+def _compress_pieces(data: memoryview, starts: Ints, ends: Ints, scheme: str, level: int | None) -> tuple[bytes, Ints]:
+    pieces = [general.compress(scheme, data[a:b], level) for a, b in zip(starts.tolist(), ends.tolist())]
+    return b"".join(pieces), np.array([len(piece) for piece in pieces], np.int64)

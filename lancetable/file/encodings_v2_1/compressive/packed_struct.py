@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from lancetable.errors import CorruptFileError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import (
     Chunks,
     Compressive,
@@ -23,14 +25,27 @@ from lancetable.file.encodings_v2_1.base import (
     compressive_to_message,
     misplaced,
 )
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Struct, VariableWidth
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Struct, VariableWidth, is_variable, type_bits
+from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, fixed_values, variable_values
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
+from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip
+from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["PackedField", "PackedStruct", "VariablePackedStruct"]
+__all__ = [
+    "PackedField",
+    "PackedRows",
+    "PackedStruct",
+    "VariablePackedStruct",
+    "encode_rows",
+    "rows_of",
+    "variable_rows_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +86,7 @@ class PackedStruct:
     def from_proto(cls, message: pb.PackedStruct) -> Self:
         widths = tuple(message.bits_per_value)
         if any(bits % 8 for bits in widths):
-            raise CorruptFileError("packed structs with children of odd widths", "whole bytes", widths)
+            raise CorruptFileError("packed structs with children of odd widths", expected="whole bytes", found=widths)
         return cls(widths, compressive_from_message(message.values))
 
     def to_proto(self) -> pb.PackedStruct:
@@ -167,11 +182,11 @@ def _parse_field(message: pb.VariablePackedStruct.FieldEncoding) -> PackedField:
     layout = message.WhichOneof("layout")
     if layout == "bits_per_value":
         if message.bits_per_value % 8 or not 0 < message.bits_per_value < 1 << 34:
-            raise CorruptFileError("packed structs with children of odd widths", "whole bytes", message.bits_per_value)
+            raise CorruptFileError("packed structs with children of odd widths", expected="whole bytes", found=message.bits_per_value)
         return PackedField(value, message.bits_per_value, None)
     if layout == "bits_per_length":
         if message.bits_per_length not in (8, 16, 32, 64):
-            raise CorruptFileError("lengths of an odd width", "8, 16, 32 or 64", message.bits_per_length)
+            raise CorruptFileError("lengths of an odd width", expected="8, 16, 32 or 64", found=message.bits_per_length)
         return PackedField(value, None, message.bits_per_length)
     raise CorruptFileError("a packed child without a width")
 
@@ -186,6 +201,102 @@ def _lengths(data: Any, at: Ints, width: int) -> Ints:
         return np.zeros(0, np.int64)
     words = np.ndarray((len(data) - width + 1,), f"<u{width}", data, 0, (1,))[at]
     if int(words.max()) > len(data):
-        raise CorruptFileError("a value longer than its page", f"at most {len(data)}", int(words.max()))
+        raise CorruptFileError("a value longer than its page", expected=f"at most {len(data)}", found=int(words.max()))
     lengths: Ints = words.astype(np.int64)
     return lengths
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+class PackedRows(NamedTuple):
+    """Structs to be written: the encoding, and a row of bytes for each."""
+
+    encoding: PackedStruct
+    rows: FixedWidth
+
+    @property
+    def length(self) -> int:
+        return self.rows.length
+
+
+def rows_of(array: pa.StructArray) -> PackedRows | None:
+    """Structs of simple children of fixed width; None if there are others. The struct's own nulls are left to the
+    levels. Raises UnsupportedFeatureError for null or boolean children.
+    """
+    children = [array.field(number) for number in range(array.type.num_fields)]
+    if any(pa.types.is_fixed_size_list(child.type) or is_variable(child.type) for child in children):
+        return None
+    parts = [_fixed_child(child, field.name, array) for child, field in zip(children, array.type)]
+    widths = [part.bits // 8 for part in parts]
+    rows = np.empty((len(array), sum(widths)), np.uint8)
+    at = 0
+    for part, width in zip(parts, widths):
+        rows[:, at : at + width] = np.frombuffer(part.data, np.uint8).reshape(-1, width)
+        at += width
+    encoding = PackedStruct(tuple(part.bits for part in parts), Flat(8 * at))
+    return PackedRows(encoding, FixedWidth(8 * at, rows.reshape(-1), len(array)))
+
+
+def encode_rows(packed: PackedRows, limits: Limits) -> Chunked:
+    """Rows as they are."""
+    return encode_flat(packed.rows, limits)._replace(encoding=packed.encoding)
+
+
+def variable_rows_of(array: pa.StructArray, valid: npt.NDArray[np.bool_] | None) -> tuple[VariablePackedStruct, VariableWidth]:
+    """Structs with children of any width as rows of bytes, those of null structs empty."""
+    if valid is not None:
+        array = array.filter(pa.array(valid))
+    fields = []
+    streams: list[Runs] = []
+    for number, field in enumerate(array.type):
+        child = array.field(number)
+        if is_variable(child.type):
+            _refuse_nulls(child, field.name)
+            values = variable_values(child)
+            width = values.offsets.dtype.itemsize
+            streams.append(runs_of(np.ascontiguousarray(np.diff(values.offsets)), width, len(child)))
+            streams.append(Runs(values.data, values.offsets.astype(np.int64)))
+            fields.append(PackedField(Variable(Flat(8 * width)), None, 8 * width))
+        else:
+            part = _fixed_child(child, field.name, array)
+            encoding: Compressive = Flat(part.bits)
+            if pa.types.is_fixed_size_list(child.type):
+                encoding = lists_of(child).encoding
+            streams.append(runs_of(part.data, part.bits // 8, len(child)))
+            fields.append(PackedField(encoding, part.bits, None))
+    sizes = total_sizes(streams)
+    every = sizes
+    if valid is not None:
+        every = np.zeros(len(valid), np.int64)
+        every[valid] = sizes
+    offsets = runs_of(b"", every).offsets
+    narrow = int(offsets[-1]) < 1 << 31
+    return VariablePackedStruct(tuple(fields)), VariableWidth(
+        offsets.astype(np.int32) if narrow else offsets, interleave(streams)
+    )
+
+
+def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> FixedWidth:
+    """The bytes of a child of fixed width."""
+    bits = type_bits(child.type)
+    if bits is None or bits % 8 or bits == 0:
+        raise UnsupportedFeatureError(f"packed structs cannot hold {name!r} of type {child.type}", feature=f"packed {child.type}")
+    _refuse_nulls(child, name, parent)
+    if pa.types.is_fixed_size_list(child.type):
+        lists = lists_of(child)
+        if lists.validity:
+            raise UnsupportedFeatureError(f"{name!r} in a packed struct holds null items", feature="packed null")
+        return FixedWidth(bits, lists.items.data, len(child))
+    return fixed_values(child)
+
+
+def _refuse_nulls(child: pa.Array, name: str, parent: pa.StructArray | None = None) -> None:
+    if not child.null_count:
+        return
+    if parent is not None and parent.null_count:
+        # A null child of a null struct is nobody's loss.
+        hidden = parent.is_null().to_numpy(zero_copy_only=False)
+        if not (child.is_null().to_numpy(zero_copy_only=False) & ~hidden).any():
+            return
+    raise UnsupportedFeatureError(f"{name!r} in a packed struct is null", feature="packed null")

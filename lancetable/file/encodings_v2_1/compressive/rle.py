@@ -51,7 +51,7 @@ class Rle:
             raise CorruptFileError("run values and run lengths differ in number")
         # At most 255 values for each byte of lengths, whatever the counts say.
         if int(runs.sum()) * 255 * dtype.itemsize > limit and int(counts.sum()) * dtype.itemsize > limit:
-            raise CorruptFileError("runs that expand too far", f"at most {limit} bytes")
+            raise CorruptFileError("runs that expand too far", expected=f"at most {limit} bytes")
         expanded = miniblock.run_lengths(
             miniblock.join_pieces(*values).view(dtype), miniblock.join_pieces(*lengths), runs, counts
         )
@@ -63,7 +63,7 @@ class Rle:
             raise CorruptFileError("runs without their size", expected=8, found=int(sizes.min()))
         head = miniblock.gather_rows(data, starts, 8).view("<u8").reshape(-1)
         if len(counts) and int(head.max()) > int(sizes.max()):
-            raise CorruptFileError("run values beyond their buffer", f"at most {int(sizes.max())}", int(head.max()))
+            raise CorruptFileError("run values beyond their buffer", expected=f"at most {int(sizes.max())}", found=int(head.max()))
         values = head.astype(np.int64)
         lengths = sizes - 8 - values
         if len(counts) and int(lengths.min()) < 0:

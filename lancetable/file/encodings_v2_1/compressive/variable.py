@@ -58,10 +58,10 @@ class Variable:
         word = np.dtype(f"<u{width // 8}")
         start = int(data[word.itemsize : 2 * word.itemsize].view(word)[0])
         if start != (count + 3) * word.itemsize or start > len(data):
-            raise CorruptFileError("offsets of a wrong size", (count + 3) * word.itemsize, start)
+            raise CorruptFileError("offsets of a wrong size", expected=(count + 3) * word.itemsize, found=start)
         offsets = data[2 * word.itemsize : start].view(word)
         if int(offsets[0]) != 0 or int(offsets[-1]) > len(data) - start or (offsets[1:] < offsets[:-1]).any():
-            raise CorruptFileError("offsets that decrease or leave their buffer", f"at most {len(data) - start}")
+            raise CorruptFileError("offsets that decrease or leave their buffer", expected=f"at most {len(data) - start}")
         signed = np.int32 if int(offsets[-1]) <= _MAX_INT32 else np.int64
         return VariableWidth(offsets.astype(signed), data[start:])
 

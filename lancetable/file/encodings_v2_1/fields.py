@@ -1,0 +1,353 @@
+"""Fields of 2.1 and 2.2 files: which columns make up a field, and how their pages become arrays.
+
+    struct<a, l: list<struct<x, y>>>      columns a, x, y; each has the levels of everything above it
+
+              struct                      a      struct validity, a
+             /      \\                     x      struct validity, list offsets and validity, struct validity, x
+            a        list                 y      the same again, y
+                       \\
+                       struct             what stands above several leaves is taken from the first of them
+                       /    \\
+                      x      y
+
+Pages of different columns may end at different rows; their parts are cut at common ones (`Spine.slice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Union
+
+import numpy as np
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.file.column import ColumnReader
+from lancetable.file.container import ColumnPages, FileMetadata, Page
+from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
+from lancetable.file.encodings_v2_1.base import Column, Decoded
+from lancetable.file.encodings_v2_1.registry import layout_of
+from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, Level, unravel
+from lancetable.file.fetch import ReadPlan, Rows, gather
+from lancetable.file.kernels import varbin
+from lancetable.format.schema import Field
+
+__all__ = ["open_field"]
+
+_MAX_INT32: Final = (1 << 31) - 1
+_PART_ROWS: Final = 256 * 1024  # of a page that several threads share
+
+
+def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
+    """A reader of `field`. A field below it that the file does not hold is read as nulls.
+
+    Raises CorruptFileError if the columns do not fit together.
+    """
+    builder = _Builder(file, columns)
+    root = builder.add(field, ())
+    if isinstance(root, _Missing):
+        raise file.corrupt(f"no column for field {field.name!r}", f"a column for field id {field.id}")
+    return FieldReader(file, field, root, builder.leaves)
+
+
+# -------------------------------------------------------------------------------------------------------------- tree
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    index: int  # among the leaves of the field
+
+
+@dataclass(frozen=True, slots=True)
+class _Struct:
+    data_type: pa.DataType
+    first: int  # the leaf that gives this node's own layer
+    children: tuple[_Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list or a map."""
+
+    data_type: pa.DataType
+    first: int
+    child: _Node
+
+
+@dataclass(frozen=True, slots=True)
+class _FixedList:
+    """A fixed-size list of structs."""
+
+    data_type: pa.DataType
+    first: int
+    child: _Node
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """A field that the file does not hold."""
+
+    data_type: pa.DataType
+
+
+_Node = Union[_Leaf, _Struct, _List, _FixedList, _Missing]
+
+
+class _Builder:
+    """Makes the tree of a field and collects its leaf columns."""
+
+    __slots__ = ("columns", "file", "leaves")
+
+    def __init__(self, file: FileMetadata, columns: Mapping[int, int]) -> None:
+        self.file = file
+        self.columns = columns
+        self.leaves: list[LeafColumn] = []
+
+    def add(self, field: Field, above: tuple[int, ...]) -> _Node:
+        """`above`: the layers above this field, outer to inner."""
+        index = self.columns.get(field.id)
+        if index is not None:
+            return self._leaf(field, index, above)
+        if not field.children:
+            return _Missing(field.data_type)
+        own = (LIST,) if field.is_list else (LIST,) if field.logical_type == "map" else (_list_size(field),)
+        first = len(self.leaves)
+        children = tuple([self.add(child, (*above, *own)) for child in field.children])
+        if len(self.leaves) == first and not self._add_witness(field, above):
+            return _Missing(field.data_type)
+        if field.is_struct:
+            return _Struct(field.data_type, first, children)
+        if own == (LIST,):
+            return _List(field.data_type, first, children[0])
+        return _FixedList(field.data_type, first, children[0])
+
+    def _add_witness(self, field: Field, above: tuple[int, ...]) -> bool:
+        """Where none of the wanted children is in the file, another one below the same field knows its layer."""
+        stored = self.file.schema.by_id.get(field.id)
+        if stored is None or stored.logical_type != field.logical_type:
+            return False
+        for child in stored.children:
+            own = (LIST,) if stored.is_list or stored.logical_type == "map" else (_list_size(stored),)
+            found = self._first_leaf(child, (*above, *own))
+            if found:
+                return True
+        return False
+
+    def _first_leaf(self, field: Field, above: tuple[int, ...]) -> bool:
+        index = self.columns.get(field.id)
+        if index is not None:
+            self._leaf(field, index, above)
+            return True
+        own = LIST if field.is_list or field.logical_type == "map" else _list_size(field)
+        return any(self._first_leaf(child, (*above, own)) for child in field.children)
+
+    def _leaf(self, field: Field, index: int, above: tuple[int, ...]) -> _Leaf:
+        self.leaves.append(LeafColumn(self.file, self.file.column(index), field, (ITEM, *reversed(above))))
+        return _Leaf(len(self.leaves) - 1)
+
+
+def _list_size(field: Field) -> int:
+    """Size of a fixed-size list of structs, 0 (an item layer) for a struct."""
+    if field.is_struct:
+        return ITEM
+    return int(field.data_type.list_size)
+
+
+# ------------------------------------------------------------------------------------------------------------ leaves
+
+
+class Spine(NamedTuple):
+    """Some rows of one leaf: its values and, from outer to inner, the layers above them."""
+
+    num_rows: int
+    levels: Sequence[Level]
+    sizes: Sequence[int]  # of fixed-size lists, 0 for other layers; one for each of `levels`
+    values: pa.Array
+
+    def slice(self, start: int, stop: int) -> Spine:
+        """Rows `start` to `stop`."""
+        if start == 0 and stop == self.num_rows:
+            return self
+        num_rows = stop - start
+        cut = []
+        for level, size in zip(self.levels, self.sizes):
+            valid = None if level.valid is None else level.valid[start:stop]
+            if level.offsets is None:
+                cut.append(Level(valid))
+                if size:
+                    start, stop = start * size, stop * size
+                continue
+            offsets = level.offsets[start : stop + 1]
+            start, stop = int(offsets[0]), int(offsets[-1])
+            cut.append(Level(valid, offsets - start))
+        return Spine(num_rows, cut, self.sizes, self.values.slice(start, stop - start))
+
+
+class LeafColumn:
+    """One column, read as spines."""
+
+    __slots__ = ("_children", "_column", "_expected", "_field_type", "_pages", "_repeat", "_sizes", "num_rows", "starts")
+
+    def __init__(self, file: FileMetadata, pages: ColumnPages, field: Field, expected: tuple[int, ...]) -> None:
+        self._pages = pages
+        self._expected = expected
+        self._sizes = tuple([max(kind, 0) for kind in reversed(expected[1:])])
+        self._field_type = field.data_type
+        stored_type = field.data_type
+        if field.children and pa.types.is_struct(stored_type):
+            # Packed: the column holds all children, whichever are wanted.
+            stored = file.schema.by_id.get(field.id)
+            if stored is not None and stored.children:
+                stored_type = stored.data_type
+        self._column = Column(stored_type, file.version, file.size_bytes)
+        # Pages count the items of fixed-size lists of structs, unless these lie inside of lists.
+        self._repeat = 1
+        for kind in reversed(expected[1:]):
+            if kind == LIST:
+                break
+            self._repeat *= max(kind, 1)
+        if self._repeat > 1 and (pages.starts % self._repeat).any():
+            raise file.corrupt(f"column {pages.index}: pages that cut fixed-size lists", f"multiples of {self._repeat}")
+        self.num_rows = pages.num_rows // self._repeat
+        self.starts = pages.starts // self._repeat if self._repeat > 1 else pages.starts
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing lies above the leaf."""
+        return len(self._expected) == 1
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[Spine]]:
+        """The wanted rows, one spine for each page."""
+        if self._repeat > 1:
+            rows = _repeated(rows, self._repeat)
+        parts = split_rows(self._pages, rows)
+        if len(parts) == 1:
+            number, within = parts[0]
+            return [(yield from self._read_page(self._pages.page(number), within, gap))]
+        return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
+
+    def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[Spine]:
+        layout = layout_of(page)
+        try:
+            decoded = yield from layout.read(page, self._column, rows, gap)
+            return self._spine(page, decoded)
+        except (CorruptFileError, UnsupportedFeatureError) as error:
+            if error.__dict__.get("path") is not None:
+                raise
+            if isinstance(error, UnsupportedFeatureError):
+                raise page.unsupported(str(error.feature)) from error
+            raise page.corrupt(str(error)) from error
+        except pa.ArrowInvalid as error:
+            raise page.corrupt(f"values that Arrow refuses: {error}") from error
+
+    def _spine(self, page: Page, decoded: Decoded) -> Spine:
+        bitmap, levels = unravel(decoded, self._expected)
+        values = decoded.values.to_array(self._column.data_type, bitmap, page.limits.page_bytes)
+        if self._column.data_type is not self._field_type and not values.type.equals(self._field_type):
+            values = _wanted_children(values, self._field_type)
+        return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
+
+
+def _repeated(rows: Rows, size: int) -> Rows:
+    if isinstance(rows, range):
+        return range(rows.start * size, rows.stop * size)
+    return (rows[:, None] * size + np.arange(size)).reshape(-1)
+
+
+def _wanted_children(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """A packed struct with fewer children, by name."""
+    children = [array.field(field.name) for field in data_type]
+    return pa.Array.from_buffers(data_type, len(array), array.buffers()[:1], array.null_count, children=children)
+
+
+# ------------------------------------------------------------------------------------------------------------ fields
+
+
+class FieldReader:
+    """A top-level field: its leaves read side by side and put together."""
+
+    __slots__ = ("_leaves", "_root", "_type", "heavy", "num_rows")
+
+    def __init__(self, file: FileMetadata, field: Field, root: _Node, leaves: Sequence[LeafColumn]) -> None:
+        self._leaves = leaves
+        self._root = root
+        self._type = field.data_type
+        self.num_rows = leaves[0].num_rows
+        for leaf in leaves:
+            if leaf.num_rows != self.num_rows:
+                raise file.corrupt(f"columns of field {field.name!r} differ in length", self.num_rows, leaf.num_rows)
+        self.heavy = True
+
+    def cuts(self, rows: range) -> list[range]:
+        # The leaf with the fewest pages decides: cutting it further would decode its pages in parts.
+        starts = min((leaf.starts for leaf in self._leaves), key=len)
+        cuts = page_cuts(starts, rows)
+        if all(len(cut) < 2 * _PART_ROWS for cut in cuts):
+            return cuts
+        return [cut[first : first + _PART_ROWS] for cut in cuts for first in range(0, len(cut), _PART_ROWS)]
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        leaves = self._leaves
+        if len(leaves) == 1:
+            spines = yield from leaves[0].read(rows, gap)
+            if leaves[0].is_plain and isinstance(self._root, _Leaf):
+                return [spine.values for spine in spines]
+            return [_assemble(self._root, [spine], spine.num_rows) for spine in spines]
+        parts = yield from gather([leaf.read(rows, gap) for leaf in leaves])
+        if all(len(part) == 1 for part in parts):
+            return [_assemble(self._root, [part[0] for part in parts], len(rows))]
+        ends = sorted({end for part in parts for end in np.cumsum([spine.num_rows for spine in part]).tolist()})
+        columns = [_cut(part, ends) for part in parts]
+        return [
+            _assemble(self._root, list(spines), end - start)
+            for start, end, *spines in zip([0, *ends], ends, *columns)
+        ]
+
+
+def _cut(spines: Sequence[Spine], ends: Sequence[int]) -> list[Spine]:
+    """The same rows in pieces that stop at `ends`, among which are all the ends of the spines."""
+    pieces = []
+    number, used, at = 0, 0, 0
+    for end in ends:
+        while used == spines[number].num_rows:
+            number, used = number + 1, 0
+        pieces.append(spines[number].slice(used, used + end - at))
+        used += end - at
+        at = end
+    return pieces
+
+
+def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) -> pa.Array:
+    """The array of a node with `count` values; `depth` layers lie above it."""
+    if isinstance(node, _Leaf):
+        values = spines[node.index].values
+        if len(values) != count:
+            raise CorruptFileError("columns of one field differ in length", expected=count, found=len(values))
+        return values
+    if isinstance(node, _Missing):
+        return pa.nulls(count, node.data_type)
+    level = spines[node.first].levels[depth]
+    validity: Any = None
+    if level.valid is not None:
+        if len(level.valid) != count:
+            raise CorruptFileError("columns of one field differ in length", expected=count, found=len(level.valid))
+        validity = varbin.pack_validity(level.valid)
+    null_count = 0 if validity is None else -1
+    if isinstance(node, _Struct):
+        children = [_assemble(child, spines, count, depth + 1) for child in node.children]
+        return pa.Array.from_buffers(node.data_type, count, [validity], null_count, children=children)
+    if isinstance(node, _FixedList):
+        child = _assemble(node.child, spines, count * int(node.data_type.list_size), depth + 1)
+        return pa.Array.from_buffers(node.data_type, count, [validity], null_count, children=[child])
+    offsets = level.offsets
+    if offsets is None or len(offsets) != count + 1:
+        raise CorruptFileError("columns of one field differ in length", expected=count + 1)
+    total = int(offsets[-1])
+    if not pa.types.is_large_list(node.data_type):
+        if total > _MAX_INT32:
+            raise CorruptFileError("too many items for 32-bit lists", expected=_MAX_INT32, found=total)
+        offsets = offsets.astype(np.int32)
+    child = _assemble(node.child, spines, total, depth + 1)
+    buffers = [validity, pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(node.data_type, count, buffers, null_count, children=[child])

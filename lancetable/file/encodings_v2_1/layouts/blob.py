@@ -1,0 +1,111 @@
+"""Blob: large values that lie apart from their column, which holds where they are.
+
+    [b'abc', b'', null]     inner page: packed struct of two u64      position  size
+                                                                          p     3     file[p : p + 3]
+                                                                          0     0     empty
+                                                                      1 << 16   0     null: definition << 16 | repetition
+
+Positions are absolute in the file. A reader gives the bytes, or the descriptors as struct<position, size> where that is
+the type it is asked for. Source: format sheet of file version 2.1, section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.container import Page
+from lancetable.file.encodings_v2_1.base import Column, Decoded, Layout, layout_from_message
+from lancetable.file.encodings_v2_1.block import FixedWidth, Struct, VariableWidth
+from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of
+from lancetable.file.fetch import ReadPlan, Rows, cluster, join
+from lancetable.file.kernels import fullzip
+from lancetable.file.kernels.levels import LEVEL
+from lancetable.proto import encodings_v2_1_pb2 as pb
+from lancetable.store.base import ByteRange
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["DESCRIPTOR", "Blob"]
+
+DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
+"""What the pages of a blob column hold."""
+
+_EMPTY: Final = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    arm: ClassVar[str] = "blob_layout"
+
+    inner: Layout
+    layers: tuple[int, ...]
+
+    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+        layers = layers_of(self.layers)
+        if layers.num_lists:
+            raise page.unsupported("lists of blobs")
+        inner = yield from self.inner.read(page, column._replace(data_type=DESCRIPTOR), rows, gap)
+        if not isinstance(inner.values, Struct) or len(inner.values.children) != 2 or inner.definition is not None:
+            raise CorruptFileError("no descriptors where those of blobs should be")
+        parts = [_numbers(child) for child in inner.values.children]
+        positions, sizes = parts
+        definition = None
+        missing = (sizes == 0) & (positions != 0)
+        if missing.any():
+            definition = np.where(missing, positions >> np.uint64(16), 0).astype(LEVEL)
+        check_levels(None, definition, layers, len(sizes), len(rows))
+        if pa.types.is_struct(column.data_type):
+            return Decoded(inner.values, None, definition, self.layers, len(rows))
+        values = yield from _fetch(page, column.file_bytes, positions, sizes, gap)
+        return Decoded(values, None, definition, self.layers, len(rows))
+
+    @classmethod
+    def from_proto(cls, message: pb.BlobLayout) -> Self:
+        inner = layout_from_message(message.inner_layout)
+        if isinstance(inner, Blob):
+            raise CorruptFileError("a blob page inside a blob page")
+        return cls(inner, tuple(int(layer) for layer in message.layers))
+
+    def to_proto(self) -> pb.BlobLayout:
+        return pb.BlobLayout(
+            inner_layout=pb.PageLayout(**{self.inner.arm: self.inner.to_proto()}),
+            layers=self.layers,  # type: ignore[arg-type]  # numbers are as good as names
+        )
+
+
+def _numbers(block: Any) -> npt.NDArray[np.uint64]:
+    if not isinstance(block, FixedWidth) or block.bits != 64:
+        raise CorruptFileError("no descriptors where those of blobs should be")
+    return np.frombuffer(block.data, "<u8", block.length)
+
+
+def _fetch(
+    page: Page, file_bytes: int, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], gap: int
+) -> ReadPlan[VariableWidth]:
+    """The bytes of all values."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    filled = sizes > 0
+    starts, lengths = positions[filled], sizes[filled]
+    if len(starts) == 0:
+        return VariableWidth(offsets, _EMPTY)
+    # Each alone, because a sum may wrap around.
+    if int(lengths.max()) > file_bytes or int(starts.max()) > file_bytes or int((starts + lengths).max()) > file_bytes:
+        raise CorruptFileError("a blob ends beyond the file", expected=f"at most {file_bytes}")
+    page.check_memory(sum(lengths.tolist()))
+    np.cumsum(sizes.astype(np.int64), out=offsets[1:])
+    first, end = starts.astype(np.int64), (starts + lengths).astype(np.int64)
+    if (first[1:] >= end[:-1]).all():
+        ranges, shift = cluster(first, end, gap)
+        buffers = yield ranges
+        _, data = fullzip.join_values(np.frombuffer(join(buffers), np.uint8), first - shift, end - first)
+        return VariableWidth(offsets, data)
+    # Not in the order of rows: a foreign writer, or rows that share a payload.
+    buffers = yield [ByteRange(a, b) for a, b in zip(first.tolist(), end.tolist())]
+    return VariableWidth(offsets, b"".join(buffers))

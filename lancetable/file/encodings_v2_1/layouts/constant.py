@@ -1,0 +1,171 @@
+"""Constant: every value of a page is null, or (2.2 on) the same.
+
+    buffers      inline value   meaning
+    none         no             all null
+    rep, def     no             all null, in structs and lists; the levels raw or (2.2) compressed
+    none         yes            all the same
+    rep, def     yes            all the same or null; raw levels
+    value        no             as before, the value too long for the message
+    value, rep, def
+
+    value buffer: u32 number of buffers, u32 size of each, the Arrow buffers of one value
+
+Source: format sheets of file versions 2.1, section 4, and 2.2, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.container import Page
+from lancetable.file.encodings_v2_1.base import (
+    Column,
+    Compressive,
+    Decoded,
+    compressive_from_message,
+    compressive_to_message,
+    decode_levels,
+    whole,
+)
+from lancetable.file.encodings_v2_1.block import (
+    Block,
+    FixedWidth,
+    Nulls,
+    Repeated,
+    VariableWidth,
+    offset_bytes,
+    type_bits,
+)
+from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of, level_array, select_rows
+from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.file.kernels.levels import Levels
+from lancetable.format.version import FileVersion
+from lancetable.proto import encodings_v2_1_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ConstantPage"]
+
+_MAX_INLINE_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantPage:
+    arm: ClassVar[str] = "constant_layout"
+
+    layers: tuple[int, ...]
+    inline_value: bytes | None = None
+    repetition: Compressive | None = None
+    definition: Compressive | None = None
+    num_repetition: int = 0
+    num_definition: int = 0
+
+    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+        layers = layers_of(self.layers)
+        count = len(page.buffers)
+        if count not in ((0, 2) if self.inline_value is not None else (0, 1, 2, 3)):
+            raise CorruptFileError("a wrong number of buffers", expected="0 to 3", found=count)
+        is_valued = self.inline_value is not None or count in (1, 3)
+        if is_valued and column.version is FileVersion.V2_1:
+            raise CorruptFileError("a page of one value in a file of version 2.1")
+        buffers = list((yield page.buffers) if count else ())
+        value: Block | None = None
+        if self.inline_value is not None:
+            value = _inline(self.inline_value, column.data_type)
+        elif is_valued:
+            value = _stored(buffers.pop(0), column.data_type)
+        if not buffers:
+            if layers.num_lists:
+                raise CorruptFileError("lists without levels")
+            wanted = len(rows)
+            return Decoded(Nulls(wanted) if value is None else Repeated(value, wanted), None, None, self.layers, wanted)
+        repetition, definition = self._levels(buffers, layers, value is not None, page)
+        if definition is not None:
+            num_values = int(np.count_nonzero(definition <= layers.max_visible))
+        else:
+            num_values = page.length if repetition is None else len(repetition)
+        values: Block = Nulls(num_values) if value is None else Repeated(value, num_values)
+        check_levels(repetition, definition, layers, num_values, page.length)
+        if isinstance(rows, range) and len(rows) == page.length:
+            return Decoded(values, repetition, definition, self.layers, page.length)
+        return select_rows(values, repetition, definition, layers, rows)
+
+    def _levels(
+        self, buffers: list[memoryview], layers: Layers, is_valued: bool, page: Page
+    ) -> tuple[Levels | None, Levels | None]:
+        found: list[Levels | None] = []
+        limit = page.limits.page_bytes
+        for data, encoding, count in zip(
+            buffers, (self.repetition, self.definition), (self.num_repetition, self.num_definition)
+        ):
+            if encoding is None or is_valued:
+                found.append(level_array(data) if len(data) else None)
+                continue
+            if count * 2 > limit:
+                raise CorruptFileError("too many levels", expected=f"at most {limit // 2}", found=count)
+            found.append(decode_levels(encoding, whole(data), np.array([count], np.int64), limit) if count else None)
+        repetition, definition = found
+        if repetition is not None and not layers.num_lists:
+            raise CorruptFileError("repetition levels without lists")
+        return repetition, definition
+
+    @classmethod
+    def from_proto(cls, message: pb.ConstantLayout) -> Self:
+        inline = message.inline_value if message.HasField("inline_value") else None
+        if inline is not None and len(inline) > _MAX_INLINE_BYTES:
+            raise CorruptFileError("an inline value too long", expected=f"at most {_MAX_INLINE_BYTES}", found=len(inline))
+        return cls(
+            tuple(int(layer) for layer in message.layers),
+            inline,
+            compressive_from_message(message.rep_compression) if message.HasField("rep_compression") else None,
+            compressive_from_message(message.def_compression) if message.HasField("def_compression") else None,
+            message.num_rep_values,
+            message.num_def_values,
+        )
+
+    def to_proto(self) -> pb.ConstantLayout:
+        return pb.ConstantLayout(
+            layers=self.layers,  # type: ignore[arg-type]  # numbers are as good as names
+            inline_value=self.inline_value,
+            rep_compression=None if self.repetition is None else compressive_to_message(self.repetition),
+            def_compression=None if self.definition is None else compressive_to_message(self.definition),
+            num_rep_values=self.num_repetition,
+            num_def_values=self.num_definition,
+        )
+
+
+def _inline(value: bytes, data_type: pa.DataType) -> FixedWidth:
+    bits = type_bits(data_type)
+    if bits is None or (bits + 7) // 8 != len(value):
+        raise CorruptFileError(f"an inline value of the wrong width for {data_type}", expected=bits, found=8 * len(value))
+    return FixedWidth(bits, value, 1)
+
+
+def _stored(data: memoryview, data_type: pa.DataType) -> Block:
+    if len(data) < 4:
+        raise CorruptFileError("a value without its buffers", expected="4 bytes or more", found=len(data))
+    count = int.from_bytes(data[:4], "little")
+    if not 1 <= count <= 2 or len(data) < 4 + 4 * count:
+        raise CorruptFileError("a value with a wrong number of buffers", expected="1 or 2", found=count)
+    sizes = [int.from_bytes(data[4 + 4 * k : 8 + 4 * k], "little") for k in range(count)]
+    start = 4 + 4 * count
+    if start + sum(sizes) != len(data):
+        raise CorruptFileError("a value that does not fill its buffer", expected=len(data), found=start + sum(sizes))
+    width = offset_bytes(data_type)
+    if width == 0:
+        bits = type_bits(data_type)
+        if count != 1 or bits is None or (bits + 7) // 8 != sizes[0]:
+            raise CorruptFileError(f"a value of the wrong width for {data_type}", expected=bits, found=8 * sizes[0])
+        return FixedWidth(bits, data[start:], 1)
+    if count != 2 or sizes[0] != 2 * width:
+        raise CorruptFileError("a value with offsets of a wrong size", expected=2 * width, found=sizes[0])
+    offsets = np.frombuffer(data[start : start + 2 * width], np.int32 if width == 4 else np.int64)
+    if offsets[0] != 0 or int(offsets[1]) != sizes[1]:
+        raise CorruptFileError("a value whose offsets are not its size", expected=sizes[1], found=offsets.tolist())
+    return VariableWidth(offsets, data[start + 2 * width :])

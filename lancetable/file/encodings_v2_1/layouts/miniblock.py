@@ -1,0 +1,378 @@
+"""Mini-block: small values in chunks of a few KiB, each compressed alone and read as a whole.
+
+    buffer 0    one word a chunk     (bytes / 8 - 1) << 4 | log2 of its values     the last chunk holds what is left
+    buffer 1    the chunks           u16 levels | u16 size of rep, def | u16 or u32 size of each value buffer | pad
+                                     rep | def | value buffers, each padded to 8
+    buffer 2    the dictionary, if there is one
+    the last    repetition index, if there are lists: (rows that end here, entries left over) of every chunk, u64
+
+Words and sizes of value buffers have 16 bits or, with large chunks (2.2 on), 32. Source: format sheets of file versions
+2.1, section 2, and 2.2, section 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.container import Page
+from lancetable.file.encodings_v2_1.base import (
+    Bytes,
+    Chunks,
+    Column,
+    Compressive,
+    Decoded,
+    Ints,
+    compressive_from_message,
+    compressive_to_message,
+    decode_levels,
+    whole,
+)
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Indices
+from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of, select_rows
+from lancetable.file.fetch import ReadPlan, Rows, cluster, join
+from lancetable.file.kernels import miniblock
+from lancetable.file.kernels.levels import Levels
+from lancetable.format.version import FileVersion
+from lancetable.proto import encodings_v2_1_pb2 as pb
+from lancetable.store.base import ByteRange
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MiniBlock"]
+
+_MAX_VALUES: Final = 1 << 15  # of a chunk
+_MAX_ITEMS: Final = (1 << 31) - 1  # of a dictionary
+_MAX_BUFFERS: Final = 1024
+_MAX_KEPT_BYTES: Final = 256 * 1024
+
+
+class _Table(NamedTuple):
+    """Where chunks begin, each (chunks + 1,): in bytes of buffer 1, and in values."""
+
+    bytes: Ints
+    values: Ints
+
+
+class _RowIndex(NamedTuple):
+    """`starts` (chunks + 1,): rows that start before each chunk; `continues` (chunks,): whether the last row of a chunk
+    goes on in the next one.
+    """
+
+    starts: Ints
+    continues: npt.NDArray[np.bool_]
+
+
+class _Kept:
+    """What has been parsed of a page and is small enough to stay."""
+
+    __slots__ = ("index", "items", "layout", "table")
+
+    def __init__(self, layout: MiniBlock) -> None:
+        self.layout = layout
+        self.table: _Table | None = None
+        self.index: _RowIndex | None = None
+        self.items: tuple[pa.DataType, pa.Array] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MiniBlock:
+    arm: ClassVar[str] = "mini_block_layout"
+
+    repetition: Compressive | None
+    definition: Compressive | None
+    values: Compressive
+    dictionary: Compressive | None
+    num_dictionary_items: int
+    layers: tuple[int, ...]
+    num_items: int
+    large_chunks: bool
+    indexed: bool  # whether there is a repetition index
+
+    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+        layers = layers_of(self.layers)
+        self._check(page, column, layers)
+        kept = page.kept
+        if not isinstance(kept, _Kept) or kept.layout is not self:
+            kept = page.kept = _Kept(self)
+        everything = isinstance(rows, range) and len(rows) == page.length
+        by_index = layers.num_lists > 0 and not everything and self.indexed
+        everything = everything or (layers.num_lists > 0 and not by_index)
+        items = kept.items if kept.items is not None and kept.items[0].equals(column.data_type) else None
+
+        wanted: list[ByteRange] = []
+        if kept.table is None:
+            wanted.append(page.buffers[0])
+        if by_index and kept.index is None:
+            wanted.append(page.buffers[-1])
+        if self.dictionary is not None and items is None:
+            wanted.append(page.buffers[2])
+        if everything:
+            wanted.append(page.buffers[1])
+        replies = iter((yield wanted) if wanted else ())
+        table = kept.table
+        if table is None:
+            table = kept.table = self._parse_table(next(replies), page)
+        index = kept.index
+        if by_index and index is None:
+            index = kept.index = _parse_index(next(replies), len(table.bytes) - 1, page.length)
+        dictionary: pa.Array | None = None
+        if self.dictionary is not None:
+            if items is None:
+                items = (column.data_type, self._decode_items(next(replies), column, page))
+                if items[1].nbytes <= _MAX_KEPT_BYTES:
+                    kept.items = items
+            dictionary = items[1]
+
+        if everything:
+            data = np.frombuffer(next(replies), np.uint8)
+            entries = self._decode(data, table.bytes[:-1], np.diff(table.bytes), np.diff(table.values), layers, page)
+            found = self._finish(*entries[:3], layers, dictionary)
+            check_levels(found[1], found[2], layers, found[0].length, page.length)
+            if len(rows) == page.length:
+                return Decoded(*found, self.layers, len(rows))
+            return select_rows(*found, layers, rows)
+        if by_index:
+            assert index is not None
+            return (yield from self._read_lists(page, rows, gap, layers, table, index, dictionary))
+        return (yield from self._read_flat(page, rows, gap, layers, table, dictionary))
+
+    def _check(self, page: Page, column: Column, layers: Layers) -> None:
+        wanted = 2 + (self.dictionary is not None) + self.indexed
+        if len(page.buffers) != wanted:
+            raise CorruptFileError("a wrong number of buffers", expected=wanted, found=len(page.buffers))
+        if self.large_chunks and column.version is FileVersion.V2_1:
+            raise CorruptFileError("large chunks in a file of version 2.1")
+        if self.indexed and not layers.num_lists:
+            raise CorruptFileError("a repetition index without lists")
+        if not layers.num_lists and self.num_items != page.length:
+            raise CorruptFileError("rows and values differ in number", expected=page.length, found=self.num_items)
+
+    # ---------------------------------------------------------------------------------------------------- metadata
+
+    def _parse_table(self, data: memoryview, page: Page) -> _Table:
+        word = np.dtype("<u4" if self.large_chunks else "<u2")
+        if len(data) == 0 or len(data) % word.itemsize:
+            raise CorruptFileError("chunk words of a wrong size", expected=f"a multiple of {word.itemsize}", found=len(data))
+        words = np.frombuffer(data, word).astype(np.int64)
+        starts = np.zeros(len(words) + 1, np.int64)
+        np.cumsum(((words >> 4) + 1) << 3, out=starts[1:])
+        size = page.buffers[1].end - page.buffers[1].start
+        if int(starts[-1]) != size:
+            raise CorruptFileError("chunks that do not fill their buffer", expected=int(starts[-1]), found=size)
+        values = np.zeros(len(words) + 1, np.int64)
+        np.cumsum(np.left_shift(1, words[:-1] & 15), out=values[1:-1])
+        left = self.num_items - int(values[-2])
+        if not (0 if self.layers else 1) <= left <= _MAX_VALUES:
+            raise CorruptFileError("the last chunk holds a wrong number of values", expected=f"at most {_MAX_VALUES}", found=left)
+        values[-1] = self.num_items
+        return _Table(starts, values)
+
+    def _decode_items(self, data: memoryview, column: Column, page: Page) -> pa.Array:
+        assert self.dictionary is not None
+        value_type = column.data_type.value_type if pa.types.is_dictionary(column.data_type) else column.data_type
+        counts = np.array([self.num_dictionary_items], np.int64)
+        limit = page.limits.page_bytes
+        items = self.dictionary.decode_blocks(whole(data), counts, limit).to_array(value_type, None, limit)
+        if items.nbytes <= _MAX_KEPT_BYTES:
+            items = pa.concat_arrays([items])  # what is kept must not keep the file mapped
+        return items
+
+    # ------------------------------------------------------------------------------------------------------ decode
+
+    def _decode(
+        self, data: Bytes, starts: Ints, sizes: Ints, counts: Ints, layers: Layers, page: Page
+    ) -> tuple[Block, Levels | None, Levels | None, Ints]:
+        """Values, levels, and the (k,) number of entries of chunks at `starts` in `data`."""
+        limit = page.limits.page_bytes
+        has_repetition, has_definition = self.repetition is not None, self.definition is not None
+        num_levels, found_sizes, found_starts = miniblock.chunk_headers(
+            data, starts, sizes, has_repetition + has_definition, self.values.num_buffers, self.large_chunks
+        )
+        buffers = [Chunks(data, at, size) for at, size in zip(found_starts, found_sizes)]
+        repetition = definition = None
+        if (has_repetition or has_definition) and not layers.num_lists and (num_levels != counts).any():
+            raise CorruptFileError("levels and values of a chunk differ in number")
+        if has_repetition:
+            repetition = decode_levels(self.repetition, buffers.pop(0), num_levels, limit)  # type: ignore[arg-type]
+        if has_definition:
+            definition = decode_levels(self.definition, buffers.pop(0), num_levels, limit)  # type: ignore[arg-type]
+        values = self.values.decode_chunks(buffers, counts, limit)
+        return values, repetition, definition, num_levels
+
+    def _finish(
+        self,
+        values: Block,
+        repetition: Levels | None,
+        definition: Levels | None,
+        layers: Layers,
+        dictionary: pa.Array | None,
+    ) -> tuple[Block, Levels | None, Levels | None]:
+        if dictionary is not None:
+            if not isinstance(values, FixedWidth):
+                raise CorruptFileError("indices of a dictionary that are not numbers")
+            values = Indices(values, dictionary)
+        return values, repetition, definition
+
+    def _read_flat(
+        self, page: Page, rows: Rows, gap: int, layers: Layers, table: _Table, dictionary: pa.Array | None
+    ) -> ReadPlan[Decoded]:
+        """Rows without lists are values; only their chunks are read."""
+        if isinstance(rows, range):
+            first = int(np.searchsorted(table.values, rows.start, "right")) - 1
+            end = int(np.searchsorted(table.values, rows.stop, "left"))
+            chosen = np.arange(first, end)
+            base = int(table.values[first])
+            wanted: Rows = range(rows.start - base, rows.stop - base)
+        else:
+            owner = np.searchsorted(table.values, rows, "right") - 1
+            new = np.empty(len(owner), np.bool_)
+            new[0] = True
+            np.not_equal(owner[1:], owner[:-1], out=new[1:])
+            chosen = owner[new]
+            counts = table.values[chosen + 1] - table.values[chosen]
+            shift = table.values[chosen] - (np.cumsum(counts) - counts)
+            wanted = rows - shift[np.cumsum(new) - 1]
+        data, starts = yield from _fetch_chunks(page, table, chosen, gap)
+        counts = table.values[chosen + 1] - table.values[chosen]
+        values, repetition, definition, _ = self._decode(
+            data, starts, table.bytes[chosen + 1] - table.bytes[chosen], counts, layers, page
+        )
+        found = self._finish(values, repetition, definition, layers, dictionary)
+        check_levels(found[1], found[2], layers, found[0].length, None)
+        return select_rows(*found, layers, wanted)
+
+    def _read_lists(
+        self,
+        page: Page,
+        rows: Rows,
+        gap: int,
+        layers: Layers,
+        table: _Table,
+        index: _RowIndex,
+        dictionary: pa.Array | None,
+    ) -> ReadPlan[Decoded]:
+        """Rows of lists may span chunks; the repetition index says which ones."""
+        ends_of = np.array([rows.start, rows.stop - 1]) if isinstance(rows, range) else rows
+        first = np.searchsorted(index.starts, ends_of, "right") - 1
+        # The next row starts behind the chunks into which this one goes on.
+        following = np.searchsorted(index.starts, ends_of + 1, "right") - 1
+        last = np.minimum(following, len(index.continues) - 1)
+        moved = last > first
+        last = np.where(moved & ~index.continues[last - 1], last - 1, last)
+        last[ends_of == page.length - 1] = len(index.continues) - 1
+        if isinstance(rows, range):
+            chosen = np.arange(int(first[0]), int(last[-1]) + 1)
+        else:
+            edges = np.zeros(len(index.continues) + 1, np.int64)
+            np.add.at(edges, first, 1)
+            np.add.at(edges, last + 1, -1)
+            chosen = np.flatnonzero(np.cumsum(edges[:-1]))
+        data, starts = yield from _fetch_chunks(page, table, chosen, gap)
+        counts = table.values[chosen + 1] - table.values[chosen]
+        values, repetition, definition, num_levels = self._decode(
+            data, starts, table.bytes[chosen + 1] - table.bytes[chosen], counts, layers, page
+        )
+        found = self._finish(values, repetition, definition, layers, dictionary)
+        check_levels(found[1], found[2], layers, found[0].length, None)
+        assert repetition is not None
+
+        # Chunks that lie next to each other are one run, in which only the first row may be missing its beginning.
+        breaks = np.flatnonzero(np.diff(chosen) != 1) + 1
+        run_first = np.concatenate(([0], breaks))
+        run_end = np.append(breaks, len(chosen))
+        entry_ends = np.cumsum(num_levels)
+        run_entries = entry_ends[run_end - 1]
+        row_starts = np.flatnonzero(repetition == layers.num_lists)
+        rows_before = np.searchsorted(row_starts, np.append(0, run_entries))
+        expected = index.starts[chosen[run_end - 1] + 1] - index.starts[chosen[run_first]]
+        if (np.diff(rows_before) != expected).any():
+            raise CorruptFileError("rows of a chunk differ from the repetition index")
+        row_ends = np.append(row_starts[1:], len(repetition))
+        if len(run_first) > 1:
+            row_ends = np.minimum(row_ends, np.repeat(run_entries, np.diff(rows_before)))
+        run_rows = index.starts[chosen[run_first]]
+        if isinstance(rows, range):
+            base = int(run_rows[0])
+            wanted: Rows = range(rows.start - base, rows.stop - base)
+        else:
+            run = np.searchsorted(run_rows, rows, "right") - 1
+            wanted = rows - run_rows[run] + rows_before[run]
+        return select_rows(*found, layers, wanted, row_ends)
+
+    # --------------------------------------------------------------------------------------------------- messages
+
+    @classmethod
+    def from_proto(cls, message: pb.MiniBlockLayout) -> Self:
+        if not message.HasField("value_compression"):
+            raise CorruptFileError("a mini-block page without an encoding of its values")
+        values = compressive_from_message(message.value_compression)
+        if message.num_buffers != values.num_buffers or message.num_buffers > _MAX_BUFFERS:
+            raise CorruptFileError("a wrong number of value buffers", expected=values.num_buffers, found=message.num_buffers)
+        if message.repetition_index_depth > 1:
+            raise CorruptFileError("a repetition index of unknown depth", expected="0 or 1", found=message.repetition_index_depth)
+        dictionary = None
+        if message.HasField("dictionary"):
+            dictionary = compressive_from_message(message.dictionary)
+            if message.num_dictionary_items > _MAX_ITEMS:
+                raise CorruptFileError("impossible number of items", found=message.num_dictionary_items)
+        return cls(
+            compressive_from_message(message.rep_compression) if message.HasField("rep_compression") else None,
+            compressive_from_message(message.def_compression) if message.HasField("def_compression") else None,
+            values,
+            dictionary,
+            message.num_dictionary_items,
+            tuple(int(layer) for layer in message.layers),
+            message.num_items,
+            message.has_large_chunk,
+            message.repetition_index_depth > 0,
+        )
+
+    def to_proto(self) -> pb.MiniBlockLayout:
+        def optional(encoding: Compressive | None) -> Any:
+            return None if encoding is None else compressive_to_message(encoding)
+
+        return pb.MiniBlockLayout(
+            rep_compression=optional(self.repetition),
+            def_compression=optional(self.definition),
+            value_compression=compressive_to_message(self.values),
+            dictionary=optional(self.dictionary),
+            num_dictionary_items=self.num_dictionary_items,
+            layers=self.layers,  # type: ignore[arg-type]  # numbers are as good as names
+            num_buffers=self.values.num_buffers,
+            repetition_index_depth=int(self.indexed),
+            num_items=self.num_items,
+            has_large_chunk=self.large_chunks,
+        )
+
+
+def _parse_index(data: memoryview, num_chunks: int, num_rows: int) -> _RowIndex:
+    if len(data) != 16 * num_chunks:
+        raise CorruptFileError("a repetition index of a wrong size", expected=16 * num_chunks, found=len(data))
+    pairs = np.frombuffer(data, "<u8").reshape(num_chunks, 2)
+    if int(pairs[:, 0].max()) > num_rows:
+        raise CorruptFileError("a repetition index with too many rows", expected=f"at most {num_rows}", found=int(pairs[:, 0].max()))
+    continues = pairs[:, 1] != 0
+    # A row counts where it ends; what is wanted is where it starts.
+    starting = pairs[:, 0].astype(np.int64) + continues
+    starting[1:] -= continues[:-1]
+    starts = np.zeros(num_chunks + 1, np.int64)
+    np.cumsum(starting, out=starts[1:])
+    if int(starting.min()) < 0 or int(starts[-1]) != num_rows:
+        raise CorruptFileError("a repetition index with a wrong number of rows", expected=num_rows, found=int(starts[-1]))
+    return _RowIndex(starts, continues)
+
+
+def _fetch_chunks(page: Page, table: _Table, chosen: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
+    """Ascending chunks: a buffer that holds them, and their positions in it."""
+    base = page.buffers[1].start
+    starts, ends = table.bytes[chosen] + base, table.bytes[chosen + 1] + base
+    ranges, shift = cluster(starts, ends, gap)
+    buffers = yield ranges
+    return np.frombuffer(join(buffers), np.uint8), starts - shift

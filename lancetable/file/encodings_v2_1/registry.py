@@ -1,0 +1,45 @@
+"""Which class reads and writes which arm of PageLayout and CompressiveEncoding (protos/encodings_v2_1.proto)."""
+
+from __future__ import annotations
+
+from lancetable.file.encodings_v2_1.base import COMPRESSIVE, LAYOUTS, layout_of, pack_page
+from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
+from lancetable.file.encodings_v2_1.compressive.byte_stream_split import ByteStreamSplit
+from lancetable.file.encodings_v2_1.compressive.constant import Constant
+from lancetable.file.encodings_v2_1.compressive.dictionary import Dictionary
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeList
+from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
+from lancetable.file.encodings_v2_1.compressive.general import General
+from lancetable.file.encodings_v2_1.compressive.packed_struct import PackedStruct, VariablePackedStruct
+from lancetable.file.encodings_v2_1.compressive.rle import Rle
+from lancetable.file.encodings_v2_1.compressive.variable import Variable
+from lancetable.file.encodings_v2_1.layouts.blob import Blob
+from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
+from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
+from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
+
+__all__ = ["COMPRESSIVE", "LAYOUTS", "layout_of", "pack_page"]
+
+COMPRESSIVE.update(
+    {
+        arm.arm: arm
+        for arm in (
+            Flat,
+            Variable,
+            Constant,
+            OutOfLineBitpacking,
+            InlineBitpacking,
+            Fsst,
+            Dictionary,
+            Rle,
+            ByteStreamSplit,
+            General,
+            FixedSizeList,
+            PackedStruct,
+            VariablePackedStruct,
+        )
+    }
+)
+
+LAYOUTS.update({arm.arm: arm for arm in (MiniBlock, ConstantPage, FullZip, Blob)})

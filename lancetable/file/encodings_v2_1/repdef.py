@@ -1,0 +1,255 @@
+"""Repetition and definition levels: how the structure above the leaves of a column is stored.
+
+    layers (inner to outer)      one for the leaf, every struct, and every list
+    unravel                      levels -> validity and offsets of every layer
+
+Levels are numbered from the inside: 0 is a valid value, each nullable layer takes the next number for its null, a list
+that may be empty the one after it. If several apply, the outermost wins. A repetition level k starts a list of layer k,
+counted from the inside; the first entry of a row has the highest. Source: format sheet of file version 2.1, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v2_1.base import Decoded
+from lancetable.file.encodings_v2_1.block import Block
+from lancetable.file.kernels import levels
+from lancetable.file.kernels.levels import LEVEL, Levels
+
+__all__ = ["ITEM", "LIST", "Layers", "Level", "check_levels", "layers_of", "select_rows", "unravel"]
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+ALL_VALID_ITEM: Final = 1
+ALL_VALID_LIST: Final = 2
+NULLABLE_ITEM: Final = 3
+NULLABLE_LIST: Final = 4
+EMPTYABLE_LIST: Final = 5
+NULL_AND_EMPTY_LIST: Final = 6
+
+_NUM_LEVELS: Final = {
+    ALL_VALID_ITEM: 0,
+    ALL_VALID_LIST: 0,
+    NULLABLE_ITEM: 1,
+    NULLABLE_LIST: 1,
+    EMPTYABLE_LIST: 1,
+    NULL_AND_EMPTY_LIST: 2,
+}
+_LISTS: Final = frozenset({ALL_VALID_LIST, NULLABLE_LIST, EMPTYABLE_LIST, NULL_AND_EMPTY_LIST})
+
+# What the schema expects of a layer; a number above 0 is the size of a fixed-size list of structs.
+ITEM: Final = 0
+LIST: Final = -1
+
+
+class Layers(NamedTuple):
+    """What follows from the layers of a page."""
+
+    kinds: tuple[int, ...]  # as in the page, inner to outer
+    num_lists: int
+    num_levels: int  # the highest definition level
+    tops: tuple[int, ...]  # highest level with at most so many list layers below or at it
+    slots: tuple[int, ...]  # for each layer, if a list: highest level of an entry that is a list of that layer
+
+    @property
+    def max_visible(self) -> int:
+        """Highest level of an entry that has a value."""
+        return self.tops[0]
+
+
+@lru_cache(maxsize=1024)
+def layers_of(kinds: tuple[int, ...]) -> Layers:
+    """Raises CorruptFileError for a layer that is not known, or if the innermost one is a list."""
+    if not kinds or any(kind not in _NUM_LEVELS for kind in kinds):
+        raise CorruptFileError("unknown layers", expected="1 to 6", found=kinds)
+    if kinds[0] in _LISTS:
+        raise CorruptFileError("the innermost layer is a list", found=kinds)
+    level = 0
+    tops: list[int] = []
+    slots: list[int] = []
+    for number, kind in enumerate(kinds):
+        if kind in _LISTS:
+            tops.append(level)
+        level += _NUM_LEVELS[kind]
+        beyond = level
+        for outer in kinds[number + 1 :]:
+            if outer in _LISTS:
+                break
+            beyond += _NUM_LEVELS[outer]
+        slots.append(beyond)
+    tops.append(level)
+    if level > np.iinfo(np.uint16).max:
+        raise CorruptFileError("too many layers", found=len(kinds))
+    return Layers(kinds, len(tops) - 1, level, tuple(tops), tuple(slots))
+
+
+def check_levels(
+    repetition: Levels | None, definition: Levels | None, layers: Layers, num_values: int, num_rows: int | None
+) -> None:
+    """Raise CorruptFileError unless the levels of some entries fit the layers, the number of visible values, and the
+    number of rows where that is known.
+    """
+    if (repetition is None) != (layers.num_lists == 0):
+        raise CorruptFileError("repetition levels and list layers contradict each other")
+    entries = num_values
+    if repetition is not None:
+        if definition is not None and len(definition) != len(repetition):
+            raise CorruptFileError("levels of different numbers", expected=len(repetition), found=len(definition))
+        entries = len(repetition)
+        if levels.highest(repetition) > layers.num_lists:
+            raise CorruptFileError("a repetition level too high", expected=layers.num_lists, found=levels.highest(repetition))
+        if num_rows is not None and entries and int(repetition[0]) != layers.num_lists:
+            raise CorruptFileError("the first entry does not start a row", expected=layers.num_lists, found=int(repetition[0]))
+    if definition is not None:
+        if repetition is None:
+            entries = len(definition)
+        highest = levels.highest(definition)
+        if highest > layers.num_levels:
+            raise CorruptFileError("a definition level too high", expected=layers.num_levels, found=highest)
+        if highest > layers.max_visible:
+            entries = int(np.count_nonzero(definition <= layers.max_visible))
+    if entries != num_values:
+        raise CorruptFileError("levels and values differ in number", expected=entries, found=num_values)
+    if num_rows is not None:
+        if repetition is not None:
+            found = int(np.count_nonzero(repetition == layers.num_lists))
+        else:
+            found = num_values if definition is None else len(definition)
+        if found != num_rows:
+            raise CorruptFileError("a wrong number of rows", expected=num_rows, found=found)
+
+
+def select_rows(
+    values: Block,
+    repetition: Levels | None,
+    definition: Levels | None,
+    layers: Layers,
+    rows: range | Ints,
+    row_ends: Ints | None = None,
+) -> Decoded:
+    """Some rows of checked entries; `rows` counts the rows that start among them.
+
+    `row_ends` are the (rows,) numbers of the entries behind each row, where rows do not lie without gaps.
+    """
+    if repetition is None:
+        if isinstance(rows, range):
+            if definition is not None:
+                definition = definition[rows.start : rows.stop]
+            return Decoded(values.slice(rows.start, rows.stop), None, definition, layers.kinds, len(rows))
+        if definition is not None:
+            definition = definition[rows]
+        return Decoded(values.take(rows), None, definition, layers.kinds, len(rows))
+    starts = np.flatnonzero(repetition == layers.num_lists)
+    ends = np.append(starts[1:], len(repetition)) if row_ends is None else row_ends
+    has_hidden = definition is not None and levels.highest(definition) > layers.max_visible
+    if isinstance(rows, range):
+        first, end = int(starts[rows.start]), int(ends[rows.stop - 1])
+        low, high = first, end
+        if definition is not None:
+            if has_hidden:
+                low = int(np.count_nonzero(definition[:first] <= layers.max_visible))
+                high = low + int(np.count_nonzero(definition[first:end] <= layers.max_visible))
+            definition = definition[first:end]
+        return Decoded(values.slice(low, high), repetition[first:end], definition, layers.kinds, len(rows))
+    lengths = ends[rows] - starts[rows]
+    entries = np.repeat(starts[rows] - (np.cumsum(lengths) - lengths), lengths)
+    entries += np.arange(len(entries))
+    places = entries
+    if definition is not None:
+        if has_hidden:
+            visible = definition <= layers.max_visible
+            places = (np.cumsum(visible) - 1)[entries[visible[entries]]]
+        definition = definition[entries]
+    return Decoded(values.take(places), repetition[entries], definition, layers.kinds, len(rows))
+
+
+class Level(NamedTuple):
+    """One layer above the leaves: validity of its structs or lists, None if all are valid; offsets of lists."""
+
+    valid: Bools | None
+    offsets: Ints | None = None
+
+
+def unravel(decoded: Decoded, expected: Sequence[int]) -> tuple[pa.Buffer | None, list[Level]]:
+    """The bitmap of the leaf values, None if all are valid, and the layers above them from outer to inner.
+
+    `expected` says what the schema has for each layer, inner to outer: ITEM, LIST, or the size of a fixed-size list.
+    Raises CorruptFileError if the page has other layers or its levels contradict each other.
+    """
+    layers = layers_of(decoded.layers)
+    if len(layers.kinds) != len(expected) or any(
+        (kind in _LISTS) != (wanted == LIST) for kind, wanted in zip(layers.kinds, expected)
+    ):
+        raise CorruptFileError("layers that do not fit the schema", expected=tuple(expected), found=layers.kinds)
+    repetition, definition = decoded.repetition, decoded.definition
+    bitmap: pa.Buffer | None = None
+    found: list[Level] = []
+    low = seen = 0
+    for number, (kind, wanted) in enumerate(zip(layers.kinds, expected)):
+        if wanted == LIST:
+            assert repetition is not None
+            high = low + _NUM_LEVELS[kind]
+            null = low + 1 if kind in (NULLABLE_LIST, NULL_AND_EMPTY_LIST) else 0
+            offsets, valid, repetition, definition = levels.list_layer(
+                repetition, definition, low, high, layers.slots[number], null
+            )
+            found.append(Level(valid, offsets))
+            low = high
+            seen += 1
+            continue
+        if wanted > 0:
+            repetition, definition = _every(repetition, definition, wanted, layers.tops[seen])
+        valid_items: Any = None
+        if kind == NULLABLE_ITEM:
+            if definition is not None:
+                own = definition
+                if layers.tops[seen] < layers.num_levels and levels.highest(own) > layers.tops[seen]:
+                    own = own[own <= layers.tops[seen]]
+                if number == 0:
+                    bits, _ = levels.validity(own, low)
+                    bitmap = None if bits is None else pa.py_buffer(bits)
+                else:
+                    valid_items = own <= low
+                    if valid_items.all():
+                        valid_items = None
+            low += 1
+        if number:
+            found.append(Level(valid_items))
+    if repetition is not None and levels.highest(repetition):
+        raise CorruptFileError("a repetition level too high")
+    found.reverse()
+    return bitmap, found
+
+
+def _every(
+    repetition: Levels | None, definition: Levels | None, size: int, top: int
+) -> tuple[Levels | None, Levels | None]:
+    """Levels of the items of fixed-size lists -> of the lists: one of `size` entries; what has no items has one."""
+    if definition is None:
+        return (None if repetition is None else repetition[::size]), None
+    if levels.highest(definition) <= top:
+        if len(definition) % size:
+            raise CorruptFileError("fixed-size lists that are not full", expected=f"a multiple of {size}", found=len(definition))
+        return (None if repetition is None else repetition[::size]), definition[::size]
+    visible = definition <= top
+    ranks = np.cumsum(visible) - 1
+    if (int(ranks[-1]) + 1) % size:
+        raise CorruptFileError("fixed-size lists that are not full", expected=f"a multiple of {size}", found=int(ranks[-1]) + 1)
+    keep = ~visible | (ranks % size == 0)
+    return (None if repetition is None else repetition[keep]), definition[keep]
+
+
+def level_array(data: Any) -> Levels:
+    """Levels as raw 16-bit numbers. Raises CorruptFileError for half a level."""
+    if len(data) % LEVEL.itemsize:
+        raise CorruptFileError("half a level", expected="an even number of bytes", found=len(data))
+    return np.frombuffer(data, LEVEL) if len(data) else np.empty(0, LEVEL)
