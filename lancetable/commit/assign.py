@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
+
 from lancetable.errors import InvalidOperationError
 from lancetable.format.fragment import MAX_FRAGMENT_ID
 from lancetable.proto import table_pb2
 
-__all__ = ["number_fragments", "reserve_fragment_ids", "used_fragment_ids"]
+__all__ = ["fragment_ids", "number_fragments", "reserve_fragment_ids", "used_fragment_ids"]
 
 
 def number_fragments(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2.DataFragment]) -> None:
@@ -48,4 +51,9 @@ def reserve_fragment_ids(manifest: table_pb2.Manifest, count: int) -> None:
 def used_fragment_ids(manifest: table_pb2.Manifest) -> int:
     """The highest id ever used, -1 if there is none. Looks at the fragments too: some writers left the counter low."""
     counter = manifest.max_fragment_id if manifest.HasField("max_fragment_id") else -1
-    return max(counter, max((fragment.id for fragment in manifest.fragments), default=-1))
+    return max(counter, max([fragment.id for fragment in manifest.fragments], default=-1))
+
+
+def fragment_ids(manifest: table_pb2.Manifest) -> npt.NDArray[np.uint64]:
+    """(n,) ids of the fragments in list order."""
+    return np.array([fragment.id for fragment in manifest.fragments], np.uint64)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyroaring
 
-from lancetable.commit.assign import number_fragments, reserve_fragment_ids, used_fragment_ids
+from lancetable.commit.assign import fragment_ids, number_fragments, reserve_fragment_ids, used_fragment_ids
 from lancetable.errors import (
     InvalidOperationError,
     RetryableCommitConflictError,
@@ -114,6 +114,7 @@ class _Draft:
         self.message, self.index_section, self.version = message, index_section, version
         self.restored, self.file_version = restored, file_version
         self.mixed_versions = False
+        self.new_deletions = False
 
     @property
     def stable_row_ids(self) -> bool:
@@ -137,7 +138,19 @@ class _Draft:
             for message in messages:
                 _drop_dead_files(message, live)
         self.message.fragments.extend(messages)
+        self.note(messages)
         self.mixed_versions |= any(self._is_other_version(message) for message in messages)
+
+    def note(self, messages: Iterable[table_pb2.DataFragment]) -> None:
+        """Remember what the feature words must say of fragments that are new or changed."""
+        self.new_deletions = self.new_deletions or any(message.HasField("deletion_file") for message in messages)
+
+    @property
+    def has_deletions(self) -> bool:
+        """Whether some fragment has deleted rows. The others are looked at only where a version before had some."""
+        if self.new_deletions or not self.message.reader_feature_flags & flags.DELETIONS:
+            return self.new_deletions
+        return any(message.HasField("deletion_file") for message in self.message.fragments)
 
     def _is_other_version(self, fragment: table_pb2.DataFragment) -> bool:
         """Whether a new fragment has files of another version than the table, which readers must be told."""
@@ -155,12 +168,14 @@ class _Draft:
         if not wanted:
             return
         live = self.field_ids()
-        for message in self.message.fragments:
-            fragment = wanted.pop(message.id, None)
-            if fragment is not None:
-                message.CopyFrom(fragment.to_proto())
-                _drop_dead_files(message, live)
-        self._want_none_left(wanted)
+        present = self.message.fragments
+        places = {fragment_id: place for place, fragment_id in enumerate(fragment_ids(self.message).tolist())}
+        self._want_none_left(wanted.keys() - places.keys())
+        for fragment_id, fragment in wanted.items():
+            message = present[places[fragment_id]]
+            message.CopyFrom(fragment.to_proto())
+            _drop_dead_files(message, live)
+            self.note((message,))
 
     def remove(self, fragment_ids: Iterable[int]) -> None:
         wanted = set(fragment_ids)
@@ -178,9 +193,8 @@ class _Draft:
         self.message.fragments.MergeFrom(replacement.fragments)
 
     def sort(self) -> None:
-        ids = np.fromiter((message.id for message in self.message.fragments), np.int64, len(self.message.fragments))
-        steps = np.diff(ids)
-        if (steps > 0).all():
+        ids = fragment_ids(self.message)
+        if (ids[1:] > ids[:-1]).all():
             return
         if len(np.unique(ids)) != len(ids):
             raise InvalidOperationError("the commit would give two fragments the same id")
@@ -355,6 +369,7 @@ def _(operation: tx.Merge, draft: _Draft) -> None:
     for message in messages:
         _drop_dead_files(message, live)
     draft.message.fragments.extend(messages)
+    draft.note(messages)
     highest = max(highest, used_fragment_ids(draft.message))
     if highest >= 0:
         draft.message.max_fragment_id = highest
@@ -528,6 +543,7 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
     mixed = flags.MIXED_FILE_VERSIONS if draft.mixed_versions else 0
     message.reader_feature_flags, message.writer_feature_flags = flags.compute_for(
         message,
+        has_deletions=draft.has_deletions,
         stable_row_ids=draft.stable_row_ids,
         indices=draft.indices() if covering else (),
         previous=(newest.reader_feature_flags | mixed, newest.writer_feature_flags | mixed),

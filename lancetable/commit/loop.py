@@ -140,7 +140,7 @@ def create_table(
     except LanceError:
         _remove_quietly(store, [transaction_path(base, name)])
         raise
-    return TableVersion(store, base, uri, manifests.unpack(location, packed), handler, cache, storage_options)
+    return TableVersion(store, base, uri, manifests.packed_file(location, built.message, packed), handler, cache, storage_options)
 
 
 class _Run:
@@ -234,7 +234,7 @@ class _Run:
         if outcome is PutOutcome.LOST:
             logger.debug("%s: version %d went to another writer", newest.uri, version)
             return None
-        return replace(newest, file=manifests.unpack(location, packed))
+        return replace(newest, file=manifests.packed_file(location, built.message, packed))
 
     def _build(self, version: int) -> Built:
         newest = self.newest
@@ -304,7 +304,7 @@ def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: 
             if outcome is PutOutcome.UNKNOWN:
                 raise _unknown(base.uri, transaction, version)
         if outcome is PutOutcome.WON:
-            return replace(base, file=manifests.unpack(location, packed))
+            return replace(base, file=manifests.packed_file(location, built.message, packed))
         if not backoff.next_attempt():
             raise RetryableCommitConflictError(f"{base.uri}: no free number for a detached version was found")
 

@@ -27,7 +27,7 @@ from lancetable.file.container import (
     parse_metadata,
 )
 from lancetable.file.encodings_v2_0.family import FAMILY as FAMILY_2_0
-from lancetable.file.encodings_v2_1.family import FAMILY as FAMILY_2_1
+from lancetable.file.encodings_v2_1.family import FAMILY_2_1, FAMILY_2_2
 from lancetable.file.fetch import ReadPlan, Rows, gap_bytes, gather, run, run_all
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
@@ -38,7 +38,7 @@ __all__ = ["FAMILIES", "FileMetadata", "family_of", "open_data_file", "plan_colu
 FAMILIES: Final[dict[FileVersion, Family]] = {
     FileVersion.V2_0: FAMILY_2_0,
     FileVersion.V2_1: FAMILY_2_1,
-    FileVersion.V2_2: FAMILY_2_1,
+    FileVersion.V2_2: FAMILY_2_2,
 }
 """Version -> its encodings. A version that is not here is refused by name."""
 

@@ -154,12 +154,18 @@ def compute_for(
     manifest: table_pb2.Manifest,
     *,
     stable_row_ids: bool,
+    has_deletions: bool | None = None,
     indices: Iterable[table_pb2.IndexMetadata] = (),
     previous: tuple[int, int] = (0, 0),
 ) -> tuple[int, int]:
-    """(reader word, writer word) for a manifest that is about to be written, with its indices."""
+    """(reader word, writer word) for a manifest that is about to be written, with its indices.
+
+    `has_deletions` saves a look at every fragment.
+    """
+    if has_deletions is None:
+        has_deletions = any(fragment.HasField("deletion_file") for fragment in manifest.fragments)
     return compute(
-        has_deletions=any(fragment.HasField("deletion_file") for fragment in manifest.fragments),
+        has_deletions=has_deletions,
         stable_row_ids=stable_row_ids,
         has_config=len(manifest.config) > 0,
         has_base_paths=len(manifest.base_paths) > 0,

@@ -32,8 +32,8 @@ __all__ = [
     "VersionSummary",
     "history",
     "pack",
+    "packed_file",
     "read_manifest",
-    "unpack",
 ]
 
 MAX_MANIFEST_BYTES = 512 * 1024 * 1024
@@ -153,11 +153,9 @@ def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes |
     return b"".join(parts)
 
 
-def unpack(location: ManifestLocation, data: bytes) -> ManifestFile:
-    """The manifest inside bytes that `pack` made, without reading it back."""
-    position = _FOOTER.unpack_from(data, len(data) - FOOTER_BYTES)[0]
-    manifest = Manifest.from_bytes(data[position + 4 : -FOOTER_BYTES], location.path)
-    return ManifestFile(manifest, replace(location, size_bytes=len(data)), data)
+def packed_file(location: ManifestLocation, message: table_pb2.Manifest, data: bytes) -> ManifestFile:
+    """What reading `data` back would give: `pack` made it of `message`, which must not change any more."""
+    return ManifestFile(Manifest.from_proto(message, location.path), replace(location, size_bytes=len(data)), data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,8 @@ SIZES: list[tuple[int, int, int | None]] = [(0, 100, None), (1, 100, None), (100
 if SCALE > 1:
     SIZES.append((100_000, 40_000, 20_000))
 WRITERS = {"ours": lancetable, "theirs": lance}
-# What pylance shows of a column of 2.0 in another form than it was given; ours is compared with what was given.
-SHOWN_OTHERWISE = {
-    # Text without blanks, and numbers and keys in one form only.
-    "json",
-}
-VERBATIM = [name for name in TYPE_CASES if name not in SHOWN_OTHERWISE]
+# A defect of pylance 14 that is not ours to repeat: rows of these that are read late get the values of other rows.
+WRONG_FILTERS = {"struct packed"}
 
 SEEN: Counter[str] = Counter()
 
@@ -70,10 +67,11 @@ def bits(array: pa.Array) -> pa.Array:
     if pa.types.is_floating(kind):
         # Only what shows counts: a null may hide any bytes.
         width = kind.bit_width
-        known = array.is_valid()
-        nan = pa.array(np.isnan(array.to_numpy(zero_copy_only=False).astype("f8"))) if len(array) else known
+        nan = pc.fill_null(pc.is_nan(array), False)
         whole = array.view(f"int{width}")
-        return pc.if_else(known, pc.if_else(nan, pa.scalar(-1, whole.type), whole), pa.scalar(None, whole.type))
+        return pc.if_else(
+            array.is_valid(), pc.if_else(nan, pa.scalar(-1, whole.type), whole), pa.scalar(None, whole.type)
+        )
     if pa.types.is_struct(kind):
         parts = [bits(array.field(k)) for k in range(kind.num_fields)]
         return pa.StructArray.from_arrays(parts, [field.name for field in kind]) if parts else array
@@ -100,8 +98,15 @@ def assert_same(found: pa.Table, expected: pa.Table) -> None:
     assert found.schema.equals(expected.schema, check_metadata=True)
     assert found.num_rows == expected.num_rows
     for name in expected.column_names:
-        ours, theirs = (bits(each.column(name).combine_chunks()) for each in (found, expected))
+        ours, theirs = (joined(each.column(name)) for each in (found, expected))
         assert ours.equals(theirs), (name, ours, theirs)
+
+
+def joined(column: pa.ChunkedArray) -> pa.Array:
+    """All chunks as one array for comparison; dictionaries of chunks differ, so they are resolved first."""
+    return pa.chunked_array(
+        [bits(chunk) for chunk in column.chunks] or [bits(pa.array([], column.type))]
+    ).combine_chunks()
 
 
 def rows_of(n: int) -> list[int]:
@@ -110,54 +115,75 @@ def rows_of(n: int) -> list[int]:
     return [row for row in wanted if row < n] if n else []
 
 
-CONDITIONS = ["i % 7 = 3", "c1 IS NULL", "c1 IS NOT NULL AND i > 10", "c2 IS NULL AND i < 5", "i < 0"]
+# SQL, and the same by Arrow.
+CONDITIONS: list[tuple[str, Callable[[pa.Table], pa.ChunkedArray]]] = [
+    ("i % 7 = 3", lambda table: pc.equal(pc.subtract(table["i"], pc.multiply(pc.divide(table["i"], 7), 7)), 3)),
+    ("c1 IS NULL", lambda table: pc.is_null(table["c1"])),
+    ("c1 IS NOT NULL AND i > 10", lambda table: pc.and_(pc.is_valid(table["c1"]), pc.greater(table["i"], 10))),
+    ("c2 IS NULL OR i < 5", lambda table: pc.or_(pc.is_null(table["c2"]), pc.less(table["i"], 5))),
+    ("i < 0", lambda table: pc.less(table["i"], 0)),
+]
 
 
-def check_pair(ours: Any, theirs: Any, n: int, *, sql: bool = True) -> None:
-    """Scan, take, filter and count give the same in both."""
-    assert_same(ours.to_table(), theirs.to_table())
-    assert ours.count_rows() == theirs.count_rows() == n
-    assert_same(ours.to_table(columns=["c1", "i"], offset=3, limit=500), theirs.to_table(["c1", "i"], None, 500, 3))
-    for condition in CONDITIONS if sql else ("i % 7 = 3", "i < 0"):
-        assert_same(ours.to_table(filter=condition), theirs.to_table(filter=condition))
-        assert ours.count_rows(condition) == theirs.count_rows(condition), condition
-    rows = rows_of(n)
-    assert_same(ours.take(rows), theirs.take(rows) if rows else theirs.schema.empty_table())
-    for batch in ours.to_batches(batch_size=333):
-        assert batch.schema.equals(theirs.schema, check_metadata=True)
+def check(dataset: Any, expected: pa.Table, *, filters: bool = True) -> None:
+    """Scan, take, filter and count give what Arrow gives."""
+    assert dataset.count_rows() == len(dataset) == expected.num_rows
+    assert_same(dataset.to_table(), expected)
+    assert_same(dataset.to_table(columns=["c1", "i"], offset=3, limit=500), expected.select(["c1", "i"]).slice(3, 500))
+    for condition, choose in CONDITIONS:
+        chosen = expected.filter(choose(expected))
+        assert dataset.count_rows(condition) == chosen.num_rows, condition
+        if filters:
+            assert_same(dataset.to_table(filter=condition), chosen)
+    rows = rows_of(expected.num_rows)
+    if rows:
+        assert_same(dataset.take(rows), expected.take(rows))
+    for start, batch in zip(
+        range(0, expected.num_rows, 333), dataset.to_batches(batch_size=333, strict_batch_size=True)
+    ):
+        assert_same(pa.Table.from_batches([batch]), expected.slice(start, 333))
 
 
 def write(writer: str, table: pa.Table, uri: str, rows_per_file: int, page_bytes: int | None) -> None:
-    """In several appends, so that pages end where batches do, too."""
+    """In two appends, so that pages end where batches do, too."""
     module = WRITERS[writer]
     sizes = {"max_rows_per_file": rows_per_file, "data_cache_bytes": page_bytes, "max_page_bytes": page_bytes}
-    module.write_dataset(table.slice(0, table.num_rows // 2), uri, **sizes, **FORMAT)
+    half = table.num_rows // 2
+    module.write_dataset(table.slice(0, half), uri, **sizes, **FORMAT)
     if table.num_rows:
-        module.write_dataset(table.slice(table.num_rows // 2), uri, mode="append", **sizes)
-
-
-def reference(name: str, table: pa.Table) -> pa.Table | None:
-    """What must come back: the table itself; blobs are shown by their descriptions, which only the files know."""
-    return None if name == "blob" else table
+        # pylance panics at slices of structs that hold fixed-size binary.
+        rest = table.take(np.arange(half, table.num_rows)) if writer == "theirs" else table.slice(half)
+        module.write_dataset(rest, uri, mode="append", **sizes)
 
 
 @pytest.mark.parametrize("writer", list(WRITERS))
 @pytest.mark.parametrize(("n", "rows_per_file", "page_bytes"), SIZES)
-@pytest.mark.parametrize("name", VERBATIM)
+@pytest.mark.parametrize("name", list(TYPE_CASES))
 def test_types(name: str, n: int, rows_per_file: int, page_bytes: int | None, writer: str, tmp_path: Path) -> None:
     table = table_of(name, n)
     uri = str(tmp_path / "t.lance")
     write(writer, table, uri, rows_per_file, page_bytes)
     ours, theirs = lancetable.dataset(uri), lance.dataset(uri)
-    expected = reference(name, table)
-    if expected is not None:
-        assert_same(ours.to_table(), expected)
-        assert_same(theirs.to_table(), expected)
-    check_pair(ours, theirs, n)
+    assert ours.schema.equals(table.schema, check_metadata=True)
+    assert theirs.schema.equals(table.schema, check_metadata=True)
+    # Blobs are shown by their places, which only the files know.
+    expected = theirs.to_table() if name == "blob" else table
+    check(ours, expected)
+    check(theirs, expected, filters=name not in WRONG_FILTERS)
+
+
+def test_blobs_as_bytes(tmp_path: Path) -> None:
+    table = table_of("blob", 500)
+    for writer in WRITERS:
+        uri = str(tmp_path / writer)
+        write(writer, table, uri, 200, 5000)
+        for module in WRITERS.values():
+            found = module.dataset(uri).scanner(blob_handling="all_binary").to_table()
+            assert found.to_pydict() == table.to_pydict()
 
 
 def test_every_type_was_seen() -> None:
-    """Fails when a type of the generator is left out above; runs alone, it has nothing to tell."""
+    """Fails when a type of the generator is left out above; run alone, it has nothing to tell."""
     if not SEEN:
         pytest.skip("test_types did not run")
-    assert set(SEEN) | SHOWN_OTHERWISE == set(TYPE_CASES)
+    assert set(SEEN) == set(TYPE_CASES)

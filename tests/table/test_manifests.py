@@ -22,7 +22,7 @@ from lancetable.handlers.base import ManifestLocation
 from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.memory import MemoryStore
-from lancetable.table.manifests import ManifestFile, history, pack, read_manifest, unpack
+from lancetable.table.manifests import ManifestFile, history, pack, packed_file, read_manifest
 from lancetable.table.version import TableVersion, open_version
 from lancetable.testing.stores import CountingStore
 
@@ -51,8 +51,9 @@ def manifest(version: int = 7, fragments: int = 0) -> table_pb2.Manifest:
 )
 @pytest.mark.parametrize("fragments", [0, 20_000])
 def test_packed_sections_come_back_byte_for_byte(index_section: bytes | None, fragments: int) -> None:
-    data = pack(manifest(fragments=fragments), b"transaction", index_section)
-    for file in (read(data), read(data, size_bytes=len(data)), unpack(LOCATION, data)):
+    message = manifest(fragments=fragments)
+    data = pack(message, b"transaction", index_section)
+    for file in (read(data), read(data, size_bytes=len(data)), packed_file(LOCATION, message, data)):
         store = stored(data)
         assert len(file.manifest.fragments) == fragments
         assert file.index_section(store) == index_section

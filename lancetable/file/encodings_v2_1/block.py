@@ -129,7 +129,9 @@ class FixedWidth:
                 taken = self.rows().take(indices, axis=0).reshape(-1)
         elif bits == 1:
             octets = np.frombuffer(self.data, np.uint8)
-            taken = np.packbits((octets[indices >> 3] >> (indices & 7).astype(np.uint8)) & np.uint8(1), bitorder="little")
+            taken = np.packbits(
+                (octets[indices >> 3] >> (indices & 7).astype(np.uint8)) & np.uint8(1), bitorder="little"
+            )
         else:
             every = np.unpackbits(np.frombuffer(self.data, np.uint8), count=self.length * bits, bitorder="little")
             taken = np.packbits(every.reshape(self.length, bits)[indices], bitorder="little")
@@ -147,8 +149,14 @@ class FixedWidth:
         return np.frombuffer(self.data, word, self.length)
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
+        if self.bits == 8 and pa.types.is_boolean(data_type):
+            # Full-zip pages give every value whole bytes.
+            flags = np.frombuffer(self.data, np.uint8, self.length)
+            return FixedWidth(1, np.packbits(flags, bitorder="little"), self.length)._to_array(data_type, validity)
         if type_bits(data_type) != self.bits:
-            raise CorruptFileError(f"values of the wrong width for {data_type}", expected=type_bits(data_type), found=self.bits)
+            raise CorruptFileError(
+                f"values of the wrong width for {data_type}", expected=type_bits(data_type), found=self.bits
+            )
         return self._to_array(data_type, validity)
 
     def _to_array(self, data_type: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
@@ -287,7 +295,9 @@ class Indices:
         if pa.types.is_dictionary(data_type):
             index_type = data_type.index_type
             if index_type.bit_width != self.numbers.bits:
-                raise CorruptFileError("indices of the wrong width", expected=index_type.bit_width, found=self.numbers.bits)
+                raise CorruptFileError(
+                    "indices of the wrong width", expected=index_type.bit_width, found=self.numbers.bits
+                )
         else:
             index_type = pa.from_numpy_dtype(self.numbers.numbers().dtype)
         numbers = self._checked(self.numbers.numbers(), validity)
@@ -306,10 +316,14 @@ class Indices:
         # Nobody looks at the number of a null.
         valid = np.ones(len(numbers), np.bool_)
         if validity is not None:
-            valid = np.unpackbits(np.frombuffer(validity, np.uint8), count=len(numbers), bitorder="little").view(np.bool_)
+            valid = np.unpackbits(np.frombuffer(validity, np.uint8), count=len(numbers), bitorder="little").view(
+                np.bool_
+            )
         numbers = np.where(valid, numbers, 0).astype(numbers.dtype)
         if int(numbers.max()) >= count and valid.any():
-            raise CorruptFileError("an index outside of its dictionary", expected=f"fewer than {count}", found=int(numbers.max()))
+            raise CorruptFileError(
+                "an index outside of its dictionary", expected=f"fewer than {count}", found=int(numbers.max())
+            )
         return numbers
 
     def _check_size(self, numbers: npt.NDArray[Any], limit: int) -> None:
@@ -351,7 +365,11 @@ class Repeated:
             offsets = np.arange(self.length + 1, dtype=np.int32 if width == 4 else np.int64) * size
             repeated = np.tile(np.frombuffer(value.data, np.uint8), self.length) if size else b""
             value.to_array(data_type, None, limit)  # checks that it is UTF-8
-            buffers = [validity, pa.py_buffer(offsets.astype(np.int32 if width == 4 else np.int64)), pa.py_buffer(repeated)]
+            buffers = [
+                validity,
+                pa.py_buffer(offsets.astype(np.int32 if width == 4 else np.int64)),
+                pa.py_buffer(repeated),
+            ]
             return pa.Array.from_buffers(data_type, self.length, buffers, _null_count(validity))
         raise CorruptFileError(f"one value for a page of {data_type}")
 

@@ -12,13 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.encodings_v2_1.base import Compressive, Ints
+from lancetable.file.column import Pieces
+from lancetable.file.encodings_v2_1.base import Compressive, Ints, Layout
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth, type_bits
 from lancetable.file.kernels.interleave import Runs
 
 __all__ = [
     "ChunkTooLarge",
     "Chunked",
+    "EncodedLayout",
+    "LevelsTooDense",
     "Limits",
     "even_counts",
     "fixed_values",
@@ -56,6 +59,17 @@ class Chunked(NamedTuple):
 
 class ChunkTooLarge(Exception):
     """A chunk came out larger than the format allows; fewer values in a chunk, or another layout, may do."""
+
+
+class LevelsTooDense(Exception):
+    """More levels between two values than a chunk can count; fewer rows in a page, or another layout, may do."""
+
+
+class EncodedLayout(NamedTuple):
+    """A page without its place: how it is laid out, and its buffers."""
+
+    layout: Layout
+    buffers: Sequence[Pieces]
 
 
 def power_of_two(count: int) -> int:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from lancetable.file.column import BlobSink, ColumnWriter, Family, WriteOptions
+from lancetable.file.column import Family
 from lancetable.file.encodings_v2_1.fields import open_field
-from lancetable.format.schema import Schema
+from lancetable.file.encodings_v2_1.writers import open_writers
+from lancetable.format.version import FileVersion
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILY_2_1", "FAMILY_2_2"]
 
-
-def _open_writers(schema: Schema, options: WriteOptions, blobs: BlobSink) -> list[ColumnWriter]:
-    from lancetable.errors import UnsupportedFeatureError
-
-    raise UnsupportedFeatureError("files of version 2.1 and 2.2 cannot be written yet", feature="writing 2.1 files")
-
-
-FAMILY: Final = Family(open_field=open_field, writers=_open_writers)
+FAMILY_2_1: Final = Family(open_field=open_field, writers=partial(open_writers, FileVersion.V2_1))
+FAMILY_2_2: Final = Family(open_field=open_field, writers=partial(open_writers, FileVersion.V2_2))

@@ -31,10 +31,11 @@ from lancetable.file.encodings_v2_1.registry import layout_of
 from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, Level, unravel
 from lancetable.file.fetch import ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
-from lancetable.format.schema import Field
+from lancetable.format.schema import BLOB_KEY, Field
 
 __all__ = ["open_field"]
 
+_BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _MAX_INT32: Final = (1 << 31) - 1
 _PART_ROWS: Final = 256 * 1024  # of a page that several threads share
 
@@ -187,7 +188,17 @@ class Spine(NamedTuple):
 class LeafColumn:
     """One column, read as spines."""
 
-    __slots__ = ("_children", "_column", "_expected", "_field_type", "_pages", "_repeat", "_sizes", "num_rows", "starts")
+    __slots__ = (
+        "_children",
+        "_column",
+        "_expected",
+        "_field_type",
+        "_pages",
+        "_repeat",
+        "_sizes",
+        "num_rows",
+        "starts",
+    )
 
     def __init__(self, file: FileMetadata, pages: ColumnPages, field: Field, expected: tuple[int, ...]) -> None:
         self._pages = pages
@@ -195,7 +206,7 @@ class LeafColumn:
         self._sizes = tuple([max(kind, 0) for kind in reversed(expected[1:])])
         self._field_type = field.data_type
         stored_type = field.data_type
-        if field.children and pa.types.is_struct(stored_type):
+        if pa.types.is_struct(stored_type) and field.children and not _is_blob_descriptor(field):
             # Packed: the column holds all children, whichever are wanted.
             stored = file.schema.by_id.get(field.id)
             if stored is not None and stored.children:
@@ -249,6 +260,18 @@ class LeafColumn:
         return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
 
 
+def _is_blob_descriptor(field: Field) -> bool:
+    """Whether a blob is asked for as what its column holds. Raises UnsupportedFeatureError for a blob of the second
+    form that is asked for in any other way: files do not hold what it is for users.
+    """
+    names = [child.name for child in field.children]
+    if field.is_blob_v2 and names != _BLOB_V2_NAMES:
+        raise UnsupportedFeatureError(
+            f"blob column {field.name!r} can be read as {', '.join(_BLOB_V2_NAMES)} only", feature="blob v2 values"
+        )
+    return BLOB_KEY in field.metadata or field.is_blob_v2
+
+
 def _repeated(rows: Rows, size: int) -> Rows:
     if isinstance(rows, range):
         return range(rows.start * size, rows.stop * size)
@@ -300,8 +323,7 @@ class FieldReader:
         ends = sorted({end for part in parts for end in np.cumsum([spine.num_rows for spine in part]).tolist()})
         columns = [_cut(part, ends) for part in parts]
         return [
-            _assemble(self._root, list(spines), end - start)
-            for start, end, *spines in zip([0, *ends], ends, *columns)
+            _assemble(self._root, list(spines), end - start) for start, end, *spines in zip([0, *ends], ends, *columns)
         ]
 
 

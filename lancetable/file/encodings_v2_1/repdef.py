@@ -106,9 +106,13 @@ def check_levels(
             raise CorruptFileError("levels of different numbers", expected=len(repetition), found=len(definition))
         entries = len(repetition)
         if levels.highest(repetition) > layers.num_lists:
-            raise CorruptFileError("a repetition level too high", expected=layers.num_lists, found=levels.highest(repetition))
+            raise CorruptFileError(
+                "a repetition level too high", expected=layers.num_lists, found=levels.highest(repetition)
+            )
         if num_rows is not None and entries and int(repetition[0]) != layers.num_lists:
-            raise CorruptFileError("the first entry does not start a row", expected=layers.num_lists, found=int(repetition[0]))
+            raise CorruptFileError(
+                "the first entry does not start a row", expected=layers.num_lists, found=int(repetition[0])
+            )
     if definition is not None:
         if repetition is None:
             entries = len(definition)
@@ -238,12 +242,16 @@ def _every(
         return (None if repetition is None else repetition[::size]), None
     if levels.highest(definition) <= top:
         if len(definition) % size:
-            raise CorruptFileError("fixed-size lists that are not full", expected=f"a multiple of {size}", found=len(definition))
+            raise CorruptFileError(
+                "fixed-size lists that are not full", expected=f"a multiple of {size}", found=len(definition)
+            )
         return (None if repetition is None else repetition[::size]), definition[::size]
     visible = definition <= top
     ranks = np.cumsum(visible) - 1
     if (int(ranks[-1]) + 1) % size:
-        raise CorruptFileError("fixed-size lists that are not full", expected=f"a multiple of {size}", found=int(ranks[-1]) + 1)
+        raise CorruptFileError(
+            "fixed-size lists that are not full", expected=f"a multiple of {size}", found=int(ranks[-1]) + 1
+        )
     keep = ~visible | (ranks % size == 0)
     return (None if repetition is None else repetition[keep]), definition[keep]
 

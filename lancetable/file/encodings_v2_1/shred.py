@@ -14,33 +14,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum, IntEnum
-from typing import Any, Final, NamedTuple
+from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lancetable.file.encodings_v2_1.chunks import nulls_of, offsets_of
+from lancetable.file.encodings_v2_1.repdef import (
+    ALL_VALID_ITEM,
+    ALL_VALID_LIST,
+    EMPTYABLE_LIST,
+    NULL_AND_EMPTY_LIST,
+    NULLABLE_ITEM,
+    NULLABLE_LIST,
+    layers_of,
+)
+from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.format.schema import Field
 
-__all__ = ["Layer", "Leaf", "Shredded", "Step", "StepKind", "leaves_of", "shred"]
+__all__ = ["Leaf", "Shredded", "Step", "StepKind", "leaves_of", "shred"]
 
-LEVEL: Final = np.dtype("<u2")
-
-Levels = npt.NDArray[np.uint16]
 Ints = npt.NDArray[np.int64]
 _Codes = npt.NDArray[np.uint8]
-
-
-class Layer(IntEnum):
-    """RepDefLayer: what one layer of nesting can be besides valid."""
-
-    ALL_VALID_ITEM = 1
-    ALL_VALID_LIST = 2
-    NULLABLE_ITEM = 3
-    NULLABLE_LIST = 4
-    EMPTYABLE_LIST = 5
-    NULL_AND_EMPTY_LIST = 6
 
 
 class StepKind(Enum):
@@ -81,7 +78,7 @@ class Shredded:
     all are.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[int, ...]
     repetition: Levels | None
     definition: Levels | None
     values: pa.Array
@@ -92,7 +89,7 @@ class Shredded:
     @property
     def num_lists(self) -> int:
         """The repetition level at which a row starts."""
-        return sum(layer not in (Layer.ALL_VALID_ITEM, Layer.NULLABLE_ITEM) for layer in self.layers)
+        return layers_of(self.layers).num_lists
 
     @property
     def visible_definition(self) -> Levels | None:
@@ -100,28 +97,6 @@ class Shredded:
         if self.definition is None or self.visible is None:
             return self.definition
         return self.definition[self.visible]
-
-    @property
-    def max_visible(self) -> int:
-        """The highest definition level of an entry that has a value."""
-        return max_visible(self.layers)
-
-
-def max_visible(layers: tuple[Layer, ...]) -> int:
-    """Levels of the layers before the first list."""
-    levels = 0
-    for layer in layers:
-        if layer not in (Layer.ALL_VALID_ITEM, Layer.NULLABLE_ITEM):
-            break
-        levels += layer is Layer.NULLABLE_ITEM
-    return levels
-
-
-def num_levels(layer: Layer) -> int:
-    """Definition levels that a layer takes."""
-    if layer in (Layer.ALL_VALID_ITEM, Layer.ALL_VALID_LIST):
-        return 0
-    return 2 if layer is Layer.NULL_AND_EMPTY_LIST else 1
 
 
 def leaves_of(field: Field, steps: tuple[Step, ...] = (), path: str = "") -> Iterator[Leaf]:
@@ -303,20 +278,20 @@ class _Walk:
         declared = self._layers[::-1]
         nested = sum(layer.is_list for layer in declared) > 1
         table = np.zeros(self._next_code, LEVEL)
-        layers: list[Layer] = []
+        layers: list[int] = []
         level = 0
         null_inside = False
         for is_list, null_code, empty_code in declared:
             if not is_list:
-                layer = Layer.NULLABLE_ITEM if null_code else Layer.ALL_VALID_ITEM
+                layer = NULLABLE_ITEM if null_code else ALL_VALID_ITEM
                 null_inside |= bool(null_code)
             elif null_code:
-                layer = Layer.NULL_AND_EMPTY_LIST if empty_code else Layer.NULLABLE_LIST
+                layer = NULL_AND_EMPTY_LIST if empty_code else NULLABLE_LIST
             elif empty_code:
-                layer = Layer.EMPTYABLE_LIST
+                layer = EMPTYABLE_LIST
             else:
                 spare = not plain_lists and (nested or null_inside)
-                layer = Layer.NULLABLE_LIST if spare else Layer.ALL_VALID_LIST
+                layer = NULLABLE_LIST if spare else ALL_VALID_LIST
                 level += spare
             layers.append(layer)
             for code in (null_code, empty_code):
@@ -331,30 +306,6 @@ class _Walk:
         return Shredded(
             tuple(layers), self._repetition, definition, self._array, self._slots, self._num_entries, num_rows
         )
-
-
-def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
-    """(n + 1,) offsets of strings, bytes, lists or maps, without a copy."""
-    types = pa.types
-    wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
-    dtype = np.dtype("<i8" if wide else "<i4")
-    buffer = array.buffers()[1]
-    if len(array) == 0 or buffer is None or buffer.size == 0:
-        return np.zeros(len(array) + 1, dtype)
-    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
-
-
-def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8] | None:
-    """(n,) 1 where null, else 0; None if nothing is null."""
-    if pa.types.is_null(array.type):
-        return np.ones(len(array), np.uint8) if len(array) else None
-    if array.null_count == 0:
-        return None
-    bitmap = array.buffers()[0]
-    first, count = array.offset, len(array)
-    octets = np.frombuffer(bitmap, np.uint8, count=(first % 8 + count + 7) // 8, offset=first // 8)
-    bits = np.unpackbits(~octets, bitorder="little", count=first % 8 + count)
-    return bits[first % 8 :]
 
 
 def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray[Any]) -> pa.Array:

@@ -127,7 +127,12 @@ cdef class Bytes:
     cdef int64_t size
 
     def __cinit__(self, owner, bint writable=False):
-        PyObject_GetBuffer(owner, &self.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(owner, &self.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+        except (BufferError, ValueError):
+            if writable:
+                raise
+            PyObject_GetBuffer(np.ascontiguousarray(owner), &self.view, PyBUF_SIMPLE)
         self.at = <uint8_t*>self.view.buf
         self.size = self.view.len
 
@@ -445,6 +450,8 @@ cdef enum:
     LITERAL = 1 << 12
     SINGLE_WORTH = 4
 
+cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
+
 cdef struct Symbol:
     uint64_t word  # first byte lowest, zeros above
     int length
@@ -452,8 +459,8 @@ cdef struct Symbol:
 cdef struct Slot:
     uint64_t word
     uint64_t mask
-    int32_t length
-    int32_t code
+    int64_t length
+    int64_t code
 
 cdef struct Matcher:
     Slot[4096] long_symbols  # 3 bytes or more, by a hash of their first three
@@ -610,7 +617,7 @@ cdef void build_matcher(Matcher* matcher, const Symbol* symbols, int count) noex
     cdef uint64_t slot
     memset(matcher.long_symbols, 0, sizeof(matcher.long_symbols))
     for i in range(HASH_SLOTS):
-        matcher.long_symbols[i].length = 99  # more than any value has left: never matches
+        matcher.long_symbols[i].length = NEVER  # more than any value has left: never matches
     for i in range(256):
         matcher.single_symbols[i] = ESCAPE | 1 << 8 | LITERAL
     for i in range(count):
@@ -641,7 +648,7 @@ cdef inline int match(const Matcher* matcher, const uint8_t* at, int64_t left, i
         memcpy(&word, at, room)
     slot = &matcher.long_symbols[hash_slot(word)]
     if ((word ^ slot.word) & slot.mask) == 0 and slot.length <= left:
-        return slot.code | slot.length << 8
+        return <int>(slot.code | slot.length << 8)
     short = matcher.short_symbols[word & 0xFFFF]
     if left < 2:
         short = matcher.single_symbols[word & 0xFF]
@@ -850,3 +857,944 @@ def train(data, starts, ends):
     finally:
         free(training)
     return words, lengths
+
+
+# ------------------------------------------------------------------------------------------------- twins of miniblock.py
+
+
+def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, bint large):
+    """-> numbers of levels, sizes and positions, or None if a chunk is not as its header says."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t chunks = first.size // 8, i, at, end, header
+    cdef Bytes length = column(sizes, chunks, 8)
+    cdef int64_t every = num_level_buffers + num_buffers, k, size
+    cdef bint bad = False
+    if num_level_buffers < 0 or num_buffers < 0:
+        raise ValueError("a negative number of buffers")
+    num_levels = np.empty(chunks, np.int64)
+    found = np.empty((every, chunks), np.int64)
+    positions = np.empty((every, chunks), np.int64)
+    cdef Bytes level_bytes = Bytes(num_levels, True), size_bytes = Bytes(found, True), at_bytes = Bytes(positions, True)
+    cdef int64_t* level_of = <int64_t*>level_bytes.at
+    cdef int64_t* size_of = <int64_t*>size_bytes.at
+    cdef int64_t* at_of = <int64_t*>at_bytes.at
+    cdef const uint8_t* cursor
+    header = (2 + 2 * num_level_buffers + (4 if large else 2) * num_buffers + 7) // 8 * 8
+    with nogil:
+        for i in range(chunks):
+            at = (<int64_t*>first.at)[i]
+            size = (<int64_t*>length.at)[i]
+            if size < header or not inside(at, size, source.size):
+                bad = True
+                break
+            end = at + size
+            cursor = source.at + at
+            level_of[i] = lt_load16(cursor)
+            cursor += 2
+            at += header
+            for k in range(every):
+                if large and k >= num_level_buffers:
+                    size = lt_load32(cursor)
+                    cursor += 4
+                else:
+                    size = lt_load16(cursor)
+                    cursor += 2
+                size_of[k * chunks + i] = size
+                at_of[k * chunks + i] = at
+                at += (size + 7) & ~<int64_t>7
+            bad |= at != end
+    return None if bad else (num_levels, found, positions)
+
+
+cdef int64_t total_of(const int64_t* starts, const int64_t* sizes, int64_t count, int64_t size) noexcept nogil:
+    """Bytes of all pieces; -1 if one of them lies outside."""
+    cdef int64_t i, total = 0
+    for i in range(count):
+        if not inside(starts[i], sizes[i], size) or total > (<int64_t>1 << 62):
+            return -1
+        total += sizes[i]
+    return total
+
+
+cdef void join_of(
+    const uint8_t* data, const int64_t* starts, const int64_t* sizes, int64_t count, int64_t size,
+    uint8_t* out, int64_t total,
+) noexcept nogil:
+    """Pieces within `size` bytes, side by side in `total` bytes."""
+    cdef int64_t i, left
+    for i in range(count):
+        left = min(total, size - starts[i])
+        lt_copy(out, data + starts[i], sizes[i], left)
+        out += sizes[i]
+        total -= sizes[i]
+
+
+def join_pieces(data, starts, sizes):
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t count = first.size // 8, total
+    cdef Bytes length = column(sizes, count, 8)
+    with nogil:
+        total = total_of(<int64_t*>first.at, <int64_t*>length.at, count, source.size)
+    if total < 0:
+        check(OUTSIDE)
+    out = np.empty(total, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    with nogil:
+        join_of(source.at, <int64_t*>first.at, <int64_t*>length.at, count, source.size, target.at, total)
+    return out
+
+
+cdef int variable_of(
+    Bytes data, const int64_t* starts, const int64_t* sizes, const int64_t* counts, int64_t chunks,
+    offset_t* offsets, int64_t* firsts, int64_t* lengths,
+) noexcept nogil:
+    cdef int64_t i, k, base = 0, head, before, end = 0
+    cdef const uint8_t* stored
+    offsets[0] = 0
+    offsets += 1
+    for i in range(chunks):
+        head = (counts[i] + 1) * <int64_t>sizeof(offset_t)
+        if not inside(starts[i], sizes[i], data.size):
+            return OUTSIDE
+        if sizes[i] < head:
+            return FIRST_OFFSET
+        stored = data.at + starts[i]
+        before = lt_load32(stored) if sizeof(offset_t) == 4 else <int64_t>lt_load64(stored)
+        if before < head:
+            return FIRST_OFFSET
+        firsts[i] = starts[i] + before
+        base -= before
+        for k in range(counts[i]):
+            stored += sizeof(offset_t)
+            end = lt_load32(stored) if sizeof(offset_t) == 4 else <int64_t>lt_load64(stored)
+            if end < before:
+                return DECREASE
+            offsets[k] = <offset_t>(base + end)
+            before = end
+        if before > sizes[i]:
+            return OUTSIDE
+        base += before
+        lengths[i] = before + starts[i] - firsts[i]
+        offsets += counts[i]
+        if sizeof(offset_t) == 4 and base > 0x7FFFFFFF:
+            return TOO_LONG
+    return OK
+
+
+def variable(data, starts, sizes, counts, int offset_bytes):
+    """-> offsets, and where the bytes of each chunk are: positions and sizes."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t chunks = first.size // 8, total = 0, i
+    cdef Bytes length = column(sizes, chunks, 8), number = column(counts, chunks, 8)
+    for i in range(chunks):
+        # A value takes up an offset.
+        if not 0 <= (<int64_t*>number.at)[i] <= source.size // offset_bytes:
+            check(OUTSIDE)
+        total += (<int64_t*>number.at)[i]
+    if total > source.size // offset_bytes:
+        check(OUTSIDE)
+    offsets = np.empty(total + 1, np.int32 if offset_bytes == 4 else np.int64)
+    firsts = np.empty(chunks, np.int64)
+    lengths = np.empty(chunks, np.int64)
+    cdef Bytes target = Bytes(offsets, True), begin = Bytes(firsts, True), size = Bytes(lengths, True)
+    cdef int code
+    with nogil:
+        if offset_bytes == 4:
+            code = variable_of(
+                source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks,
+                <int32_t*>target.at, <int64_t*>begin.at, <int64_t*>size.at,
+            )
+        else:
+            code = variable_of(
+                source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks,
+                <int64_t*>target.at, <int64_t*>begin.at, <int64_t*>size.at,
+            )
+    check(code)
+    return offsets, firsts, lengths
+
+
+cdef int run_lengths_of(
+    const word_t* values, const uint8_t* lengths, const int64_t* runs, int64_t num_runs, const int64_t* counts,
+    int64_t chunks, word_t* out, int64_t room,
+) noexcept nogil:
+    cdef int64_t i, k, j, left, length
+    cdef word_t value
+    for i in range(chunks):
+        left = counts[i]
+        if runs[i] < 0 or runs[i] > num_runs or left < 0 or left > room:
+            return OUTSIDE
+        room -= left
+        num_runs -= runs[i]
+        for k in range(runs[i]):
+            length = lengths[k]
+            if length == 0:
+                return ZERO_RUN
+            length = min(length, left)
+            value = values[k]
+            for j in range(length):
+                out[j] = value
+            out += length
+            left -= length
+        if left:
+            return SHORT_RUNS
+        values += runs[i]
+        lengths += runs[i]
+    return OK
+
+
+def run_lengths(values, lengths, runs, counts, out, int width):
+    cdef Bytes source = Bytes(values), length = Bytes(lengths), run = Bytes(runs), target = Bytes(out, True)
+    cdef int64_t chunks = run.size // 8, num_runs = length.size
+    cdef Bytes number = column(counts, chunks, 8)
+    cdef const int64_t* r = <int64_t*>run.at
+    cdef const int64_t* c = <int64_t*>number.at
+    cdef int code = OK
+    if source.size != num_runs * width or <uint64_t>source.at % <uint64_t>width:
+        raise ValueError("one aligned value for each run length was expected")
+    with nogil:
+        if width == 1:
+            code = run_lengths_of(source.at, length.at, r, num_runs, c, chunks, target.at, target.size)
+        elif width == 2:
+            code = run_lengths_of(
+                <uint16_t*>source.at, length.at, r, num_runs, c, chunks, <uint16_t*>target.at, target.size // 2
+            )
+        elif width == 4:
+            code = run_lengths_of(
+                <uint32_t*>source.at, length.at, r, num_runs, c, chunks, <uint32_t*>target.at, target.size // 4
+            )
+        elif width == 8:
+            code = run_lengths_of(
+                <uint64_t*>source.at, length.at, r, num_runs, c, chunks, <uint64_t*>target.at, target.size // 8
+            )
+    check(code)
+
+
+cdef void join_streams(const uint8_t* streams, int64_t count, word_t* out) noexcept nogil:
+    """sizeof(word) streams of `count` bytes each."""
+    cdef int64_t i
+    cdef int byte
+    for i in range(count):
+        out[i] = streams[i]
+    for byte in range(1, <int>sizeof(word_t)):
+        for i in range(count):
+            out[i] |= <word_t>(<word_t>streams[byte * count + i] << 8 * byte)
+
+
+cdef int byte_streams_of(
+    Bytes data, const int64_t* starts, const int64_t* counts, int64_t chunks, word_t* out, int64_t room
+) noexcept nogil:
+    cdef int64_t i, first, part
+    for i in range(chunks):
+        if counts[i] < 0 or counts[i] > room or not inside(starts[i], counts[i] * sizeof(word_t), data.size):
+            return OUTSIDE
+        join_streams(data.at + starts[i], counts[i], out)
+        out += counts[i]
+        room -= counts[i]
+    return OK
+
+
+def byte_streams(data, starts, counts, out, int width):
+    cdef Bytes source = Bytes(data), first = Bytes(starts), target = Bytes(out, True)
+    cdef int64_t chunks = first.size // 8
+    cdef Bytes number = column(counts, chunks, 8)
+    cdef int code = OK
+    with nogil:
+        if width == 4:
+            code = byte_streams_of(
+                source, <int64_t*>first.at, <int64_t*>number.at, chunks, <uint32_t*>target.at, target.size // 4
+            )
+        elif width == 8:
+            code = byte_streams_of(
+                source, <int64_t*>first.at, <int64_t*>number.at, chunks, <uint64_t*>target.at, target.size // 8
+            )
+    check(code)
+
+
+# ---------------------------------------------------------------------------------------------------- twins of levels.py
+
+
+cdef inline uint32_t bits_at_most(uint64_t four, uint64_t walls) noexcept nogil:
+    """For four levels below 0x8000, which are at most what `walls` - 0x8000 holds four times: bits 0 to 3."""
+    cdef uint64_t found = ((walls - four) & <uint64_t>0x8000800080008000) >> 15
+    return <uint32_t>((found * <uint64_t>0x0001000200040008) >> 48) & 0xF
+
+
+cdef int64_t validity_of(const uint8_t* levels, int64_t count, int low, uint8_t* bitmap) noexcept nogil:
+    """The bitmap, and how many bits are set."""
+    cdef int64_t i, octets = count // 8, valid = 0
+    cdef uint64_t walls, first, second, every = 0
+    cdef uint8_t bits
+    cdef int k
+    if low < 0x8000:
+        walls = <uint64_t>(0x8000 + low) * <uint64_t>0x0001000100010001
+        for i in range(octets):
+            first = lt_load64(levels + 16 * i)
+            second = lt_load64(levels + 16 * i + 8)
+            every |= first | second
+            bitmap[i] = <uint8_t>(bits_at_most(first, walls) | bits_at_most(second, walls) << 4)
+    if low >= 0x8000 or every & <uint64_t>0x8000800080008000:
+        for i in range(octets):
+            bits = 0
+            for k in range(8):
+                bits |= <uint8_t>((lt_load16(levels + 16 * i + 2 * k) <= low) << k)
+            bitmap[i] = bits
+    if count % 8:
+        bits = 0
+        for k in range(<int>(count % 8)):
+            bits |= <uint8_t>((lt_load16(levels + 16 * octets + 2 * k) <= low) << k)
+        bitmap[octets] = bits
+    octets = (count + 7) // 8
+    for i in range(octets // 8):
+        valid += lt_popcount(lt_load64(bitmap + 8 * i))
+    for i in range(octets // 8 * 8, octets):
+        valid += lt_popcount(bitmap[i])
+    return valid
+
+
+def validity(definition, int low):
+    """-> bitmap, number of zeros."""
+    cdef Bytes source = Bytes(definition)
+    cdef int64_t count = source.size // 2, valid
+    bitmap = np.empty((count + 7) // 8, np.uint8)
+    cdef Bytes target = Bytes(bitmap, True)
+    with nogil:
+        valid = validity_of(source.at, count, low, target.at)
+    return bitmap, count - valid
+
+
+def visible_positions(definition, int top):
+    cdef Bytes source = Bytes(definition)
+    cdef int64_t count = source.size // 2, i, kept = 0
+    cdef const uint8_t* levels = source.at
+    with nogil:
+        for i in range(count):
+            kept += lt_load16(levels + 2 * i) <= top
+    positions = np.empty(kept + 1, np.int64)  # a place for the one that is not kept
+    cdef Bytes target = Bytes(positions, True)
+    cdef int64_t* out = <int64_t*>target.at
+    with nogil:
+        kept = 0
+        for i in range(count):
+            out[kept] = i
+            kept += lt_load16(levels + 2 * i) <= top
+    return positions[:kept]
+
+
+cdef struct ListLayer:
+    int64_t starts
+    int64_t lists
+    int64_t nulls
+
+
+cdef void list_layer_of(
+    const uint8_t* repetition, const uint8_t* definition, int64_t count, int low, int high, int slots, int null,
+    int64_t* offsets, uint8_t* valid, uint16_t* outer, uint16_t* levels, ListLayer* found,
+) noexcept nogil:
+    cdef int64_t i, items = 0, starts = 0, lists = 0, nulls = 0
+    cdef uint16_t again, level
+    cdef bint missing
+    for i in range(count):
+        again = lt_load16(repetition + 2 * i)
+        if again == 0:
+            items += 1
+            continue
+        level = lt_load16(definition + 2 * i)
+        outer[starts] = again - 1
+        levels[starts] = level
+        starts += 1
+        # Written in any case; the next list takes the place if this is not one.
+        missing = (level == null and null != 0) or level > high
+        offsets[lists] = items
+        valid[lists] = not missing
+        nulls += missing and level <= slots
+        lists += level <= slots
+        items += level <= low
+    offsets[lists] = items
+    found.starts, found.lists, found.nulls = starts, lists, nulls
+
+
+def list_layer(repetition, definition, int low, int high, int slots, int null):
+    """-> offsets, validity, levels of the next layer, number of null lists."""
+    cdef Bytes again = Bytes(repetition)
+    cdef int64_t count = again.size // 2, i, starts = 0
+    cdef Bytes level = column(definition, count, 2)
+    cdef ListLayer found
+    if count and lt_load16(again.at) == 0:
+        check(NO_LIST)
+    with nogil:
+        for i in range(count):
+            starts += lt_load16(again.at + 2 * i) != 0
+    offsets = np.empty(starts + 1, np.int64)
+    valid = np.empty(starts + 1, np.bool_)
+    outer = np.empty(starts, np.uint16)
+    levels = np.empty(starts, np.uint16)
+    cdef Bytes a = Bytes(offsets, True), b = Bytes(valid, True), c = Bytes(outer, True), d = Bytes(levels, True)
+    with nogil:
+        list_layer_of(
+            again.at, level.at, count, low, high, slots, null,
+            <int64_t*>a.at, b.at, <uint16_t*>c.at, <uint16_t*>d.at, &found,
+        )
+    return offsets[: found.lists + 1], valid[: found.lists], outer, levels, found.nulls
+
+
+# --------------------------------------------------------------------------------------------------- twins of fullzip.py
+
+
+cdef inline uint64_t load_word(const uint8_t* at, int width) noexcept nogil:
+    if width == 1:
+        return at[0]
+    if width == 2:
+        return lt_load16(at)
+    if width == 4:
+        return lt_load32(at)
+    return lt_load64(at) if width == 8 else 0
+
+
+cdef int walk_of(
+    Bytes data, const int64_t* starts, const int64_t* ends, int64_t rows, int control, uint64_t mask, uint64_t top,
+    int64_t value_bytes, int length_bytes, uint32_t* words, int64_t* positions, int64_t* sizes, int64_t* first,
+    int64_t room,
+) noexcept nogil:
+    """Entries of all rows; only counted where there is no `room` for them."""
+    cdef int64_t i, at, end, size, entries = 0
+    cdef uint64_t word, length
+    for i in range(rows):
+        at, end = starts[i], ends[i]
+        if not inside(at, end - at, data.size):
+            return OUTSIDE
+        first[i] = entries
+        while at < end:
+            if control > end - at:
+                return CUT_SHORT
+            word = load_word(data.at + at, control)
+            at += control
+            size = -1
+            if length_bytes:
+                if word & mask == 0:
+                    if length_bytes > end - at:
+                        return CUT_SHORT
+                    length = load_word(data.at + at, length_bytes)
+                    at += length_bytes
+                    if length > <uint64_t>(end - at):
+                        return CUT_SHORT
+                    size = <int64_t>length
+            elif word & mask <= top:
+                size = value_bytes
+                if size > end - at:
+                    return CUT_SHORT
+            if entries < room:
+                words[entries] = <uint32_t>word
+                positions[entries] = at
+                sizes[entries] = size
+            entries += 1
+            if size > 0:
+                at += size
+    first[rows] = entries
+    return OK
+
+
+def walk(data, starts, ends, int control, int bits_def, int top, int64_t value_bytes, int length_bytes):
+    cdef Bytes source = Bytes(data), begin = Bytes(starts)
+    cdef int64_t rows = begin.size // 8, entries
+    cdef Bytes end = column(ends, rows, 8)
+    cdef uint64_t mask = (<uint64_t>1 << bits_def) - 1
+    cdef int code
+    if control not in (0, 1, 2, 4) or length_bytes not in (0, 4, 8) or not 0 <= bits_def <= 32:
+        raise ValueError("words of an impossible width")
+    if value_bytes < 0 or top < 0 or (control == 0 and length_bytes == 0):
+        raise ValueError("entries that take no place")
+    first = np.empty(rows + 1, np.int64)
+    cdef Bytes target = Bytes(first, True)
+    cdef int64_t* f = <int64_t*>target.at
+    with nogil:
+        code = walk_of(
+            source, <int64_t*>begin.at, <int64_t*>end.at, rows, control, mask, top, value_bytes, length_bytes,
+            NULL, NULL, NULL, f, 0,
+        )
+    check(code)
+    entries = f[rows]
+    words = np.empty(entries, np.uint32)
+    positions = np.empty(entries, np.int64)
+    sizes = np.empty(entries, np.int64)
+    cdef Bytes a = Bytes(words, True), b = Bytes(positions, True), c = Bytes(sizes, True)
+    with nogil:
+        code = walk_of(
+            source, <int64_t*>begin.at, <int64_t*>end.at, rows, control, mask, top, value_bytes, length_bytes,
+            <uint32_t*>a.at, <int64_t*>b.at, <int64_t*>c.at, f, entries,
+        )
+    check(code)
+    return words, positions, sizes, first
+
+
+# ------------------------------------------------------------------------------------------------ twins of interleave.py
+
+
+def interleave(streams):
+    """`streams` are pairs of bytes and int64 offsets, of one length."""
+    cdef list held = [(Bytes(data), Bytes(offsets)) for data, offsets in streams]
+    cdef int64_t count = len(held), runs, i, k, total = 0, size, done = 0
+    cdef Bytes each
+    if count == 0:
+        return np.empty(0, np.uint8)
+    runs = (<Bytes>held[0][1]).size // 8 - 1
+    cdef const uint8_t** sources = <const uint8_t**>malloc(count * 3 * sizeof(void*))
+    if sources == NULL:
+        raise MemoryError
+    cdef const int64_t** offsets_of = <const int64_t**>(sources + count)
+    cdef int64_t* limits = <int64_t*>(sources + 2 * count)
+    cdef int code = OK
+    try:
+        for k in range(count):
+            each = held[k][1]
+            if runs < 0 or each.size != 8 * (runs + 1):
+                raise ValueError("streams of different lengths")
+            offsets_of[k] = <int64_t*>each.at
+            each = held[k][0]
+            sources[k] = each.at
+            limits[k] = each.size
+        with nogil:
+            for k in range(count):
+                code = code or check_offsets(offsets_of[k], runs, limits[k])
+                total += offsets_of[k][runs] - offsets_of[k][0]
+        check(code)
+        out = np.empty(total, np.uint8)
+        each = Bytes(out, True)
+        with nogil:
+            for i in range(runs):
+                for k in range(count):
+                    size = offsets_of[k][i + 1] - offsets_of[k][i]
+                    lt_copy(
+                        each.at + done, sources[k] + offsets_of[k][i], size,
+                        min(total - done, limits[k] - offsets_of[k][i]),
+                    )
+                    done += size
+    finally:
+        free(sources)
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------- twins of varbin.py
+
+
+cdef int64_t offsets_from_ends_of(
+    const uint8_t* ends, int64_t count, uint64_t adjustment, int64_t base, offset_t* offsets, uint8_t* valid,
+    int* code,
+) noexcept nogil:
+    """The last end, and how many values are null in `offsets[0]`, which is set to zero afterwards."""
+    cdef int64_t i, nulls = 0
+    cdef uint64_t end, before = base
+    cdef bint missing, bad = False
+    for i in range(count):
+        end = lt_load64(ends + 8 * i)
+        missing = end >= adjustment
+        if missing:
+            end -= adjustment
+        bad |= end < before
+        before = end
+        offsets[i + 1] = <offset_t>(end - <uint64_t>base)
+        valid[i] = not missing
+        nulls += missing
+    code[0] = DECREASE if bad else OK
+    offsets[0] = 0
+    return nulls
+
+
+def offsets_from_ends(ends, uint64_t null_adjustment, int64_t limit, int64_t base, int offset_bytes):
+    """-> offsets, validity, number of nulls, last end; the caller looks at the last end."""
+    cdef Bytes source = Bytes(ends)
+    cdef int64_t count = source.size // 8, nulls
+    cdef uint64_t last
+    cdef int code = OK
+    offsets = np.empty(count + 1, np.int32 if offset_bytes == 4 else np.int64)
+    valid = np.empty(count, np.bool_)
+    cdef Bytes target = Bytes(offsets, True), mask = Bytes(valid, True)
+    with nogil:
+        if offset_bytes == 4:
+            nulls = offsets_from_ends_of(
+                source.at, count, null_adjustment, base, <int32_t*>target.at, mask.at, &code
+            )
+        else:
+            nulls = offsets_from_ends_of(
+                source.at, count, null_adjustment, base, <int64_t*>target.at, mask.at, &code
+            )
+    check(code)
+    if count:
+        last = lt_load64(source.at + 8 * (count - 1))
+        last -= null_adjustment if last >= null_adjustment else 0
+        # Ends that do not decrease lie below the last.
+        if last > <uint64_t>limit:
+            check(OUTSIDE)
+        if offset_bytes == 4 and last - <uint64_t>base > 0x7FFFFFFF:
+            check(TOO_LONG)
+    return offsets, valid if nulls else None
+
+
+cdef int64_t span_offsets_of(
+    const int64_t* starts, const int64_t* ends, int64_t count, int64_t size, offset_t* offsets
+) noexcept nogil:
+    """Bytes of all values; -1 if one lies outside of `size`, -2 if they are too long for their offsets."""
+    cdef int64_t i, total = 0
+    offsets[0] = 0
+    for i in range(count):
+        if not inside(starts[i], ends[i] - starts[i], size) or ends[i] < starts[i]:
+            return -1
+        total += ends[i] - starts[i]
+        offsets[i + 1] = <offset_t>total
+        if sizeof(offset_t) == 4 and total > 0x7FFFFFFF:
+            return -2
+    return total
+
+
+cdef void copy_spans(
+    const uint8_t* data, int64_t size, const int64_t* starts, const int64_t* ends, int64_t count,
+    uint8_t* out, int64_t total,
+) noexcept nogil:
+    cdef int64_t i, length
+    for i in range(count):
+        length = ends[i] - starts[i]
+        lt_copy(out, data + starts[i], length, min(total, size - starts[i]))
+        out += length
+        total -= length
+
+
+cdef int check_total(int64_t total) except -1:
+    if total == -1:
+        check(OUTSIDE)
+    if total == -2:
+        check(TOO_LONG)
+    if total == -3:
+        check(INDEX)
+    return 0
+
+
+def gather(starts, ends, data, int offset_bytes):
+    """-> offsets, bytes."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t count = first.size // 8, total
+    cdef Bytes last = column(ends, count, 8)
+    offsets = np.empty(count + 1, np.int32 if offset_bytes == 4 else np.int64)
+    cdef Bytes bound = Bytes(offsets, True)
+    with nogil:
+        if offset_bytes == 4:
+            total = span_offsets_of(
+                <int64_t*>first.at, <int64_t*>last.at, count, source.size, <int32_t*>bound.at
+            )
+        else:
+            total = span_offsets_of(
+                <int64_t*>first.at, <int64_t*>last.at, count, source.size, <int64_t*>bound.at
+            )
+    check_total(total)
+    out = np.empty(total, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    with nogil:
+        copy_spans(
+            source.at, source.size, <int64_t*>first.at, <int64_t*>last.at, count, target.at, total
+        )
+    return offsets, out
+
+
+cdef int64_t taken_offsets_of(
+    const offset_t* offsets, int64_t values, const word_t* rows, int64_t count, offset_t* out
+) noexcept nogil:
+    """Bytes of the values at `rows`; -3 for a row that is not there, -2 if they are too long for their offsets."""
+    cdef int64_t i, total = 0
+    cdef uint64_t row
+    out[0] = 0
+    for i in range(count):
+        row = rows[i]
+        if row >= <uint64_t>values:
+            return -3
+        total += offsets[row + 1] - offsets[row]
+        out[i + 1] = <offset_t>total
+        if sizeof(offset_t) == 4 and total > 0x7FFFFFFF:
+            return -2
+    return total
+
+
+cdef void copy_taken(
+    const uint8_t* data, int64_t size, const offset_t* offsets, const word_t* rows, int64_t count,
+    uint8_t* out, int64_t total,
+) noexcept nogil:
+    cdef int64_t i, length, start
+    for i in range(count):
+        start = offsets[rows[i]]
+        length = offsets[rows[i] + 1] - start
+        lt_copy(out, data + start, length, min(total, size - start))
+        out += length
+        total -= length
+
+
+cdef tuple take_of(Bytes data, const offset_t* offsets, int64_t values, const word_t* rows, int64_t count):
+    cdef int64_t total
+    new_offsets = np.empty(count + 1, np.int32 if sizeof(offset_t) == 4 else np.int64)
+    cdef Bytes bound = Bytes(new_offsets, True)
+    with nogil:
+        total = -1 if check_offsets(offsets, values, data.size) else 0
+        if total == 0:
+            total = taken_offsets_of(offsets, values, rows, count, <offset_t*>bound.at)
+    check_total(total)
+    out = np.empty(total, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    with nogil:
+        copy_taken(data.at, data.size, offsets, rows, count, target.at, total)
+    return new_offsets, out
+
+
+def take(offsets, data, rows, int offset_bytes, int row_bytes):
+    """-> offsets, bytes. `rows` are unsigned, or signed of 8 bytes."""
+    cdef Bytes bound = Bytes(offsets), source = Bytes(data), row = Bytes(rows)
+    cdef int64_t values = bound.size // offset_bytes - 1, count = row.size // row_bytes
+    if values < 0:
+        raise ValueError("no offsets")
+    if offset_bytes == 4:
+        if row_bytes == 1:
+            return take_of(source, <int32_t*>bound.at, values, <uint8_t*>row.at, count)
+        if row_bytes == 2:
+            return take_of(source, <int32_t*>bound.at, values, <uint16_t*>row.at, count)
+        if row_bytes == 4:
+            return take_of(source, <int32_t*>bound.at, values, <uint32_t*>row.at, count)
+        return take_of(source, <int32_t*>bound.at, values, <uint64_t*>row.at, count)
+    if row_bytes == 1:
+        return take_of(source, <int64_t*>bound.at, values, <uint8_t*>row.at, count)
+    if row_bytes == 2:
+        return take_of(source, <int64_t*>bound.at, values, <uint16_t*>row.at, count)
+    if row_bytes == 4:
+        return take_of(source, <int64_t*>bound.at, values, <uint32_t*>row.at, count)
+    return take_of(source, <int64_t*>bound.at, values, <uint64_t*>row.at, count)
+
+
+cdef bint is_ascii_of(const uint8_t* data, int64_t size) noexcept nogil:
+    """Whether no byte has its high bit set."""
+    cdef int64_t i, k
+    cdef uint64_t every = 0
+    for i in range(0, size - 4095, 4096):
+        for k in range(0, 4096, 8):
+            every |= lt_load64(data + i + k)
+        if every & <uint64_t>0x8080808080808080:
+            return False
+    for i in range(size & ~<int64_t>4095, size):
+        every |= data[i]
+    return every & <uint64_t>0x8080808080808080 == 0
+
+
+cdef bint is_utf8_of(const uint8_t* data, int64_t size) noexcept nogil:
+    cdef int64_t i = 0
+    cdef uint8_t lead, next
+    cdef int more
+    while i < size:
+        while i + 16 <= size and (
+            (lt_load64(data + i) | lt_load64(data + i + 8)) & <uint64_t>0x8080808080808080
+        ) == 0:
+            i += 16
+        if i == size:
+            return True
+        lead = data[i]
+        i += 1
+        if lead < 0x80:
+            continue
+        if lead < 0xC2 or lead > 0xF4:
+            return False
+        more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
+        if more > size - i:
+            return False
+        next = data[i]
+        # Overlong forms, surrogates, and what lies beyond the last character.
+        if (
+            (lead == 0xE0 and next < 0xA0)
+            or (lead == 0xED and next > 0x9F)
+            or (lead == 0xF0 and next < 0x90)
+            or (lead == 0xF4 and next > 0x8F)
+        ):
+            return False
+        while more:
+            if data[i] & 0xC0 != 0x80:
+                return False
+            i += 1
+            more -= 1
+    return True
+
+
+cdef bint starts_inside(const uint8_t* data, int64_t size, const offset_t* offsets, int64_t values) noexcept nogil:
+    """Whether a value begins in the middle of a character."""
+    cdef int64_t i
+    cdef bint found = False
+    for i in range(values):
+        if offsets[i] < size:
+            found |= data[offsets[i]] & 0xC0 == 0x80
+    return found
+
+
+def is_utf8(offsets, data, int offset_bytes):
+    """Whether every value is UTF-8 of its own."""
+    cdef Bytes bound = Bytes(offsets), source = Bytes(data)
+    cdef int64_t values = bound.size // offset_bytes - 1, first = 0, last = 0
+    cdef bint fine = values >= 0
+    cdef int64_t i
+    cdef uint64_t every = 0
+    if not fine:
+        raise ValueError("no offsets")
+    with nogil:
+        if offset_bytes == 4:
+            fine = check_offsets(<int32_t*>bound.at, values, source.size) == OK
+            first, last = (<int32_t*>bound.at)[0], (<int32_t*>bound.at)[values]
+        else:
+            fine = check_offsets(<int64_t*>bound.at, values, source.size) == OK
+            first, last = (<int64_t*>bound.at)[0], (<int64_t*>bound.at)[values]
+        if fine and not is_ascii_of(source.at + first, last - first):
+            fine = is_utf8_of(source.at + first, last - first)
+            if fine and offset_bytes == 4:
+                fine = not starts_inside(source.at, last, <int32_t*>bound.at, values)
+            elif fine:
+                fine = not starts_inside(source.at, last, <int64_t*>bound.at, values)
+    return fine
+
+
+def is_ascii(data):
+    cdef Bytes source = Bytes(data)
+    cdef bint found
+    with nogil:
+        found = is_ascii_of(source.at, source.size)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------- twins of statistics.py
+
+
+cdef inline uint64_t key_of(const uint8_t* at, int64_t length, int64_t room) noexcept nogil:
+    """The first eight bytes as a number that orders like them; zeros behind the end."""
+    cdef uint64_t word = 0
+    if lt_likely(room >= 8):
+        word = lt_load64(at)
+        if length < 8:
+            word = word & low_mask(<int>length) if length else 0
+    else:
+        memcpy(&word, at, min(length, room))
+    return lt_swap(word)
+
+
+cdef bint is_below(const uint8_t* a, int64_t length_a, const uint8_t* b, int64_t length_b) noexcept nogil:
+    """Whether a < b, by their bytes."""
+    cdef int64_t common = min(length_a, length_b)
+    cdef int64_t at = 0
+    cdef uint64_t x, y
+    while at + 8 <= common:
+        x, y = lt_load64(a + at), lt_load64(b + at)
+        if x != y:
+            return lt_swap(x) < lt_swap(y)
+        at += 8
+    while at < common:
+        if a[at] != b[at]:
+            return a[at] < b[at]
+        at += 1
+    return length_a < length_b
+
+
+cdef void extremes_of(
+    const offset_t* offsets, const uint8_t* data, int64_t size, const uint8_t* bitmap, int64_t skip,
+    const int64_t* starts, const int64_t* ends, int64_t pieces, int64_t* low, int64_t* high,
+) noexcept nogil:
+    """For each piece of rows, the row of its least and of its greatest value; -1 if all are null."""
+    cdef int64_t i, row, least, most, start, length
+    cdef uint64_t key, least_key, most_key
+    for i in range(pieces):
+        least = most = -1
+        least_key = most_key = 0
+        for row in range(starts[i], ends[i]):
+            if bitmap != NULL and not bitmap[(skip + row) >> 3] >> ((skip + row) & 7) & 1:
+                continue
+            start = offsets[row]
+            length = offsets[row + 1] - start
+            key = key_of(data + start, length, size - start)
+            if least < 0:
+                least = most = row
+                least_key = most_key = key
+            elif key < least_key:
+                least, least_key = row, key
+            elif key > most_key:
+                most, most_key = row, key
+            else:
+                # Eight bytes did not decide. With a shared beginning a value may pass both bounds.
+                if key == least_key and is_below(
+                    data + start, length, data + offsets[least], offsets[least + 1] - offsets[least]
+                ):
+                    least = row
+                elif key == most_key and is_below(
+                    data + offsets[most], offsets[most + 1] - offsets[most], data + start, length
+                ):
+                    most = row
+        low[i], high[i] = least, most
+
+
+def extremes(offsets, data, validity, int64_t skip, starts, ends, int offset_bytes):
+    """`validity` is a bitmap or None, of which the first `skip` bits are not used. -> rows of minima and maxima."""
+    cdef Bytes bound = Bytes(offsets), source = Bytes(data), first = Bytes(starts)
+    cdef Bytes bitmap = None if validity is None else Bytes(validity)
+    cdef int64_t rows = bound.size // offset_bytes - 1, pieces = first.size // 8, i
+    cdef Bytes last = column(ends, pieces, 8)
+    cdef const uint8_t* bits = NULL if bitmap is None else bitmap.at
+    cdef const int64_t* a = <int64_t*>first.at
+    cdef const int64_t* b = <int64_t*>last.at
+    cdef int code
+    if rows < 0 or skip < 0 or (bitmap is not None and bitmap.size * 8 < skip + rows):
+        raise ValueError("offsets or validity too short")
+    for i in range(pieces):
+        if not inside(a[i], b[i] - a[i], rows):
+            raise ValueError("a zone beyond the last row")
+    low = np.empty(pieces, np.int64)
+    high = np.empty(pieces, np.int64)
+    cdef Bytes least = Bytes(low, True), most = Bytes(high, True)
+    with nogil:
+        if offset_bytes == 4:
+            code = check_offsets(<int32_t*>bound.at, rows, source.size)
+            if code == OK:
+                extremes_of(
+                    <int32_t*>bound.at, source.at, source.size, bits, skip, a, b, pieces,
+                    <int64_t*>least.at, <int64_t*>most.at,
+                )
+        else:
+            code = check_offsets(<int64_t*>bound.at, rows, source.size)
+            if code == OK:
+                extremes_of(
+                    <int64_t*>bound.at, source.at, source.size, bits, skip, a, b, pieces,
+                    <int64_t*>least.at, <int64_t*>most.at,
+                )
+    check(code)
+    return low, high
+
+
+cdef int64_t count_bits_of(const uint8_t* bitmap, int64_t start, int64_t end) noexcept nogil:
+    """Set bits between two positions."""
+    cdef int64_t octet, octets = (end + 7) >> 3, found = 0
+    cdef uint64_t word
+    for octet in range(start >> 3, octets, 8):
+        word = 0
+        if octets - octet >= 8:
+            word = lt_load64(bitmap + octet)
+        else:
+            memcpy(&word, bitmap + octet, octets - octet)
+        if octet * 8 < start:
+            word &= (<uint64_t>0xFFFFFFFFFFFFFFFF) << (start - octet * 8)
+        if octet * 8 + 64 > end:
+            word &= (<uint64_t>0xFFFFFFFFFFFFFFFF) >> (octet * 8 + 64 - end)
+        found += lt_popcount(word)
+    return found
+
+
+def count_bits(bitmap, int64_t skip, starts, ends):
+    """-> for each piece of rows, the number of set bits; row 0 is bit `skip`."""
+    cdef Bytes source = Bytes(bitmap), first = Bytes(starts)
+    cdef int64_t pieces = first.size // 8, i, start, end
+    cdef Bytes last = column(ends, pieces, 8)
+    counts = np.empty(pieces, np.int64)
+    cdef Bytes target = Bytes(counts, True)
+    cdef bint bad = False
+    with nogil:
+        for i in range(pieces):
+            start, end = (<int64_t*>first.at)[i], (<int64_t*>last.at)[i]
+            if skip < 0 or not inside(start, end - start, source.size * 8 - skip):
+                bad = True
+                break
+            (<int64_t*>target.at)[i] = count_bits_of(source.at, skip + start, skip + end)
+    if bad:
+        raise ValueError("a zone beyond the last row")
+    return counts

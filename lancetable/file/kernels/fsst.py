@@ -50,7 +50,7 @@ _ROUNDS: Final = 5
 _PIECE_BYTES: Final = 128
 _GROUP_PIECES: Final = 2048  # so that a group's bytes stay in the cache from step to step
 _HASH_BITS: Final = 12
-_NO_SYMBOL: Final = 99  # a length no value has left: the slot never matches
+_NO_SYMBOL: Final = 2 * _PIECE_BYTES  # a length no piece has left: the slot never matches
 
 Codes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[Any]  # int32 or int64

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.kernels import native
 
 __all__ = ["control_bytes", "join_values", "walk"]
 
@@ -52,10 +53,19 @@ def walk(
         raise CorruptFileError("rows that lie outside of their page")
     if control == 0 and not length_bytes:
         raise CorruptFileError("entries without a control word cannot be walked")
-    walked = [
-        _walk_row(data, start, end, control, (1 << bits_def) - 1, top, value_bytes, length_bytes)
-        for start, end in zip(starts.tolist(), ends.tolist())
-    ] if len(starts) <= _FEW_ROWS else None
+    if native is not None:
+        found: tuple[npt.NDArray[Any], Ints, Ints, Ints] = native.walk(
+            data, starts, ends, control, bits_def, top, value_bytes, length_bytes
+        )
+        return found
+    walked = (
+        [
+            _walk_row(data, start, end, control, (1 << bits_def) - 1, top, value_bytes, length_bytes)
+            for start, end in zip(starts.tolist(), ends.tolist())
+        ]
+        if len(starts) <= _FEW_ROWS
+        else None
+    )
     if walked is not None:
         first = np.cumsum([0, *(len(words) for words, _, _ in walked)])
         words = np.array([word for row, _, _ in walked for word in row], np.uint32)
@@ -167,6 +177,8 @@ def join_values(data: Bytes, positions: Ints, sizes: Ints) -> tuple[npt.NDArray[
     """
     offsets = np.zeros(len(positions) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
+    if native is not None:
+        return offsets, native.join_pieces(data, positions, sizes)
     total = int(offsets[-1])
     if len(positions) == 0:
         return offsets, data[:0]

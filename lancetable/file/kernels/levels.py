@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.kernels import native
 
 __all__ = ["LEVEL", "highest", "list_layer", "validity", "visible_positions"]
 
@@ -30,6 +31,9 @@ def highest(levels: Levels) -> int:
 
 def validity(definition: Levels, low: int) -> tuple[npt.NDArray[np.uint8] | None, int]:
     """Arrow's bitmap of `definition <= low` and the number of zeros in it; no bitmap if there are none."""
+    if native is not None:
+        bitmap, zeros = native.validity(definition, low)
+        return (bitmap, zeros) if zeros else (None, 0)
     valid = definition <= low
     nulls = len(valid) - int(np.count_nonzero(valid))
     return (np.packbits(valid, bitorder="little"), nulls) if nulls else (None, 0)
@@ -37,6 +41,9 @@ def validity(definition: Levels, low: int) -> tuple[npt.NDArray[np.uint8] | None
 
 def visible_positions(definition: Levels, top: int) -> npt.NDArray[np.int64]:
     """Where `definition <= top`."""
+    if native is not None:
+        positions: npt.NDArray[np.int64] = native.visible_positions(definition, top)
+        return positions
     return np.flatnonzero(definition <= top)
 
 
@@ -53,6 +60,10 @@ def list_layer(
     """
     if len(repetition) and repetition[0] == 0:
         raise CorruptFileError("the first level does not start a list", expected="1 or more", found=0)
+    if native is not None and definition is not None:
+        found = native.list_layer(repetition, definition, low, high, slots, null)
+        ends, validity_of_lists, next_repetition, next_definition, nulls = found
+        return ends, validity_of_lists if nulls else None, next_repetition, next_definition
     starts = np.flatnonzero(repetition)
     outer = repetition[starts] - LEVEL.type(1)
     if definition is None:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.kernels import bitpacking, rle
-from lancetable.file.kernels.bitpacking import BLOCK_VALUES
+from lancetable.file.kernels import bitpacking, native, rle
+from lancetable.file.kernels.bitpacking import BLOCK_VALUES, aligned
 
 __all__ = [
     "byte_streams",
@@ -45,6 +45,13 @@ def chunk_headers(
     -> (k,) numbers of levels; (b, k) sizes of the buffers, levels first; (b, k) their positions.
     Raises CorruptFileError unless header and buffers fill their chunk exactly.
     """
+    if native is not None:
+        headers: tuple[Ints, Ints, Ints] | None = native.chunk_headers(
+            data, starts, sizes, num_level_buffers, num_buffers, large
+        )
+        if headers is None:
+            raise CorruptFileError("the buffers of a chunk do not fill it")
+        return headers
     shorts = data.view("<u2")
     first = starts >> 1
     num_levels = shorts[first].astype(np.int64)
@@ -98,6 +105,9 @@ def join_pieces(data: Bytes, starts: Ints, sizes: Ints) -> Bytes:
     ends = starts + sizes
     if count == 1 or (starts[1:] == ends[:-1]).all():
         return data[first : int(ends[-1])]
+    if native is not None:
+        joined: Bytes = native.join_pieces(data, starts, sizes)
+        return joined
     # Every chunk but the last holds the same number of values, as a rule.
     width = int(sizes[0])
     if (sizes[:-1] == width).all():
@@ -121,6 +131,10 @@ def unpack_inline(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, dtype: n
     item = dtype.itemsize
     if len(counts) == 0:
         return np.empty(0, dtype)
+    if native is not None:
+        unpacked = np.empty(_total(counts, BLOCK_VALUES * len(counts)), dtype)
+        native.unpack_inline(data, starts, sizes, counts, unpacked, 8 * item)
+        return unpacked
     if int(counts.max()) > BLOCK_VALUES:
         raise CorruptFileError("too many values in a bit-packed chunk", expected=BLOCK_VALUES, found=int(counts.max()))
     if int(sizes.min()) < item:
@@ -164,6 +178,10 @@ def unpack_out_of_line(
     Raises CorruptFileError if the width does not fit the type or a piece has neither of the two sizes.
     """
     item = dtype.itemsize
+    if native is not None and width:
+        unpacked = np.empty(_total(counts, BLOCK_VALUES * (len(data) // 16 + len(counts))), dtype)
+        native.unpack_out_of_line(data, starts, sizes, counts, width, unpacked, 8 * item)
+        return unpacked
     if width > 8 * item:
         raise CorruptFileError("packed values wider than their type", expected=8 * item, found=width)
     full, rest = np.divmod(counts, BLOCK_VALUES)
@@ -195,14 +213,15 @@ def unpack_out_of_line(
     return np.concatenate(pieces)
 
 
-def variable(
-    data: Bytes, starts: Ints, sizes: Ints, counts: Ints, offset_bytes: int
-) -> tuple[npt.NDArray[Any], Bytes]:
+def variable(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, offset_bytes: int) -> tuple[npt.NDArray[Any], Bytes]:
     """Pieces of n + 1 offsets, which count from the start of the piece, and the bytes between them.
 
     -> (values + 1,) offsets from zero on, int32 or int64 as `offset_bytes` says, and all bytes.
     Raises CorruptFileError for offsets that decrease or leave their piece.
     """
+    if native is not None:
+        ends_of_all, where, lengths_of_bytes = native.variable(data, starts, sizes, counts, offset_bytes)
+        return ends_of_all, join_pieces(data, where, lengths_of_bytes)
     dtype = np.dtype(f"<u{offset_bytes}")
     total = int(counts.sum())
     offsets = np.empty(total + 1, np.int32 if offset_bytes == 4 else np.int64)
@@ -236,14 +255,17 @@ def variable(
     return offsets, join_pieces(data, starts + firsts, lasts - firsts)
 
 
-def run_lengths(
-    values: npt.NDArray[Any], lengths: Bytes, runs: Ints, counts: Ints
-) -> npt.NDArray[Any]:
+def run_lengths(values: npt.NDArray[Any], lengths: Bytes, runs: Ints, counts: Ints) -> npt.NDArray[Any]:
     """`runs[i]` values, each with how often it repeats, make up the `counts[i]` values of chunk i.
 
     Runs may reach past the end of their chunk, which old writers let happen; the excess is cut.
     Raises CorruptFileError for zero lengths and for lengths that do not reach the count.
     """
+    width = values.dtype.itemsize
+    if native is not None and width in (1, 2, 4, 8):
+        expanded = np.empty(_total(counts, rle.MAX_RUN * len(lengths)), values.dtype)
+        native.run_lengths(aligned(values), lengths, runs, counts, expanded, width)
+        return expanded
     if len(counts) == 1:
         return rle.expand(values, lengths, int(counts[0]))
     if len(lengths) and int(lengths.min()) == 0:
@@ -261,6 +283,10 @@ def run_lengths(
 
 def byte_streams(data: Bytes, starts: Ints, counts: Ints, width: int) -> Bytes:
     """Pieces of `width` byte streams of `counts[i]` bytes each -> the bytes of all values."""
+    if native is not None and width in (4, 8):
+        joined = np.empty(_total(counts, len(data) // width * len(counts)) * width, np.uint8)
+        native.byte_streams(data, starts, counts, joined, width)
+        return joined
     out = np.empty((int(counts.sum()), width), np.uint8)
     begins = np.cumsum(counts) - counts
     for count in np.unique(counts).tolist():
@@ -275,3 +301,11 @@ def byte_streams(data: Bytes, starts: Ints, counts: Ints, width: int) -> Bytes:
             for number, begin in enumerate(begins[which].tolist()):
                 out[begin : begin + count] = streams[number].T
     return out.reshape(-1)
+
+
+def _total(counts: Ints, most: int) -> int:
+    """The number of values in all chunks, which a corrupt page must not blow up beyond what it can hold."""
+    total = int(counts.sum())
+    if not 0 <= total <= most:
+        raise CorruptFileError("more values than their chunks can hold", expected=f"at most {most}", found=total)
+    return total

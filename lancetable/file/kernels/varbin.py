@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.kernels import native
+from lancetable.file.kernels.bitpacking import aligned
 
 __all__ = [
     "check_utf8",
@@ -26,6 +28,7 @@ __all__ = [
     "offsets_from_ends",
     "offsets_to_ends",
     "pack_validity",
+    "take",
 ]
 
 _HIGH_BITS: Final = 0x8080808080808080
@@ -61,6 +64,11 @@ def offsets_from_ends(
     """
     if len(ends) == 1:
         return _offsets_of_one(int(ends[0]), null_adjustment, limit, dtype, base)
+    if native is not None:
+        found: tuple[Offsets, npt.NDArray[np.bool_] | None] = native.offsets_from_ends(
+            ends, null_adjustment, limit, base, dtype.itemsize
+        )
+        return found
     offsets = np.empty(len(ends) + 1, dtype)
     offsets[0] = 0
     if len(ends) == 0:
@@ -161,6 +169,9 @@ def gather(
 
     Raises CorruptFileError if a value ends before it starts or outside of the data.
     """
+    if native is not None:
+        found: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] = native.gather(starts, ends, data, 8)
+        return found
     lengths = ends - starts
     if len(starts) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(data)):
         raise CorruptFileError("a value lies outside of its page", expected=f"0 to {len(data)}")
@@ -171,8 +182,38 @@ def gather(
     return offsets, data[source]
 
 
+def take(
+    offsets: Offsets, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any]
+) -> tuple[Offsets, npt.NDArray[np.uint8]]:
+    """Values at `rows`, integers in any order, of (n + 1,) offsets into `data` -> offsets of the same type, and bytes.
+
+    Raises CorruptFileError for rows that are not there, offsets that decrease or leave the data, and values that
+    together do not fit the type of the offsets.
+    """
+    if rows.dtype.kind == "i":
+        rows = rows.astype(np.int64, copy=False)
+    if native is not None:
+        found: tuple[Offsets, npt.NDArray[np.uint8]] = native.take(
+            offsets, data, aligned(rows), offsets.dtype.itemsize, rows.dtype.itemsize
+        )
+        return found
+    if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= len(offsets) - 1):
+        raise CorruptFileError("an index beyond the dictionary", expected=f"below {len(offsets) - 1}")
+    if (offsets[1:] < offsets[:-1]).any():
+        raise CorruptFileError("a value ends before it starts")
+    wide = offsets.astype(np.int64, copy=False)
+    found_offsets, chosen = gather(wide[:-1][rows], wide[1:][rows], data)
+    if int(found_offsets[-1]) > np.iinfo(offsets.dtype).max:
+        raise CorruptFileError(
+            "values too long for their type", expected=np.iinfo(offsets.dtype).max, found=int(found_offsets[-1])
+        )
+    return found_offsets.astype(offsets.dtype, copy=False), chosen
+
+
 def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
     """Whether no byte has its high bit set, found at the speed of memory."""
+    if native is not None:
+        return bool(native.is_ascii(data))
     # Words are read where they are aligned, the bytes before and after them one by one.
     head = min(-data.ctypes.data % 8, len(data))
     body = (len(data) - head) // 8 * 8
@@ -185,6 +226,10 @@ def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
 
 def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
     """Raise CorruptFileError unless each value of (n + 1,) checked offsets is UTF-8 of its own."""
+    if native is not None:
+        if not native.is_utf8(offsets, data, offsets.dtype.itemsize):
+            raise CorruptFileError("a string is not UTF-8")
+        return
     used = data[int(offsets[0]) : int(offsets[-1])]
     if is_ascii(used):
         return

@@ -16,7 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import Chunks, Ints, compressive_from_message, compressive_to_message, misplaced
+from lancetable.file.encodings_v2_1.base import (
+    Chunks,
+    Ints,
+    compressive_from_message,
+    compressive_to_message,
+    misplaced,
+)
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
@@ -168,9 +174,7 @@ def out_of_line_bytes(counts: Ints, width: int, bits: int) -> int:
     return int((blocks + tail_packed).sum()) * width * _BLOCK_BYTES + bits // 8 * int(rest[~tail_packed].sum())
 
 
-def encode_out_of_line(
-    values: npt.NDArray[Any], bounds: Ints, width: int
-) -> tuple[OutOfLineBitpacking, list[Runs]]:
+def encode_out_of_line(values: npt.NDArray[Any], bounds: Ints, width: int) -> tuple[OutOfLineBitpacking, list[Runs]]:
     """(n,) unsigned values cut at (k + 1,) `bounds`, all packed to one width: the streams of the chunks."""
     bits = values.dtype.itemsize * 8
     encoding = OutOfLineBitpacking(bits, Flat(width))

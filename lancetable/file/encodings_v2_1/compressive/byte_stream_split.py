@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import Chunks, Ints, compressive_from_message, compressive_to_message, misplaced
+from lancetable.file.encodings_v2_1.base import (
+    Chunks,
+    Ints,
+    compressive_from_message,
+    compressive_to_message,
+    misplaced,
+)
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count

@@ -1,4 +1,7 @@
-"""Constant: one value for all. No writer puts it into a page of version 2.1 or 2.2; see layouts/constant.py.
+"""Constant: one value for all, without bytes; no value means null.
+
+Stands for the items of fixed-size lists whose items are all null. Pages of one value are another thing: see
+layouts/constant.py.
 
 Source: protos/encodings_v2_1.proto, Constant.
 """
@@ -9,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from lancetable.errors import UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import Chunks, Ints
-from lancetable.file.encodings_v2_1.block import Block
+from lancetable.file.encodings_v2_1.base import Chunks, Ints, misplaced
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Nulls, Repeated
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -31,16 +33,19 @@ class Constant:
         return 0
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        raise self._unsupported()
+        return self.repeat(int(counts.sum()))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        raise self._unsupported()
+        raise misplaced(self, "levels or a dictionary")
 
     def decode_values(self, values: Block, limit: int) -> Block:
-        raise self._unsupported()
+        raise misplaced(self, "single values")
 
-    def _unsupported(self) -> UnsupportedFeatureError:
-        return UnsupportedFeatureError("constant values inside a page are not supported", feature="encoding constant")
+    def repeat(self, count: int) -> Block:
+        """`count` of the value."""
+        if self.value is None:
+            return Nulls(count)
+        return Repeated(FixedWidth(8 * len(self.value), self.value, 1), count)
 
     @classmethod
     def from_proto(cls, message: pb.Constant) -> Self:

@@ -28,6 +28,7 @@ from lancetable.file.encodings_v2_1.base import (
 )
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Items
 from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts, fixed_values, nulls_of
+from lancetable.file.encodings_v2_1.compressive.constant import Constant
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count, flat_runs, join_bits, pack_bits
 from lancetable.file.kernels.interleave import runs_of
 from lancetable.proto import encodings_v2_1_pb2 as pb
@@ -45,7 +46,7 @@ class FixedSizeList:
     arm: ClassVar[str] = "fixed_size_list"
 
     items_per_value: int
-    values: Compressive  # Flat, or another fixed-size list
+    values: Compressive  # Flat, another fixed-size list, or a constant
     has_validity: bool
 
     @property
@@ -92,21 +93,21 @@ class FixedSizeList:
         if isinstance(self.values, FixedSizeList):
             items = self.values._split(rows, count)
         else:
-            assert isinstance(self.values, Flat)
-            width = self.values.bits_per_value
+            width = self._item_bits()
             if rows.shape[1] * 8 != count * width:
                 raise CorruptFileError("values of a wrong width", expected=count * width, found=rows.shape[1] * 8)
-            items = FixedWidth(width, np.ascontiguousarray(rows).reshape(-1), len(rows) * count)
+            if isinstance(self.values, Constant):
+                items = self.values.repeat(len(rows) * count)
+            else:
+                items = FixedWidth(width, np.ascontiguousarray(rows).reshape(-1), len(rows) * count)
         return _grouped(items, size) if own is None else Items(size, own, items)
 
     def _bits(self) -> int:
-        inner = self.values._bits() if isinstance(self.values, FixedSizeList) else self._flat().bits_per_value
+        inner = self.values._bits() if isinstance(self.values, FixedSizeList) else self._item_bits()
         return inner * self.items_per_value
 
-    def _flat(self) -> Flat:
-        if not isinstance(self.values, Flat):
-            raise misplaced(self.values, "items of fixed-size lists")
-        return self.values
+    def _item_bits(self) -> int:
+        return self.values.bits_per_value if isinstance(self.values, Flat) else 0
 
     def _has_any_validity(self) -> bool:
         return self.has_validity or (isinstance(self.values, FixedSizeList) and self.values._has_any_validity())
@@ -119,10 +120,12 @@ class FixedSizeList:
     def from_proto(cls, message: pb.FixedSizeList) -> Self:
         values = compressive_from_message(message.values)
         found = cls(message.items_per_value, values, message.has_validity)
-        if not isinstance(values, (Flat, FixedSizeList)):
+        if not isinstance(values, (Flat, Constant, FixedSizeList)):
             raise misplaced(values, "items of fixed-size lists")
         if not 0 < found._total_items() <= _MAX_ITEMS:
-            raise CorruptFileError("impossible number of items", expected=f"1 to {_MAX_ITEMS}", found=found._total_items())
+            raise CorruptFileError(
+                "impossible number of items", expected=f"1 to {_MAX_ITEMS}", found=found._total_items()
+            )
         return found
 
     def to_proto(self) -> pb.FixedSizeList:

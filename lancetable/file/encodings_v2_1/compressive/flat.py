@@ -54,7 +54,9 @@ class Flat:
         if message.HasField("data"):
             raise UnsupportedFeatureError("compressed flat data is not supported", feature="compressed flat data")
         if message.bits_per_value > _MAX_BITS:
-            raise CorruptFileError("impossible width of a value", expected=f"at most {_MAX_BITS}", found=message.bits_per_value)
+            raise CorruptFileError(
+                "impossible width of a value", expected=f"at most {_MAX_BITS}", found=message.bits_per_value
+            )
         return cls(message.bits_per_value)
 
     def to_proto(self) -> pb.Flat:
@@ -70,7 +72,9 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
     total = int(counts.sum())
     widths = counts * bits
     if (sizes != (widths + 7) >> 3).any():
-        raise CorruptFileError("values that do not fill their chunk", expected=((widths + 7) >> 3)[:4].tolist(), found=sizes[:4].tolist())
+        raise CorruptFileError(
+            "values that do not fill their chunk", expected=((widths + 7) >> 3)[:4].tolist(), found=sizes[:4].tolist()
+        )
     joined = miniblock.join_pieces(data, starts, sizes)
     if bits % 8 == 0 or not (widths[:-1] & 7).any():
         return FixedWidth(bits, joined, total)

@@ -62,7 +62,9 @@ class Fsst:
         if not isinstance(codes, VariableWidth):
             raise misplaced(self, "values of a fixed width")
         if len(codes.data) > limit // _MAX_EXPANSION:
-            raise CorruptFileError("strings that may expand too far", expected=f"at most {limit // _MAX_EXPANSION} bytes")
+            raise CorruptFileError(
+                "strings that may expand too far", expected=f"at most {limit // _MAX_EXPANSION} bytes"
+            )
         if not self.table.encoded:
             return codes
         octets = np.frombuffer(codes.data, np.uint8) if len(codes.data) else np.empty(0, np.uint8)

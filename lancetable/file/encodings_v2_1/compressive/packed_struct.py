@@ -145,9 +145,7 @@ class VariablePackedStruct:
             raise CorruptFileError("packed structs longer than their children")
         return Struct(children, values.length)
 
-    def _child(
-        self, field: PackedField, data: Any, at: Ints, sizes: Ints, rows: Ints, count: int, limit: int
-    ) -> Block:
+    def _child(self, field: PackedField, data: Any, at: Ints, sizes: Ints, rows: Ints, count: int, limit: int) -> Block:
         offsets, found = fullzip.join_values(data, at, sizes)
         if field.bits_per_value is not None:
             width = field.bits_per_value // 8
@@ -182,7 +180,9 @@ def _parse_field(message: pb.VariablePackedStruct.FieldEncoding) -> PackedField:
     layout = message.WhichOneof("layout")
     if layout == "bits_per_value":
         if message.bits_per_value % 8 or not 0 < message.bits_per_value < 1 << 34:
-            raise CorruptFileError("packed structs with children of odd widths", expected="whole bytes", found=message.bits_per_value)
+            raise CorruptFileError(
+                "packed structs with children of odd widths", expected="whole bytes", found=message.bits_per_value
+            )
         return PackedField(value, message.bits_per_value, None)
     if layout == "bits_per_length":
         if message.bits_per_length not in (8, 16, 32, 64):
@@ -243,7 +243,9 @@ def encode_rows(packed: PackedRows, limits: Limits) -> Chunked:
     return encode_flat(packed.rows, limits)._replace(encoding=packed.encoding)
 
 
-def variable_rows_of(array: pa.StructArray, valid: npt.NDArray[np.bool_] | None) -> tuple[VariablePackedStruct, VariableWidth]:
+def variable_rows_of(
+    array: pa.StructArray, valid: npt.NDArray[np.bool_] | None
+) -> tuple[VariablePackedStruct, VariableWidth]:
     """Structs with children of any width as rows of bytes, those of null structs empty."""
     if valid is not None:
         array = array.filter(pa.array(valid))
@@ -281,7 +283,9 @@ def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> FixedWid
     """The bytes of a child of fixed width."""
     bits = type_bits(child.type)
     if bits is None or bits % 8 or bits == 0:
-        raise UnsupportedFeatureError(f"packed structs cannot hold {name!r} of type {child.type}", feature=f"packed {child.type}")
+        raise UnsupportedFeatureError(
+            f"packed structs cannot hold {name!r} of type {child.type}", feature=f"packed {child.type}"
+        )
     _refuse_nulls(child, name, parent)
     if pa.types.is_fixed_size_list(child.type):
         lists = lists_of(child)

@@ -16,7 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import Chunks, Ints, compressive_from_message, compressive_to_message, misplaced
+from lancetable.file.encodings_v2_1.base import (
+    Chunks,
+    Ints,
+    compressive_from_message,
+    compressive_to_message,
+    misplaced,
+)
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
@@ -63,7 +69,9 @@ class Rle:
             raise CorruptFileError("runs without their size", expected=8, found=int(sizes.min()))
         head = miniblock.gather_rows(data, starts, 8).view("<u8").reshape(-1)
         if len(counts) and int(head.max()) > int(sizes.max()):
-            raise CorruptFileError("run values beyond their buffer", expected=f"at most {int(sizes.max())}", found=int(head.max()))
+            raise CorruptFileError(
+                "run values beyond their buffer", expected=f"at most {int(sizes.max())}", found=int(head.max())
+            )
         values = head.astype(np.int64)
         lengths = sizes - 8 - values
         if len(counts) and int(lengths.min()) < 0:

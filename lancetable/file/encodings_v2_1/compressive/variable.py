@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import Chunks, Ints, compressive_from_message, compressive_to_message, misplaced
+from lancetable.file.encodings_v2_1.base import (
+    Chunks,
+    Ints,
+    compressive_from_message,
+    compressive_to_message,
+    misplaced,
+)
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkTooLarge, Limits, even_counts, power_of_two
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
@@ -61,7 +67,9 @@ class Variable:
             raise CorruptFileError("offsets of a wrong size", expected=(count + 3) * word.itemsize, found=start)
         offsets = data[2 * word.itemsize : start].view(word)
         if int(offsets[0]) != 0 or int(offsets[-1]) > len(data) - start or (offsets[1:] < offsets[:-1]).any():
-            raise CorruptFileError("offsets that decrease or leave their buffer", expected=f"at most {len(data) - start}")
+            raise CorruptFileError(
+                "offsets that decrease or leave their buffer", expected=f"at most {len(data) - start}"
+            )
         signed = np.int32 if int(offsets[-1]) <= _MAX_INT32 else np.int64
         return VariableWidth(offsets.astype(signed), data[start:])
 
@@ -73,7 +81,9 @@ class Variable:
     @classmethod
     def from_proto(cls, message: pb.Variable) -> Self:
         if message.HasField("values"):
-            raise UnsupportedFeatureError("compressed variable data is not supported", feature="compressed variable data")
+            raise UnsupportedFeatureError(
+                "compressed variable data is not supported", feature="compressed variable data"
+            )
         offsets = compressive_from_message(message.offsets)
         if not isinstance(offsets, Flat) or offsets.bits_per_value not in (32, 64):
             raise CorruptFileError("offsets that are not flat or of an odd width", expected="32 or 64")

@@ -22,7 +22,12 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import Column, Decoded, Layout, layout_from_message
 from lancetable.file.encodings_v2_1.block import FixedWidth, Struct, VariableWidth
-from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of
+from lancetable.file.encodings_v2_1.chunks import EncodedLayout, Limits
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
+from lancetable.file.encodings_v2_1.compressive.packed_struct import PackedStruct
+from lancetable.file.encodings_v2_1.layouts.miniblock import encode_miniblock
+from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, check_levels, layers_of
+from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows, cluster, join
 from lancetable.file.kernels import fullzip
 from lancetable.file.kernels.levels import LEVEL
@@ -32,7 +37,7 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DESCRIPTOR", "Blob"]
+__all__ = ["DESCRIPTOR", "Blob", "encode_blobs"]
 
 DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
 """What the pages of a blob column hold."""
@@ -109,3 +114,21 @@ def _fetch(
     # Not in the order of rows: a foreign writer, or rows that share a payload.
     buffers = yield [ByteRange(a, b) for a, b in zip(first.tolist(), end.tolist())]
     return VariableWidth(offsets, b"".join(buffers))
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+_LIMITS: Final = Limits(max_values=1024, max_bytes=32 << 10, target_bytes=16 << 10)
+
+
+def encode_blobs(
+    positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], layers: tuple[int, ...], large: bool
+) -> EncodedLayout:
+    """A page of (n,) descriptors; `layers` are those of the column, whose nulls the descriptors hold."""
+    count = len(positions)
+    rows = FixedWidth(128, np.stack((positions, sizes), axis=1).reshape(-1).view(np.uint8), count)
+    chunked = encode_flat(rows, _LIMITS)._replace(encoding=PackedStruct((64, 64), Flat(128)))
+    plain = Shredded((ALL_VALID_ITEM,), None, None, positions, None, count, count)
+    page = encode_miniblock(plain, chunked, large)
+    return EncodedLayout(Blob(page.layout, layers), page.buffers)

@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.column import Pieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import (
     Column,
@@ -41,8 +43,20 @@ from lancetable.file.encodings_v2_1.block import (
     offset_bytes,
     type_bits,
 )
-from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of, level_array, select_rows
+from lancetable.file.encodings_v2_1.chunks import EncodedLayout
+from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.levels import encode_levels
+from lancetable.file.encodings_v2_1.repdef import (
+    NULLABLE_ITEM,
+    Layers,
+    check_levels,
+    layers_of,
+    level_array,
+    select_rows,
+)
+from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.file.kernels.interleave import interleave
 from lancetable.file.kernels.levels import Levels
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
@@ -50,7 +64,7 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ConstantPage"]
+__all__ = ["ConstantPage", "encode_all_null", "encode_constant"]
 
 _MAX_INLINE_BYTES: Final = 32
 
@@ -119,7 +133,9 @@ class ConstantPage:
     def from_proto(cls, message: pb.ConstantLayout) -> Self:
         inline = message.inline_value if message.HasField("inline_value") else None
         if inline is not None and len(inline) > _MAX_INLINE_BYTES:
-            raise CorruptFileError("an inline value too long", expected=f"at most {_MAX_INLINE_BYTES}", found=len(inline))
+            raise CorruptFileError(
+                "an inline value too long", expected=f"at most {_MAX_INLINE_BYTES}", found=len(inline)
+            )
         return cls(
             tuple(int(layer) for layer in message.layers),
             inline,
@@ -143,7 +159,9 @@ class ConstantPage:
 def _inline(value: bytes, data_type: pa.DataType) -> FixedWidth:
     bits = type_bits(data_type)
     if bits is None or (bits + 7) // 8 != len(value):
-        raise CorruptFileError(f"an inline value of the wrong width for {data_type}", expected=bits, found=8 * len(value))
+        raise CorruptFileError(
+            f"an inline value of the wrong width for {data_type}", expected=bits, found=8 * len(value)
+        )
     return FixedWidth(bits, value, 1)
 
 
@@ -169,3 +187,42 @@ def _stored(data: memoryview, data_type: pa.DataType) -> Block:
     if offsets[0] != 0 or int(offsets[1]) != sizes[1]:
         raise CorruptFileError("a value whose offsets are not its size", expected=sizes[1], found=offsets.tolist())
     return VariableWidth(offsets, data[start + 2 * width :])
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+_MAX_INLINE_BYTES: Final = 32
+
+
+def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
+    """No values at all: every entry is null or hidden. In 2.2 (`large`) levels are compressed."""
+    if shredded.layers == (NULLABLE_ITEM,):
+        return EncodedLayout(ConstantPage(shredded.layers), [])
+    buffers: list[Pieces] = []
+    encodings: list[Compressive | None] = []
+    for levels in (shredded.repetition, shredded.definition):
+        encoding, data = None, [] if levels is None else [levels]
+        if large and levels is not None:
+            encoded = encode_levels(levels, np.array([0, len(levels)], np.int64), True)
+            if not isinstance(encoded.encoding, Flat):
+                encoding, data = encoded.encoding, [interleave(encoded.streams)]
+        encodings.append(encoding)
+        buffers.append(data)
+    counts = [0 if encoding is None else shredded.num_entries for encoding in encodings]
+    return EncodedLayout(ConstantPage(shredded.layers, None, *encodings, *counts), buffers)
+
+
+def encode_constant(shredded: Shredded, value: list[bytes]) -> EncodedLayout:
+    """One value for all entries that are neither null nor hidden: the buffers of an Arrow array of that one value,
+    or the bytes of a value of fixed width. Levels are stored as they are: readers know no other form beside a value.
+    """
+    inline = value[0] if len(value) == 1 and len(value[0]) <= _MAX_INLINE_BYTES else None
+    buffers: list[Pieces] = []
+    if inline is None:
+        sizes = np.array([len(value), *map(len, value)], "<u4")
+        buffers.append([sizes.tobytes(), *value])
+    levels = (shredded.repetition, shredded.definition)
+    if any(each is not None for each in levels):
+        buffers += [[] if each is None else [each] for each in levels]
+    return EncodedLayout(ConstantPage(shredded.layers, inline), buffers)

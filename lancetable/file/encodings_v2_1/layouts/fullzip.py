@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.column import Pieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import (
     Bytes,
@@ -26,9 +27,12 @@ from lancetable.file.encodings_v2_1.base import (
     compressive_to_message,
 )
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth
+from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of
+from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import MAPPED, ReadPlan, Rows, cluster, fetch_slots, join
 from lancetable.file.kernels import fullzip, miniblock
+from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.proto import encodings_v2_1_pb2 as pb
 from lancetable.store.base import ByteRange
@@ -36,7 +40,7 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FullZip"]
+__all__ = ["FullZip", "encode_fullzip_fixed", "encode_fullzip_variable"]
 
 _MAX_LEVEL_BITS: Final = 16
 _INDEX_WORDS: Final = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
@@ -86,7 +90,9 @@ class FullZip:
         stride = control + width
         where = page.buffers[0]
         if where.end - where.start != page.length * stride:
-            raise CorruptFileError("entries that do not fill their buffer", expected=page.length * stride, found=where.end - where.start)
+            raise CorruptFileError(
+                "entries that do not fill their buffer", expected=page.length * stride, found=where.end - where.start
+            )
         page.check_memory(len(rows) * stride if control or not isinstance(rows, range) else 0)
         data = yield from fetch_slots(where.start, stride, rows, gap)
         definition = None
@@ -113,7 +119,9 @@ class FullZip:
         word = _INDEX_WORDS.get(width)
         if rest or word is None:
             raise CorruptFileError(
-                "a row index of a wrong size", expected=f"1, 2, 4 or 8 times {page.length + 1}", found=where.end - where.start
+                "a row index of a wrong size",
+                expected=f"1, 2, 4 or 8 times {page.length + 1}",
+                found=where.end - where.start,
             )
         wanted: Rows
         if isinstance(rows, range):
@@ -134,12 +142,16 @@ class FullZip:
                 before, behind = found[at], found[at + 1]
         size = page.buffers[0].end - page.buffers[0].start
         if int(behind.max()) > size or (before > behind).any() or (behind[:-1] > before[1:]).any():
-            raise CorruptFileError("a row index that decreases or leaves its page", expected=f"at most {size}", found=int(behind.max()))
+            raise CorruptFileError(
+                "a row index that decreases or leaves its page", expected=f"at most {size}", found=int(behind.max())
+            )
         if isinstance(rows, range):
             if rows.start == 0 and int(before[0]) != 0:
                 raise CorruptFileError("a row index that does not begin at 0", expected=0, found=int(before[0]))
             if rows.stop == page.length and int(behind[-1]) != size:
-                raise CorruptFileError("a row index that does not end with its page", expected=size, found=int(behind[-1]))
+                raise CorruptFileError(
+                    "a row index that does not end with its page", expected=size, found=int(behind[-1])
+                )
         return before.astype(np.int64), behind.astype(np.int64)
 
     def _decode_variable(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers, page: Page) -> Decoded:
@@ -205,7 +217,9 @@ class FullZip:
     @classmethod
     def from_proto(cls, message: pb.FullZipLayout) -> Self:
         if message.bits_rep > _MAX_LEVEL_BITS or message.bits_def > _MAX_LEVEL_BITS:
-            raise CorruptFileError("levels of too many bits", expected=_MAX_LEVEL_BITS, found=max(message.bits_rep, message.bits_def))
+            raise CorruptFileError(
+                "levels of too many bits", expected=_MAX_LEVEL_BITS, found=max(message.bits_rep, message.bits_def)
+            )
         details = message.WhichOneof("details")
         if details == "bits_per_value":
             if message.bits_per_value % 8:
@@ -245,3 +259,99 @@ def _words(octets: Bytes) -> npt.NDArray[Any]:
     """(n, 1, 2 or 4) bytes -> (n,) words."""
     width = octets.shape[1]
     return np.ascontiguousarray(octets).view(_INDEX_WORDS[width]).reshape(-1)
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+def encode_fullzip_fixed(shredded: Shredded, values: FixedWidth, encoding: Compressive) -> EncodedLayout:
+    """Entries of a control word and a value in whole bytes."""
+    control, bits = _control_words(shredded)
+    row_bytes = values.bits // 8
+    word = control.shape[1]
+    if word == 0:
+        data: Any = values.data
+    elif shredded.visible is None:
+        zipped = np.empty((shredded.num_entries, word + row_bytes), np.uint8)
+        zipped[:, :word] = control
+        zipped[:, word:] = np.frombuffer(values.data, np.uint8).reshape(-1, row_bytes)
+        data = zipped
+    else:
+        sizes = np.zeros(shredded.num_entries, np.int64)
+        sizes[shredded.visible] = row_bytes
+        data = interleave([runs_of(control, word, shredded.num_entries), runs_of(values.data, sizes)])
+    buffers: list[Pieces] = [[data]]
+    if shredded.repetition is not None:
+        sizes = np.full(shredded.num_entries, word, np.int64)
+        sizes[slice(None) if shredded.visible is None else shredded.visible] += row_bytes
+        buffers.append([_row_index(shredded, sizes)])
+    return EncodedLayout(_layout(shredded, bits, encoding, values.bits, None), buffers)
+
+
+def encode_fullzip_variable(shredded: Shredded, values: VariableWidth, encoding: Compressive) -> EncodedLayout:
+    """Entries of a control word, a length and a value; null and hidden ones end with the control word."""
+    control, bits = _control_words(shredded)
+    length_bytes = values.offsets.dtype.itemsize
+    lengths = np.diff(values.offsets)
+    heads = lengths
+    head_sizes = np.full(len(lengths), length_bytes, np.int64)
+    definition = shredded.visible_definition
+    if definition is not None and definition.any():
+        valid = definition == 0
+        heads = lengths[valid]
+        head_sizes[~valid] = 0
+    bodies = Runs(values.data, values.offsets.astype(np.int64))
+    if shredded.visible is not None:
+        head_sizes = _spread(head_sizes, shredded)
+        bodies = Runs(values.data, int(values.offsets[0]) + runs_of(b"", _spread(lengths, shredded)).offsets)
+    streams = [runs_of(np.ascontiguousarray(heads), head_sizes), bodies]
+    if control.shape[1]:
+        streams.insert(0, runs_of(control, control.shape[1], shredded.num_entries))
+    layout = _layout(shredded, bits, encoding, None, 8 * length_bytes)
+    return EncodedLayout(layout, [[interleave(streams)], [_row_index(shredded, total_sizes(streams))]])
+
+
+def _spread(sizes: npt.NDArray[Any], shredded: Shredded) -> Ints:
+    """Sizes of visible entries -> of all entries."""
+    every = np.zeros(shredded.num_entries, np.int64)
+    every[shredded.visible] = sizes
+    return every
+
+
+def _layout(
+    shredded: Shredded, bits: tuple[int, int], values: Compressive, bits_per_value: int | None, bits_per_offset: int | None
+) -> FullZip:
+    return FullZip(
+        bits_rep=bits[0],
+        bits_def=bits[1],
+        bits_per_value=bits_per_value,
+        bits_per_offset=bits_per_offset,
+        num_items=shredded.num_entries,
+        num_visible_items=shredded.num_entries if shredded.visible is None else len(shredded.visible),
+        values=values,
+        layers=shredded.layers,
+    )
+
+
+def _control_words(shredded: Shredded) -> tuple[Bytes, tuple[int, int]]:
+    """(entries, width) control words, and the bits of their two halves."""
+    layers = layers_of(shredded.layers)
+    bits_rep, bits_def = layers.num_lists.bit_length(), layers.num_levels.bit_length()
+    width = fullzip.control_bytes(bits_rep + bits_def)
+    words = np.zeros(shredded.num_entries, np.dtype(f"<u{max(width, 1)}"))
+    if shredded.repetition is not None:
+        words |= np.left_shift(shredded.repetition, bits_def, dtype=np.uint32).astype(words.dtype)
+    if shredded.definition is not None:
+        words |= shredded.definition.astype(words.dtype)
+    return words.view(np.uint8).reshape(-1, max(width, 1))[:, :width], (bits_rep, bits_def)
+
+
+def _row_index(shredded: Shredded, sizes: Ints) -> npt.NDArray[Any]:
+    """(rows + 1,) where each row begins, in the narrowest type."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    starts = ends - sizes
+    if shredded.repetition is not None:
+        starts = starts[shredded.repetition == shredded.num_lists]
+    width = next(width for width in (1, 2, 4, 8) if total < 1 << (8 * width))
+    return np.append(starts, total).astype(f"<u{width}")

@@ -12,6 +12,7 @@ Words and sizes of value buffers have 16 bits or, with large chunks (2.2 on), 32
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -20,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.column import Pieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import (
     Bytes,
@@ -34,9 +36,13 @@ from lancetable.file.encodings_v2_1.base import (
     whole,
 )
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Indices
+from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkTooLarge, EncodedLayout, LevelsTooDense, Limits, power_of_two
+from lancetable.file.encodings_v2_1.levels import encode_levels, level_width
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of, select_rows
+from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows, cluster, join
 from lancetable.file.kernels import miniblock
+from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of, total_sizes
 from lancetable.file.kernels.levels import Levels
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
@@ -45,7 +51,7 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MiniBlock"]
+__all__ = ["EncodedItems", "MiniBlock", "chunk_limits", "encode_miniblock"]
 
 _MAX_VALUES: Final = 1 << 15  # of a chunk
 _MAX_ITEMS: Final = (1 << 31) - 1  # of a dictionary
@@ -159,7 +165,9 @@ class MiniBlock:
     def _parse_table(self, data: memoryview, page: Page) -> _Table:
         word = np.dtype("<u4" if self.large_chunks else "<u2")
         if len(data) == 0 or len(data) % word.itemsize:
-            raise CorruptFileError("chunk words of a wrong size", expected=f"a multiple of {word.itemsize}", found=len(data))
+            raise CorruptFileError(
+                "chunk words of a wrong size", expected=f"a multiple of {word.itemsize}", found=len(data)
+            )
         words = np.frombuffer(data, word).astype(np.int64)
         starts = np.zeros(len(words) + 1, np.int64)
         np.cumsum(((words >> 4) + 1) << 3, out=starts[1:])
@@ -170,7 +178,9 @@ class MiniBlock:
         np.cumsum(np.left_shift(1, words[:-1] & 15), out=values[1:-1])
         left = self.num_items - int(values[-2])
         if not (0 if self.layers else 1) <= left <= _MAX_VALUES:
-            raise CorruptFileError("the last chunk holds a wrong number of values", expected=f"at most {_MAX_VALUES}", found=left)
+            raise CorruptFileError(
+                "the last chunk holds a wrong number of values", expected=f"at most {_MAX_VALUES}", found=left
+            )
         values[-1] = self.num_items
         return _Table(starts, values)
 
@@ -314,9 +324,13 @@ class MiniBlock:
             raise CorruptFileError("a mini-block page without an encoding of its values")
         values = compressive_from_message(message.value_compression)
         if message.num_buffers != values.num_buffers or message.num_buffers > _MAX_BUFFERS:
-            raise CorruptFileError("a wrong number of value buffers", expected=values.num_buffers, found=message.num_buffers)
+            raise CorruptFileError(
+                "a wrong number of value buffers", expected=values.num_buffers, found=message.num_buffers
+            )
         if message.repetition_index_depth > 1:
-            raise CorruptFileError("a repetition index of unknown depth", expected="0 or 1", found=message.repetition_index_depth)
+            raise CorruptFileError(
+                "a repetition index of unknown depth", expected="0 or 1", found=message.repetition_index_depth
+            )
         dictionary = None
         if message.HasField("dictionary"):
             dictionary = compressive_from_message(message.dictionary)
@@ -357,7 +371,9 @@ def _parse_index(data: memoryview, num_chunks: int, num_rows: int) -> _RowIndex:
         raise CorruptFileError("a repetition index of a wrong size", expected=16 * num_chunks, found=len(data))
     pairs = np.frombuffer(data, "<u8").reshape(num_chunks, 2)
     if int(pairs[:, 0].max()) > num_rows:
-        raise CorruptFileError("a repetition index with too many rows", expected=f"at most {num_rows}", found=int(pairs[:, 0].max()))
+        raise CorruptFileError(
+            "a repetition index with too many rows", expected=f"at most {num_rows}", found=int(pairs[:, 0].max())
+        )
     continues = pairs[:, 1] != 0
     # A row counts where it ends; what is wanted is where it starts.
     starting = pairs[:, 0].astype(np.int64) + continues
@@ -365,7 +381,9 @@ def _parse_index(data: memoryview, num_chunks: int, num_rows: int) -> _RowIndex:
     starts = np.zeros(num_chunks + 1, np.int64)
     np.cumsum(starting, out=starts[1:])
     if int(starting.min()) < 0 or int(starts[-1]) != num_rows:
-        raise CorruptFileError("a repetition index with a wrong number of rows", expected=num_rows, found=int(starts[-1]))
+        raise CorruptFileError(
+            "a repetition index with a wrong number of rows", expected=num_rows, found=int(starts[-1])
+        )
     return _RowIndex(starts, continues)
 
 
@@ -376,3 +394,152 @@ def _fetch_chunks(page: Page, table: _Table, chosen: Ints, gap: int) -> ReadPlan
     ranges, shift = cluster(starts, ends, gap)
     buffers = yield ranges
     return np.frombuffer(join(buffers), np.uint8), starts - shift
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+_FILLER: Final = 0xFE
+_MAX_LEVELS: Final = 65535  # in one chunk: their number is stored in 16 bits
+_SMALL_CHUNK_BYTES: Final = 32 << 10
+_LARGE_CHUNK_BYTES: Final = 1 << 30
+_LEVEL_BYTES: Final = 8 << 10  # of a chunk of 32 KiB, for each kind of levels
+_HEADER_BYTES: Final = 64  # at least the header of any chunk
+
+
+class EncodedItems(NamedTuple):
+    """The items of a dictionary in block form."""
+
+    encoding: Compressive
+    data: bytes
+    num_items: int
+
+
+def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values: int) -> Limits:
+    """What chunks of this page may hold beside their levels.
+
+    Raises LevelsTooDense if even two values may come with more levels than a chunk can count.
+    """
+    max_bytes = (_LARGE_CHUNK_BYTES if large else _SMALL_CHUNK_BYTES) - _HEADER_BYTES
+    kinds = [levels for levels in (shredded.repetition, shredded.definition) if levels is not None]
+    if not kinds:
+        return Limits(max_values, max_bytes, target_bytes)
+    width = max(1, *map(level_width, kinds))
+    most = _MAX_LEVELS if large else min(_MAX_LEVELS, _LEVEL_BYTES * 8 // width)
+    if shredded.visible is None:
+        max_values = min(max_values, power_of_two(most))
+    else:
+        while _most_levels(shredded.visible, max_values, shredded.num_entries) > most:
+            max_values //= 2
+            if max_values < 2:
+                raise LevelsTooDense
+    return Limits(max_values, max_bytes if large else max_bytes - len(kinds) * _LEVEL_BYTES, target_bytes)
+
+
+def _most_levels(visible: Ints, per_chunk: int, num_entries: int) -> int:
+    """The most levels in a chunk of so many values, those behind the last value included."""
+    ends = visible[per_chunk - 1 : -1 : per_chunk] + 1
+    return int(np.diff(ends, prepend=0, append=num_entries).max())
+
+
+def encode_miniblock(
+    shredded: Shredded,
+    chunked: Chunked,
+    large: bool,
+    dictionary: EncodedItems | None = None,
+) -> EncodedLayout:
+    """Chunks of levels and values, a word about each, the dictionary, the index of rows.
+
+    `large`: chunks as version 2.2 has them. Raises ChunkTooLarge.
+    """
+    bounds = _level_bounds(shredded, chunked.counts)
+    has_levels = shredded.repetition is not None or shredded.definition is not None
+    num_levels = np.diff(bounds) if has_levels else np.zeros(len(chunked.counts), np.int64)
+    if has_levels and int(num_levels.max()) > _MAX_LEVELS:
+        raise ChunkTooLarge
+    repetition = None if shredded.repetition is None else encode_levels(shredded.repetition, bounds, large)
+    definition = None if shredded.definition is None else encode_levels(shredded.definition, bounds, large)
+    level_buffers = [encoded.streams for encoded in (repetition, definition) if encoded is not None]
+    data, chunk_bytes = _assemble(num_levels, level_buffers, chunked.buffers, large)
+    buffers: list[Pieces] = [[_chunk_words(chunk_bytes, chunked.counts, large)], [data]]
+    if dictionary is not None:
+        buffers.append([dictionary.data])
+    if shredded.repetition is not None:
+        buffers.append([_repetition_index(shredded.repetition, bounds, shredded.num_lists)])
+    layout = MiniBlock(
+        repetition=None if repetition is None else repetition.encoding,
+        definition=None if definition is None else definition.encoding,
+        values=chunked.encoding,
+        dictionary=None if dictionary is None else dictionary.encoding,
+        num_dictionary_items=0 if dictionary is None else dictionary.num_items,
+        layers=shredded.layers,
+        num_items=int(chunked.counts.sum()),
+        large_chunks=large,
+        indexed=shredded.repetition is not None,
+    )
+    return EncodedLayout(layout, buffers)
+
+
+def _level_bounds(shredded: Shredded, counts: Ints) -> Ints:
+    """(chunks + 1,) A chunk takes entries up to its last value; what is hidden behind it goes to the next chunk."""
+    ends = np.cumsum(counts)
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    if shredded.visible is None:
+        bounds[1:] = ends
+    else:
+        bounds[1:] = shredded.visible[ends - 1] + 1
+    bounds[-1] = shredded.num_entries
+    return bounds
+
+
+def _assemble(
+    num_levels: Ints, level_buffers: Sequence[Sequence[Runs]], value_buffers: Sequence[Sequence[Runs]], large: bool
+) -> tuple[Any, Ints]:
+    """The bytes of all chunks and the size of each."""
+    size_fields = [(num_levels, "<u2")]
+    size_fields += [(total_sizes(streams), "<u2") for streams in level_buffers]
+    size_fields += [(total_sizes(streams), "<u4" if large else "<u2") for streams in value_buffers]
+    limit = _LARGE_CHUNK_BYTES if large else _SMALL_CHUNK_BYTES
+    header = np.full((len(num_levels), -(-sum(int(kind[2]) for _, kind in size_fields) // 8) * 8), _FILLER, np.uint8)
+    at = 0
+    for sizes, kind in size_fields:
+        width = int(kind[2])
+        if len(sizes) and int(sizes.max()) >= 1 << (8 * width):
+            raise ChunkTooLarge
+        header[:, at : at + width] = sizes.astype(kind).view(np.uint8).reshape(-1, width)
+        at += width
+    parts = [runs_of(header, header.shape[1], len(header))]
+    for (sizes, _), streams in zip(size_fields[1:], (*level_buffers, *value_buffers)):
+        parts += streams
+        if (sizes % 8).any():
+            parts.append(padding(sizes, 8, _FILLER))
+    chunk_bytes = total_sizes(parts)
+    if len(chunk_bytes) and int(chunk_bytes.max()) > limit:
+        raise ChunkTooLarge
+    return interleave(parts), chunk_bytes
+
+
+def _chunk_words(chunk_bytes: Ints, counts: Ints, large: bool) -> npt.NDArray[Any]:
+    logs = np.zeros(len(counts), np.int64)
+    logs[:-1] = np.log2(counts[:-1]).astype(np.int64)
+    words: npt.NDArray[Any] = (((chunk_bytes // 8 - 1) << 4) | logs).astype("<u4" if large else "<u2")
+    return words
+
+
+def _repetition_index(repetition: Levels, bounds: Ints, row_level: int) -> npt.NDArray[np.uint64]:
+    """(chunks, 2) rows that end in a chunk, entries of a row that goes on in the next."""
+    rows = np.flatnonzero(repetition == row_level)
+    first, end = bounds[:-1], bounds[1:]
+    before = np.searchsorted(rows, first, "right")
+    until = np.searchsorted(rows, end, "left")
+    last = rows[np.maximum(until - 1, 0)]
+    index = np.empty((len(first), 2), np.uint64)
+    index[:, 0] = until - before
+    index[:, 1] = end - np.maximum(last, first)
+    index[-1, 0] += 1
+    index[-1, 1] = 0
+    # A row that ends where the next chunk starts a row has nothing left over.
+    ended = np.flatnonzero((repetition[first[1:]] == row_level) & (index[:-1, 1] != 0))
+    index[ended, 0] += np.uint64(1)
+    index[ended, 1] = 0
+    return index

@@ -1,0 +1,261 @@
+"""Columns of 2.1 and 2.2 files on their way out: arrays of a top-level field wait until they fill pages, then each leaf
+below it becomes a page of its own column.
+
+    write(array)  ->  Queue  ->  shred, choose, encode for each leaf  ->  EncodedPage
+
+A page is made when the arrays that wait exceed the cache size for each leaf; one array larger than the largest page is
+cut into equal parts, which are encoded side by side. Blobs are written as they come; only where they lie is queued.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
+from lancetable.file import pool
+from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, WriteOptions
+from lancetable.file.encodings_v2_0.blob import describe_blobs
+from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
+from lancetable.file.encodings_v2_1.base import pack_page
+from lancetable.file.encodings_v2_1.choose import Column, EncodedRows, Wishes, check_leaf, encode_pages
+from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
+from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
+from lancetable.file.encodings_v2_1.shred import leaves_of, shred
+from lancetable.format.schema import Field, Schema
+from lancetable.format.version import FileVersion
+
+__all__ = ["BlobWriter", "FieldWriter", "open_writers"]
+
+_PARALLEL_BYTES: Final = 1 << 20
+_QUEUE_BYTES_PER_BLOB: Final = 16
+_NULL_PLACE: Final = 1 << 16  # definition level 1
+
+
+def open_writers(
+    version: FileVersion, schema: Schema, options: WriteOptions, blobs: BlobSink
+) -> list[ColumnWriter]:
+    """A writer for each top-level field. Raises UnsupportedFeatureError for fields that the version cannot hold."""
+    writers: list[ColumnWriter] = []
+    column = 0
+    for field in schema.fields:
+        leaves = [Column(leaf, Wishes.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
+        for leaf in leaves:
+            check_leaf(leaf.leaf, version)
+        writer: ColumnWriter
+        if field.is_blob:
+            writer = BlobWriter(column, leaves[0], options, blobs)
+        else:
+            writer = FieldWriter(column, field, leaves, options, blobs)
+        writers.append(writer)
+        column += len(leaves)
+    return writers
+
+
+class _Job(NamedTuple):
+    """A page to be encoded: rows of a leaf. `first_row` is their place in the file."""
+
+    column: int
+    leaf: Column
+    array: pa.Array
+    first_row: int
+
+
+class FieldWriter:
+    """A top-level field with all its leaves."""
+
+    __slots__ = ("_blobs", "_column", "_field", "_leaves", "_num_rows", "_options", "_queue", "_strict", "concurrent")
+
+    def __init__(
+        self, column: int, field: Field, leaves: Sequence[Column], options: WriteOptions, blobs: BlobSink
+    ) -> None:
+        self._column = column
+        self._field = field
+        self._leaves = leaves
+        self._options = options
+        self._blobs = blobs
+        self._queue = Queue(options.keep_arrays)
+        self._num_rows = 0
+        self._strict = _has_strict(field)
+        self.concurrent = not any(leaf.leaf.field.is_blob for leaf in leaves)
+
+    @property
+    def column_encodings(self) -> Sequence[bytes]:
+        return (COLUMN_VALUES,) * len(self._leaves)
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queue.size_bytes
+
+    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
+        if self._strict:
+            _refuse_nulls(self._field, array, self._field.name)
+        if len(array) == 0:
+            return
+        self._queue.add(array)
+        if self._queue.size_bytes > self._options.cache_bytes * max(len(self._leaves), 1):
+            yield from self._flush()
+        else:
+            self._queue.settle()
+
+    def finish(self) -> Iterator[EncodedPage]:
+        return self._flush()
+
+    def _flush(self) -> Iterator[EncodedPage]:
+        size = self._queue.size_bytes
+        arrays = self._queue.take()
+        if not arrays:
+            return
+        parts: Iterable[pa.Array]
+        if len(arrays) == 1:
+            parts = equal_parts(arrays[0], size, self._options.max_page_bytes * max(len(self._leaves), 1))
+        else:
+            parts = _joined(arrays)
+        yield from self._encode(list(self._jobs(parts)), size)
+
+    def _jobs(self, parts: Iterable[pa.Array]) -> Iterator[_Job]:
+        for part in parts:
+            for number, leaf in enumerate(self._leaves):
+                yield _Job(self._column + number, leaf, part, self._num_rows)
+            self._num_rows += len(part)
+
+    def _encode(self, jobs: Sequence[_Job], size: int) -> Iterator[EncodedPage]:
+        parallel = (
+            len(jobs) > 1
+            and size >= _PARALLEL_BYTES
+            and self.concurrent
+            and pool.size() > 1
+            and not pool.in_worker()
+        )
+        if not parallel:
+            for job in jobs:
+                yield from self._encode_one(job)
+            return
+        # As many pages at a time as there are threads, so that memory stays bounded.
+        waiting: deque[Future[list[EncodedPage]]] = deque()
+        try:
+            for job in jobs:
+                if len(waiting) > pool.size():
+                    yield from waiting.popleft().result()
+                waiting.append(pool.pool().submit(self._encode_one, job))
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _encode_one(self, job: _Job) -> list[EncodedPage]:
+        leaf = job.leaf.leaf
+        try:
+            pages = list(self._encode_blobs(job) if leaf.field.is_blob else encode_pages(job.leaf, job.array))
+        except (SchemaMismatchError, UnsupportedFeatureError) as error:
+            raise type(error)(f"column {leaf.path!r}: {error}", column=leaf.path) from error
+        encoded = []
+        row = job.first_row
+        for page in pages:
+            encoded.append(
+                EncodedPage(job.column, page.length, page.page.buffers, pack_page(page.page.layout), row)
+            )
+            row += page.num_rows
+        return encoded
+
+    def _encode_blobs(self, job: _Job) -> Iterator[EncodedRows]:
+        shredded = shred(job.array, job.leaf.leaf.steps)
+        described = describe_blobs(shredded.values, self._blobs)
+        positions = np.array(described.field(0))
+        sizes = np.asarray(described.field(1))
+        definition = shredded.definition
+        if definition is not None:
+            hidden = definition > 0
+            positions[hidden] = definition[hidden].astype(np.uint64) << np.uint64(16)
+            sizes = np.where(hidden, np.uint64(0), sizes)
+        page = encode_blobs(positions, sizes, shredded.layers, job.leaf.large)
+        yield EncodedRows(page, len(job.array), len(job.array))
+
+
+class BlobWriter:
+    """A top-level blob column: payloads are written as they come, and their places become the pages."""
+
+    __slots__ = ("_column", "_leaf", "_num_rows", "_options", "_places", "_queued_bytes", "_sink")
+    concurrent: ClassVar[bool] = False  # payloads go straight to the file
+
+    def __init__(self, column: int, leaf: Column, options: WriteOptions, sink: BlobSink) -> None:
+        self._column = column
+        self._leaf = leaf
+        self._options = options
+        self._sink = sink
+        self._places: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = []
+        self._queued_bytes = 0
+        self._num_rows = 0
+
+    @property
+    def column_encodings(self) -> Sequence[bytes]:
+        return (COLUMN_VALUES,)
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes
+
+    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
+        field = self._leaf.leaf.field
+        if not field.nullable and array.null_count:
+            raise null_refused(field.name)
+        if len(array) == 0:
+            return
+        described = describe_blobs(array, self._sink)
+        positions = np.array(described.field(0))
+        if array.null_count:
+            positions[array.is_null().to_numpy(zero_copy_only=False)] = _NULL_PLACE
+        self._places.append((positions, np.asarray(described.field(1))))
+        self._queued_bytes += len(array) * _QUEUE_BYTES_PER_BLOB
+        if self._queued_bytes > self._options.cache_bytes:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[EncodedPage]:
+        if not self._places:
+            return
+        positions, sizes = (np.concatenate(parts) for parts in zip(*self._places))
+        self._places, self._queued_bytes = [], 0
+        any_null = bool(((positions == _NULL_PLACE) & (sizes == 0)).any())
+        page = encode_blobs(positions, sizes, (NULLABLE_ITEM if any_null else ALL_VALID_ITEM,), self._leaf.large)
+        yield EncodedPage(self._column, len(positions), page.buffers, pack_page(page.layout), self._num_rows)
+        self._num_rows += len(positions)
+
+
+def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
+    """One array of all; the arrays as they are where Arrow cannot join them."""
+    try:
+        return [pa.concat_arrays(arrays)]
+    except pa.ArrowException:
+        return arrays  # too many different dictionary items, or more bytes than offsets of 32 bits count
+
+
+def _has_strict(field: Field) -> bool:
+    """Whether something at or below a field must not be null."""
+    return not field.nullable or any(_has_strict(child) for child in field.children)
+
+
+def _refuse_nulls(field: Field, array: pa.Array, path: str) -> None:
+    """Raise SchemaMismatchError for a null where the schema says that there is none; what lies under a null is nobody's
+    business.
+    """
+    if not field.nullable and array.null_count:
+        raise null_refused(path)
+    for number, child in enumerate(field.children):
+        if not _has_strict(child):
+            continue
+        name = f"{path}.{child.name}"
+        if field.is_struct:
+            values = array.field(number)
+            _refuse_nulls(child, values.filter(array.is_valid()) if array.null_count else values, name)
+        elif field.is_list:
+            _refuse_nulls(child, array.flatten(), name)
+        elif field.logical_type == "map" and not array.null_count:
+            first, last = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+            _refuse_nulls(child, array.values.slice(first, last - first), name)

@@ -1,0 +1,56 @@
+"""The scripts say what is missing instead of failing somewhere inside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TOOLS = ("bash", "basename", "cat", "cksum", "dirname", "env", "head", "printf", "sed", "true")
+
+
+@pytest.fixture
+def bare_path(tmp_path: Path) -> Path:
+    """A directory for PATH with the everyday tools, without Java, and with the id of a common user."""
+    if not (ROOT / "scripts" / "demo").exists():
+        pytest.skip("not a source checkout: scripts/demo is not there")
+    for tool in TOOLS:
+        found = shutil.which(tool)
+        if found is not None:
+            os.symlink(found, tmp_path / tool)
+    (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tmp_path / "id").chmod(0o755)
+    return tmp_path
+
+
+def test_the_demo_without_java_and_without_root_names_the_package(bare_path: Path) -> None:
+    run = subprocess.run(
+        [str(bare_path / "bash"), str(ROOT / "scripts" / "demo")],
+        env={"PATH": str(bare_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "default-jre-headless" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_without_a_python_the_script_says_which_it_needs(bare_path: Path, tmp_path: Path) -> None:
+    (bare_path / "java").write_text('#!/bin/sh\necho \'openjdk version "17.0.1" 2021\' >&2\n')
+    (bare_path / "java").chmod(0o755)
+    run = subprocess.run(
+        [str(bare_path / "bash"), str(ROOT / "scripts" / "demo")],
+        env={"PATH": str(bare_path), "LANCETABLE_VENV": str(tmp_path / "none")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "needs Python 3.10 or newer" in run.stderr
