@@ -14,8 +14,8 @@ from lancetable.errors import UnsupportedFeatureError
 
 GOLDEN = Path(__file__).parent / "golden"
 ENTRIES = json.loads((GOLDEN / "index.json").read_text())["entries"]
-READABLE = [entry for entry in ENTRIES if entry["storage_version"] == "2.0"]
-LATER = [entry for entry in ENTRIES if entry["storage_version"] != "2.0"]
+READABLE = [entry for entry in ENTRIES if entry["storage_version"] != "0.1"]
+LATER = [entry for entry in ENTRIES if entry["storage_version"] == "0.1"]
 
 
 def expected(name: str) -> pa.Table:
@@ -66,7 +66,7 @@ def test_takes_and_filters_as_pylance(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("entry", LATER, ids=lambda entry: entry["id"])
-def test_later_file_versions_are_refused_by_name_and_their_manifests_work(entry: dict[str, Any]) -> None:
+def test_legacy_files_are_refused_by_name_and_their_manifests_work(entry: dict[str, Any]) -> None:
     dataset, facts = lancetable.dataset(GOLDEN / entry["path"]), facts_of(entry)
     assert dataset.version == facts["latest"]
     assert dataset.count_rows() == facts["versions"][-1]["rows"]

@@ -45,4 +45,4 @@ def stored_fields(field: Field, version: FileVersion) -> list[Field]:
 
 def is_single_column(field: Field) -> bool:
     """Whether everything below the field lies in its one column."""
-    return not field.children or field.is_packed
+    return not field.children or field.is_packed or field.is_blob_v2

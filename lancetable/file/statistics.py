@@ -283,7 +283,8 @@ def _ordered_type(field: Field) -> pa.DataType | None:
         return None
     kind = field.data_type
     ordered = pa.types.is_floating(kind) or pa.types.is_boolean(kind) or _is_integral(kind)
-    ordered = ordered or pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind)
+    # Arrow compares no decimals of negative scale.
+    ordered = ordered or (pa.types.is_decimal(kind) and kind.scale >= 0)
     return kind if ordered or _is_text(kind) or _is_bytes(kind) else None
 
 

@@ -44,6 +44,7 @@ PRIMARY_KEY_POSITION: Final = "lance-schema:unenforced-primary-key:position"
 CLUSTERING_KEY_POSITION: Final = "lance-schema:unenforced-clustering-key:position"
 BLOB_KEY: Final = "lance-encoding:blob"
 BLOB_V2_NAME: Final = b"lance.blob.v2"
+PACKED_KEY: Final = "lance-encoding:packed"
 
 _NO_METADATA: Final[Mapping[str, bytes]] = {}
 
@@ -117,7 +118,7 @@ class Field:
         """Whether this struct is stored row by row in one column."""
         if self.logical_type != "struct" or not self.metadata:
             return False
-        return _is_true(self.metadata.get("packed")) or _is_true(self.metadata.get("lance-encoding:packed"))
+        return _is_true(self.metadata.get("packed")) or _is_true(self.metadata.get(PACKED_KEY))
 
     @property
     def is_blob(self) -> bool:
@@ -461,9 +462,15 @@ def _build_tree(messages: Iterable[file_pb2.Field], path: str | None) -> tuple[F
     # Only of fields that may have children, in the order of the list; most fields may not.
     children: dict[int, list[Field]] = {-1: []}
     depths = {-1: 0}
+    blob: int | None = None
     for message in messages:
         each = _parse_field(message, path)
         field_id = each.id
+        if field_id == -1 and blob is not None and each.logical_type in logical_types.SIMPLE:
+            # The description of a blob in the schema of a data file: it follows its field and has no ids.
+            children[blob].append(each)
+            continue
+        blob = field_id if each.logical_type == "struct" and BLOB_KEY in each.metadata else None
         siblings = children.get(each.parent_id)
         if siblings is None or field_id in fields or field_id < 0:
             raise _corrupt_tree(each, fields, path)

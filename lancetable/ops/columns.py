@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -22,7 +22,8 @@ from lancetable.errors import ColumnNotFoundError, InvalidInputError
 from lancetable.expr import Expr, columns_of, evaluate, parse_expression
 from lancetable.expr.ast import Column
 from lancetable.file.extension import user_array
-from lancetable.format.schema import BLOB_KEY, Field, Schema, format_path, parse_path
+from lancetable.format.blobs import described, with_bytes
+from lancetable.format.schema import Field, Schema, format_path, parse_path
 
 __all__ = [
     "PHYSICAL_ADDRESS",
@@ -33,7 +34,6 @@ __all__ = [
     "Projection",
     "assemble",
     "column_not_found",
-    "describe_blobs",
     "evaluation_schema",
     "nested_value",
     "project_list",
@@ -202,7 +202,7 @@ def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = Fal
     wanted = schema.project(_widest(schema, paths)).fields
     whole = {field.id: field for field in schema.fields}
     fields = tuple(whole[field.id] if field == whole[field.id] else field for field in wanted)
-    return fields if blobs_as_bytes else tuple(describe_blobs(field) for field in fields)
+    return tuple(map(with_bytes if blobs_as_bytes else described, fields))
 
 
 def _widest(schema: Schema, paths: Sequence[str]) -> list[str]:
@@ -242,24 +242,9 @@ def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
     return ColumnNotFoundError(f"No field named {path!r}; {hint}", column=path)
 
 
-def describe_blobs(field: Field) -> Field:
-    """The field with every blob in it replaced by what its column stores: `struct<position: uint64, size: uint64>`.
-
-    The field itself where it holds no blob.
-    """
-    if field.is_blob:
-        parts = tuple(Field(name, -1, field.id, "uint64") for name in ("position", "size"))
-        return replace(field, logical_type="struct", children=parts)
-    if not field.children or BLOB_KEY in field.metadata:
-        return field
-    children = tuple(map(describe_blobs, field.children))
-    same = all(new is old for new, old in zip(children, field.children))
-    return field if same else replace(field, children=children)
-
-
 def evaluation_schema(schema: Schema) -> pa.Schema:
     """The schema that expressions are typed against: the types columns are read in, blobs as their descriptions."""
-    fields = map(describe_blobs, schema.fields)
+    fields = map(described, schema.fields)
     return pa.schema([pa.field(field.name, field.data_type, field.nullable) for field in fields])
 
 

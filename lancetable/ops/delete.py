@@ -10,18 +10,21 @@ Fragments without a row left are dropped instead of getting a full deletion file
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.loop import commit_transaction
 from lancetable.errors import CommitStateUnknownError, LanceError, RetryableCommitConflictError
+from lancetable.file import pool
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.transaction import Transaction
-from lancetable.ops.scan import matching_offsets
-from lancetable.ops.scan_plan import resolve_filter
+from lancetable.ops.scan import matching_rows
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.fragments import physical_rows
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["delete"]
 
 logger = logging.getLogger(__name__)
+
+_FILES_PER_TASK = 16
 
 
 def delete(
@@ -73,24 +78,20 @@ class _Found:
     """The rows to delete by fragment, without those deleted before, and the fragments that lose their last row."""
 
     rows: dict[int, DeletionVector]
-    emptied: tuple[int, ...]
+    emptied: frozenset[int]
     num_rows: int
 
 
 def _find(version: TableVersion, predicate: str | pc.Expression) -> _Found:
-    expression = resolve_filter(version.schema, predicate)
     rows: dict[int, DeletionVector] = {}
     emptied: list[int] = []
     num_rows = 0
-    for fragment in version.manifest.fragments:
-        vector = DeletionVector(matching_offsets(version, fragment, expression))
-        if not vector:
-            continue
-        num_rows += len(vector)
-        rows[fragment.id] = vector
-        if len(vector) == physical_rows(version, fragment) - len(_deleted(version, fragment)):
+    for fragment, offsets in matching_rows(version, predicate):
+        num_rows += len(offsets)
+        rows[fragment.id] = DeletionVector.of_ascending(offsets)
+        if len(offsets) == physical_rows(version, fragment) - len(_deleted(version, fragment)):
             emptied.append(fragment.id)
-    return _Found(rows, tuple(emptied), num_rows)
+    return _Found(rows, frozenset(emptied), num_rows)
 
 
 def _deleted(version: TableVersion, fragment: Fragment) -> DeletionVector:
@@ -99,28 +100,54 @@ def _deleted(version: TableVersion, fragment: Fragment) -> DeletionVector:
 
 def _commit(version: TableVersion, found: _Found, predicate: str) -> TableVersion:
     updated: list[Fragment] = []
-    paths: list[str] = []
     try:
-        for fragment_id, vector in found.rows.items():
-            if fragment_id in found.emptied:
-                continue
+        kept = [fragment_id for fragment_id in found.rows if fragment_id not in found.emptied]
+
+        def mark(fragment_id: int) -> None:
             fragment = version.manifest.fragments.by_id(fragment_id)
             assert fragment is not None, "the rows were found in this version"
-            merged = _deleted(version, fragment).union(vector)
+            merged = _deleted(version, fragment).union(found.rows[fragment_id])
             file = deletions.write(version.store, version.base, fragment_id, version.version, merged)
-            paths.append(version.deletion_file_path(fragment_id, file))
             updated.append(replace(fragment, deletion_file=file))
-        operation = tx.Delete(tuple(updated), found.emptied, predicate)
+
+        _for_each(mark, kept)
+        updated.sort(key=attrgetter("id"))
+        operation = tx.Delete(tuple(updated), tuple(sorted(found.emptied)), predicate)
         transaction = Transaction.create(version.version, operation)
         return commit_transaction(version, transaction, affected_rows=found.rows)
     except CommitStateUnknownError:
         raise
     except LanceError:
-        _remove_quietly(version, paths)
+        _remove_quietly(version, updated)
         raise
 
 
-def _remove_quietly(version: TableVersion, paths: list[str]) -> None:
+def _for_each(function: Callable[[int], None], items: Sequence[int]) -> None:
+    """Call `function` with each item, several at a time: what takes long is waiting for the store.
+
+    All calls are over when this returns or raises.
+    """
+    if len(items) <= _FILES_PER_TASK or pool.size() == 1 or pool.in_worker():
+        for item in items:
+            function(item)
+        return
+
+    def run(start: int) -> None:
+        for item in items[start : start + _FILES_PER_TASK]:
+            function(item)
+
+    futures = [pool.pool().submit(run, start) for start in range(0, len(items), _FILES_PER_TASK)]
+    wait(futures)
+    for future in futures:
+        future.result()
+
+
+def _remove_quietly(version: TableVersion, fragments: Iterable[Fragment]) -> None:
+    paths = [
+        version.deletion_file_path(fragment.id, fragment.deletion_file)
+        for fragment in fragments
+        if fragment.deletion_file is not None
+    ]
     try:
         version.store.delete(paths)
     except (LanceError, OSError) as error:

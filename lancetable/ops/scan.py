@@ -11,6 +11,7 @@ side -> one range; they are dense -> one range, then a mask; they are few -> row
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,6 +55,7 @@ __all__ = [
     "execute_scan",
     "explain_plan",
     "matching_offsets",
+    "matching_rows",
     "scan_table",
 ]
 
@@ -66,6 +68,9 @@ _FILTER_BYTES = 16 * 1024 * 1024
 _MAX_FILTER_ROWS = 512 * 1024
 # With a limit, the first windows are likely all that is needed.
 _LIMITED_ROWS = 64 * 1024
+# Small fragments share one evaluation of the filter: so many rows together, from fragments with at most so many.
+_SHARED_ROWS = 8 * 1024
+_SMALL_ROWS = 2 * 1024
 # Below this many rows handing work to threads costs more than it saves.
 _PARALLEL_ROWS = 128 * 1024
 _PARALLEL_FRAGMENT_ROWS = 8 * 1024
@@ -93,6 +98,14 @@ class _Window(NamedTuple):
     position: int  # of the fragment, in the manifest
     fragment: Fragment
     rows: range  # physical
+
+
+class _Match(NamedTuple):
+    window: _Window
+    selection: Selection  # the rows looked at
+    mask: npt.NDArray[np.bool_] | None  # which of them pass the filter, None for all
+    count: int  # how many do
+    read: list[ColumnLike]  # the filter's columns
 
 
 # --- the verbs -------------------------------------------------------------------------------------------------------
@@ -145,7 +158,8 @@ def count_plan(version: TableVersion, plan: ScanPlan) -> int:
         if plan.predicate is None:
             total = sum(map(run.num_rows_of, plan.fragments))
         else:
-            total = sum(run.map(run.count_window, run.windows(run.window_rows(None, plan.filter_columns))))
+            groups = _grouped(run.windows(run.window_rows(None, plan.filter_columns)))
+            total = sum(run.map(run.count_windows, groups))
     total = max(0, total - plan.offset)
     return total if plan.limit is None else min(total, plan.limit)
 
@@ -159,9 +173,25 @@ def matching_offsets(version: TableVersion, fragment: Fragment, predicate: Filte
     plan = plan_scan(version, ScanOptions(columns=[], filter=expression, fragments=[]))
     with _Run(version, plan) as run:
         ranges = prune_fragment(version, fragment, expression, prunable_columns(version.schema, expression))
-        windows = _cut(0, fragment, ranges, run.window_rows(None, plan.filter_columns))
-        found = [offsets for offsets in run.map(run.match_window, windows) if len(offsets)]
+        groups = _grouped(_cut(0, fragment, ranges, run.window_rows(None, plan.filter_columns)))
+        found = [offsets for pairs in run.map(run.match_windows, groups) for _, offsets in pairs]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def matching_rows(version: TableVersion, predicate: Filter) -> Iterator[tuple[Fragment, Offsets]]:
+    """The fragments with live rows that satisfy the predicate, in the order of the manifest, each with the physical
+    offsets of these rows, ascending int64.
+
+    One pass over the whole version: what statistics rule out is not read. Raises as `matching_offsets`.
+    """
+    plan = plan_scan(version, ScanOptions(columns=[], filter=predicate))
+    with _Run(version, plan) as run:
+        groups = _grouped(run.windows(run.window_rows(None, plan.filter_columns)))
+        pairs = itertools.chain.from_iterable(run.map(run.match_windows, groups))
+        for _, parts in itertools.groupby(pairs, _position_of_pair):
+            found = list(parts)
+            window, offsets = found[0]
+            yield window.fragment, offsets if len(found) == 1 else np.concatenate([each for _, each in found])
 
 
 def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False) -> str:
@@ -243,9 +273,7 @@ class _Run:
             yield from self.map(self.read_window, windows)
             return
         skip, left = plan.offset, plan.limit
-        for table in self.map(self.read_matches, windows):
-            if table is None:
-                continue
+        for table in itertools.chain.from_iterable(self.map(self.read_matches, _grouped(windows))):
             if skip >= table.num_rows:
                 skip -= table.num_rows
                 continue
@@ -258,11 +286,9 @@ class _Run:
                 if left == 0:
                     return
 
-    def map(self, function: Callable[[_Window], R], windows: Iterable[_Window]) -> Iterator[R]:
-        """`function` of every window, in order; several at a time where that pays."""
-        if not self._parallel():
-            return map(function, windows)
-        return _in_order(function, windows)
+    def map(self, function: Callable[[T], R], work: Iterable[T]) -> Iterator[R]:
+        """`function` of every piece of work, in order; several at a time where that pays."""
+        return _in_order(function, work) if self._parallel() else map(function, work)
 
     def _parallel(self) -> bool:
         if pool.in_worker() or pool.size() == 1:
@@ -369,15 +395,15 @@ class _Run:
         arrays = read_columns_of(self.version, window.fragment, self.plan.projection.columns, selection, self.rows)
         return self._output(window, selection, arrays)
 
-    def read_matches(self, window: _Window) -> pa.Table | None:
-        """The rows of a window that pass the filter, as the plan's output; None where there are none."""
-        matches = self._match(window)
-        if matches is None:
-            return None
-        plan, fragment = self.plan, window.fragment
-        selection, mask, read = matches
+    def read_matches(self, windows: Sequence[_Window]) -> list[pa.Table]:
+        """The rows of windows that pass the filter, as the plan's output; a table for each window that has some."""
+        return [self._matched(match) for match in self._match(windows)]
+
+    def _matched(self, match: _Match) -> pa.Table:
+        plan, fragment = self.plan, match.window.fragment
+        selection, mask = match.selection, match.mask
         if mask is not None:
-            selection = narrow(selection, mask, int(np.count_nonzero(mask)))
+            selection = narrow(selection, mask, match.count)
         late = plan.late_columns
         fetched = iter(read_columns_of(self.version, fragment, late, selection, self.rows))
         arrow_mask = None if mask is None else pa.array(mask)
@@ -386,41 +412,50 @@ class _Run:
             if shared is None:
                 arrays.append(next(fetched))
             else:
-                arrays.append(read[shared] if arrow_mask is None else read[shared].filter(arrow_mask))
-        return self._output(window, selection, arrays)
+                arrays.append(match.read[shared] if arrow_mask is None else match.read[shared].filter(arrow_mask))
+        return self._output(match.window, selection, arrays)
 
-    def count_window(self, window: _Window) -> int:
-        """How many rows of a window pass the filter."""
-        matches = self._match(window)
-        if matches is None:
-            return 0
-        selection, mask, _ = matches
-        return selection.num_rows if mask is None else int(np.count_nonzero(mask))
+    def count_windows(self, windows: Sequence[_Window]) -> int:
+        """How many rows of windows pass the filter."""
+        return sum([match.count for match in self._match(windows)])
 
-    def match_window(self, window: _Window) -> Offsets:
-        """The physical offsets of the rows of a window that pass the filter."""
-        matches = self._match(window)
-        if matches is None:
-            return np.zeros(0, dtype=np.int64)
-        selection, mask, _ = matches
-        offsets = selection.offsets()
-        return offsets if mask is None else offsets[mask]
+    def match_windows(self, windows: Sequence[_Window]) -> list[tuple[_Window, Offsets]]:
+        """The physical offsets of the rows that pass the filter, for each window that has some."""
+        found = []
+        for match in self._match(windows):
+            offsets = match.selection.offsets()
+            found.append((match.window, offsets if match.mask is None else offsets[match.mask]))
+        return found
 
-    def _match(self, window: _Window) -> tuple[Selection, npt.NDArray[np.bool_] | None, list[ColumnLike]] | None:
-        """(rows looked at, which of them match or None for all, the filter's columns); None where nothing matches."""
-        plan, version, fragment = self.plan, self.version, window.fragment
+    def _match(self, windows: Sequence[_Window]) -> list[_Match]:
+        """The windows in which rows pass the filter. It is evaluated once for all of them together."""
+        plan, version = self.plan, self.version
         assert plan.predicate is not None
-        selection = select(version, fragment, window.rows, keep_deleted=plan.include_deleted)
-        if selection.num_rows == 0:
-            return None
-        read = read_columns_of(version, fragment, plan.filter_columns, selection, self.rows)
-        virtual = [self._virtual(window, selection, name) for name in plan.filter_virtual]
+        looked: list[tuple[_Window, Selection, list[ColumnLike]]] = []
+        for window in windows:
+            selection = select(version, window.fragment, window.rows, keep_deleted=plan.include_deleted)
+            if selection.num_rows:
+                read = read_columns_of(version, window.fragment, plan.filter_columns, selection, self.rows)
+                looked.append((window, selection, read))
+        if not looked:
+            return []
+        columns = [
+            [*read, *[self._virtual(window, selection, name) for name in plan.filter_virtual]]
+            for window, selection, read in looked
+        ]
+        together = columns[0] if len(columns) == 1 else [_side_by_side(parts) for parts in zip(*columns)]
         names = [*[field.name for field in plan.filter_columns], *plan.filter_virtual]
-        mask = _mask(plan.predicate, pa.table([*read, *virtual], names=names), selection.num_rows)
-        num_matches = int(np.count_nonzero(mask))
-        if num_matches == 0:
-            return None
-        return selection, None if num_matches == selection.num_rows else mask, read
+        num_rows = sum([selection.num_rows for _, selection, _ in looked])
+        mask = _mask(plan.predicate, pa.table(together, names=names), num_rows)
+        found = []
+        start = 0
+        for window, selection, read in looked:
+            here = mask[start : start + selection.num_rows]
+            start += selection.num_rows
+            count = int(np.count_nonzero(here))
+            if count:
+                found.append(_Match(window, selection, None if count == selection.num_rows else here, count, read))
+        return found
 
     def _output(self, window: _Window, selection: Selection, arrays: Sequence[ColumnLike]) -> pa.Table:
         projection = self.plan.projection
@@ -436,6 +471,38 @@ def _cut(position: int, fragment: Fragment, ranges: Iterable[range], window_rows
     for rows in ranges:
         for start in range(rows.start, rows.stop, min(window_rows, max(1, len(rows)))):
             yield _Window(position, fragment, range(start, min(rows.stop, start + window_rows)))
+
+
+def _grouped(windows: Iterable[_Window]) -> Iterator[list[_Window]]:
+    """Windows by one, small ones that follow each other by as many as make up a batch."""
+    group: list[_Window] = []
+    num_rows = 0
+    for window in windows:
+        size = len(window.rows)
+        if group and (size > _SMALL_ROWS or num_rows + size > _SHARED_ROWS):
+            yield group
+            group, num_rows = [], 0
+        group.append(window)
+        num_rows += size
+        if size > _SMALL_ROWS:
+            yield group
+            group, num_rows = [], 0
+    if group:
+        yield group
+
+
+def _side_by_side(parts: Sequence[ColumnLike]) -> ColumnLike:
+    """One column of several small windows."""
+    chunks: list[pa.Array] = []
+    for part in parts:
+        chunks.extend(part.chunks if isinstance(part, pa.ChunkedArray) else (part,))
+    if not chunks or pa.types.is_dictionary(chunks[0].type):
+        return pa.chunked_array(chunks, type=parts[0].type)
+    return pa.concat_arrays(chunks)
+
+
+def _position_of_pair(pair: tuple[_Window, Offsets]) -> int:
+    return pair[0].position
 
 
 def _mask(predicate: Expr, table: pa.Table, num_rows: int) -> npt.NDArray[np.bool_]:

@@ -52,6 +52,12 @@ _OWN_OPTIONS = frozenset(("fsync", "mmap", "unsafe_single_writer"))
 _SECRET_WORDS = ("key", "secret", "token", "password", "passwd", "sas", "connection_string", "credential", "auth")
 
 
+def _is_asynchronous(file_system: Any) -> bool:
+    """Whether many requests can be under way at once; a directory view says so even over a store that cannot."""
+    inner = getattr(file_system, "fs", None)
+    return bool(getattr(file_system, "async_impl", False)) and (inner is None or _is_asynchronous(inner))
+
+
 class FsspecStore:
     """One fsspec file system: made from a protocol and options, or handed in by the caller."""
 
@@ -171,7 +177,7 @@ class FsspecStore:
         """One reply of exactly the right length for each request."""
         replies: list[Any]
         try:
-            if len(requests) == 1 or not getattr(self.file_system, "async_impl", False):
+            if len(requests) == 1 or not _is_asynchronous(self.file_system):
                 # The blocking form of cat_ranges passes the range by position, which not every class understands.
                 replies = [self._cat(path, request) for request in requests]
             else:

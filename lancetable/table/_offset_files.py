@@ -33,6 +33,8 @@ _U32 = struct.Struct("<I")
 _I64 = struct.Struct("<q")
 
 _ARROW_MAGIC = b"ARROW1"
+_ARROW_SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+_COMPRESSED_OFFSETS = 256
 _TYPE_INT = 2
 _HEADER_RECORD_BATCH = 3
 _CODECS = {0: "lz4", 1: "zstd"}
@@ -59,11 +61,11 @@ def _failing(path: str, kind: str) -> Fail:
 
 
 def build_arrow(offsets: Offsets) -> bytes:
-    """The Arrow form of `offsets`, zstd-compressed."""
-    schema = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+    """The Arrow form of `offsets`, zstd-compressed where that pays for the compressor's start."""
+    compression = "zstd" if len(offsets) >= _COMPRESSED_OFFSETS else None
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(pa.record_batch([pa.array(offsets, pa.uint32())], schema=schema))
+    with pa.ipc.new_file(sink, _ARROW_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(pa.record_batch([pa.array(offsets, pa.uint32())], schema=_ARROW_SCHEMA))
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

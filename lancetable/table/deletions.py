@@ -44,6 +44,11 @@ class DeletionVector:
         self._offsets = _frozen(np.unique(array.astype(np.uint32, copy=False)))
 
     @classmethod
+    def of_ascending(cls, offsets: npt.NDArray[np.int64]) -> DeletionVector:
+        """The vector of offsets that ascend without repeats and fit 32 bits."""
+        return cls._of_sorted(offsets.astype(np.uint32))
+
+    @classmethod
     def _of_sorted(cls, offsets: Offsets) -> DeletionVector:
         vector = cls.__new__(cls)
         vector._offsets = _frozen(offsets)

@@ -24,10 +24,12 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.file.reader import FileMetadata, open_data_file, read_columns
+from lancetable.format.blobs import described
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import FragmentList, Manifest
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.table import deletions, row_id_lookup
+from lancetable.table.blobs import DataFilePlace, blob_bytes
 from lancetable.table.version import TableVersion
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "Offsets",
     "Rows",
     "VersionRows",
+    "blob_data_file",
     "deleted_offsets",
     "file_metadata",
     "files_of",
@@ -211,7 +214,14 @@ def read_columns_of(
     """
     if not columns:
         return []
-    layout = layout_of(version, rows_of(version) if known is None else known, fragment, columns)
+    if known is None:
+        known = rows_of(version)
+    if known.holds_blob_files:
+        read = [known.described(field) for field in columns]
+        if any(one is not other for one, other in zip(read, columns)):
+            arrays = read_columns_of(version, fragment, read, selection, known)
+            return _with_blobs(version, fragment, columns, arrays)
+    layout = layout_of(version, known, fragment, columns)
     fetch = None if selection.whole else selection.fetch
     pieces = [
         read_columns(version.store, part.path, part.metadata, part.fields, part.columns, fetch) for part in layout.parts
@@ -225,6 +235,27 @@ def read_columns_of(
         mask = pa.array(selection.keep)
         arrays = [array.filter(mask) for array in arrays]
     return arrays
+
+
+def _with_blobs(
+    version: TableVersion, fragment: Fragment, columns: Sequence[Field], arrays: Sequence[Column]
+) -> list[Column]:
+    """The columns with bytes where their descriptions were read."""
+
+    def data_file(field_id: int) -> DataFilePlace | None:
+        return blob_data_file(version, fragment, field_id)
+
+    return [blob_bytes(version, data_file, field, array) for field, array in zip(columns, arrays)]
+
+
+def blob_data_file(version: TableVersion, fragment: Fragment, field_id: int) -> DataFilePlace | None:
+    """The data file that describes a blob field, None where the fragment does not have the field."""
+    files = files_of(version, fragment)
+    number = files.owner.get(field_id)
+    if number is None:
+        return None
+    data_file = files.files[number]
+    return DataFilePlace(version.data_file_path(data_file), file_metadata(version, data_file).size_bytes)
 
 
 def virtual_column(version: TableVersion, fragment: Fragment, name: str, selection: Selection) -> pa.Array:
@@ -246,7 +277,17 @@ class VersionRows:
     `starts[i]` is the position in scan order of the first live row of the i-th fragment; one more entry ends the last.
     """
 
-    __slots__ = ("files", "fragments", "layouts", "manifest", "scratch", "starts")
+    __slots__ = (
+        "_blob_fields",
+        "_described",
+        "files",
+        "fragments",
+        "holds_blob_files",
+        "layouts",
+        "manifest",
+        "scratch",
+        "starts",
+    )
 
     def __init__(self, version: TableVersion) -> None:
         self.manifest: Manifest = version.manifest
@@ -269,6 +310,26 @@ class VersionRows:
         self.layouts: dict[tuple[int, ...], Layout] = {}
         # Resolved projections of takes, by what the caller asked for; owned by ops/take.py.
         self.scratch: dict[Any, Any] = {}
+        # Blobs of the second form, which may lie in files of their own.
+        self._blob_fields = frozenset(field.id for field in self.manifest.schema.walk() if field.is_blob_v2)
+        self._described: dict[int, tuple[Field, Field]] = {}
+        self.holds_blob_files = bool(self._blob_fields)
+
+    def described(self, field: Field) -> Field:
+        """What to read for a field: descriptions where it has the bytes of blobs; else the field itself."""
+        found = self._described.get(id(field))
+        if found is None or found[0] is not field:
+            if len(self._described) >= _MAX_KEPT_LAYOUTS:
+                self._described.clear()
+            found = self._described[id(field)] = (field, self._describe(field))
+        return found[1]
+
+    def _describe(self, field: Field) -> Field:
+        if field.id in self._blob_fields:
+            return field if BLOB_KEY in field.metadata else described(self.manifest.schema.by_id[field.id])
+        children = tuple([self._describe(child) for child in field.children])
+        same = all(one is other for one, other in zip(children, field.children))
+        return field if same else replace(field, children=children)
 
     @property
     def num_rows(self) -> int:

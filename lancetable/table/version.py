@@ -114,6 +114,11 @@ class TableVersion:
             return deletion_path(root, fragment_id, file.read_version, file.id, file.kind.suffix)
         return join(root, file.name(fragment_id))
 
+    def base_file_path(self, base_id: int, path: str) -> str:
+        """Where an object lies whose path is relative to a base path; errors as `data_file_path`."""
+        root, _ = self._foreign_base(base_id)
+        return join(root, check_relative(path))
+
     def _foreign_base(self, base_id: int) -> tuple[str, bool]:
         base_path = self.manifest.base_paths.get(base_id)
         if base_path is None:

@@ -164,6 +164,18 @@ def test_batch_borders_do_not_matter(sizes: list[int], which: int) -> None:
     assert build(table, iter(sizes))[0] == build(table)[0]
 
 
+def test_decimals_of_negative_scale_have_no_bounds() -> None:
+    """Arrow cannot compare them; a reader that tried would lose all statistics of the file."""
+    values = pa.array([Decimal(-300), None, Decimal(500)] * 1000, pa.decimal128(5, -2))
+    data, schema = build(pa.table({"c": values, "k": pa.array(range(3000))}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stats = read(data, schema, 3000)
+    assert stats.columns[0].min is None and stats.columns[0].max is None
+    assert sum(stats.columns[0].null_count) == 1000
+    assert stats.columns[1].min is not None
+
+
 def test_slices_with_an_offset_into_a_byte() -> None:
     array = random_values(pa.int16(), 5000, 0.5, 1)
     flags = random_values(pa.bool_(), 5000, 0.5, 2)

@@ -178,12 +178,12 @@ def unpack_out_of_line(
     Raises CorruptFileError if the width does not fit the type or a piece has neither of the two sizes.
     """
     item = dtype.itemsize
-    if native is not None and width:
-        unpacked = np.empty(_total(counts, BLOCK_VALUES * (len(data) // 16 + len(counts))), dtype)
-        native.unpack_out_of_line(data, starts, sizes, counts, width, unpacked, 8 * item)
-        return unpacked
     if width > 8 * item:
         raise CorruptFileError("packed values wider than their type", expected=8 * item, found=width)
+    if native is not None and width:
+        unpacked = np.empty(_total(counts, 8 * len(data) + BLOCK_VALUES * len(counts)), dtype)
+        native.unpack_out_of_line(data, starts, sizes, counts, width, unpacked, 8 * item)
+        return unpacked
     full, rest = np.divmod(counts, BLOCK_VALUES)
     block = bitpacking.block_bytes(width)
     left = sizes - full * block
@@ -284,7 +284,7 @@ def run_lengths(values: npt.NDArray[Any], lengths: Bytes, runs: Ints, counts: In
 def byte_streams(data: Bytes, starts: Ints, counts: Ints, width: int) -> Bytes:
     """Pieces of `width` byte streams of `counts[i]` bytes each -> the bytes of all values."""
     if native is not None and width in (4, 8):
-        joined = np.empty(_total(counts, len(data) // width * len(counts)) * width, np.uint8)
+        joined = np.empty(_total(counts, len(data) // width) * width, np.uint8)
         native.byte_streams(data, starts, counts, joined, width)
         return joined
     out = np.empty((int(counts.sum()), width), np.uint8)

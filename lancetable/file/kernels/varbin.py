@@ -64,7 +64,7 @@ def offsets_from_ends(
     """
     if len(ends) == 1:
         return _offsets_of_one(int(ends[0]), null_adjustment, limit, dtype, base)
-    if native is not None:
+    if native is not None and 0 <= base <= limit:
         found: tuple[Offsets, npt.NDArray[np.bool_] | None] = native.offsets_from_ends(
             ends, null_adjustment, limit, base, dtype.itemsize
         )

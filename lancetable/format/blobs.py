@@ -1,0 +1,121 @@
+"""Blobs: large values that lie apart from their column, which describes where each of them is.
+
+    first form    large_binary, key lance-encoding:blob      column: position, size                       in the data file
+    second form   extension lance.blob.v2 (from 2.2 on)      column: kind, position, size, blob_id, uri
+
+    kind 0  inline      in the data file, at `position`
+         1  packed      in a file that several blobs share, at `position`     data/<stem of the data file>/<name>.blob
+         2  dedicated   in a file of its own
+         3  external    in an object named by `blob_uri`, below the base path whose id is `blob_id` (0: anywhere)
+
+The name of a blob file is its 32-bit id, the least significant bit first: 1 -> 1000..., 2 -> 0100... Descriptions are
+children of no id, so they are never fields of a table. Source: fact sheets of the table format and of version 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from enum import IntEnum
+from typing import Final
+
+import pyarrow as pa
+
+from lancetable.format.logical_types import EXTENSION_NAME_KEY
+from lancetable.format.schema import BLOB_KEY, BLOB_V2_NAME, PACKED_KEY, Field, Schema
+
+__all__ = [
+    "BLOB_V2_NAME",
+    "DESCRIPTION",
+    "DESCRIPTION_V2",
+    "BlobKind",
+    "blob_file_path",
+    "described",
+    "holds_blobs",
+    "stored_schema",
+    "with_bytes",
+]
+
+_STRUCT: Final = "struct"
+_BINARY: Final = "large_binary"
+
+
+class BlobKind(IntEnum):
+    """Where a blob of the second form is."""
+
+    INLINE = 0
+    PACKED = 1
+    DEDICATED = 2
+    EXTERNAL = 3
+
+
+DESCRIPTION: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
+"""What the column of a blob of the first form holds. Size 0: empty at position 0, else null."""
+
+DESCRIPTION_V2: Final = pa.struct(
+    [
+        pa.field("kind", pa.uint8(), False),
+        pa.field("position", pa.uint64(), False),
+        pa.field("size", pa.uint64(), False),
+        pa.field("blob_id", pa.uint32(), False),
+        pa.field("blob_uri", pa.string(), False),
+    ]
+)
+"""What the column of a blob of the second form holds; a null blob is a null struct."""
+
+_METADATA_V2: Final[Mapping[str, bytes]] = {PACKED_KEY: b"true", BLOB_KEY: b"true"}
+
+
+def described(field: Field) -> Field:
+    """The field with every blob in it replaced by its description. The field itself where it holds no blob."""
+    return _replaced(field, _description)
+
+
+def with_bytes(field: Field) -> Field:
+    """The field with every blob of the second form replaced by a large binary; those of the first are that already."""
+    return _replaced(field, _bytes)
+
+
+def stored_schema(schema: Schema) -> Schema:
+    """The schema that a data file has: blobs of the second form as their descriptions, those of the first unchanged."""
+    fields = tuple(_replaced(field, lambda each: _description(each) if each.is_blob_v2 else each) for field in schema.fields)
+    return schema if all(new is old for new, old in zip(fields, schema.fields)) else Schema(fields, schema.metadata)
+
+
+def holds_blobs(field: Field) -> bool:
+    """Whether the field is a blob of the second form or holds one."""
+    return any(each.is_blob_v2 for each in field.walk())
+
+
+def blob_file_path(data_file: str, blob_id: int) -> str:
+    """Where the blobs with this id lie, which a data file at this path describes."""
+    stem = data_file.rpartition(".")[0] if data_file.endswith(".lance") else data_file
+    return f"{stem}/{f'{blob_id:032b}'[::-1]}.blob"
+
+
+def _description(field: Field) -> Field:
+    if field.is_blob:
+        parts = tuple(Field(name, -1, field.id, "uint64") for name in ("position", "size"))
+        return replace(field, logical_type=_STRUCT, children=parts)
+    types = ("uint8", "uint64", "uint64", "uint32", "string")
+    parts = tuple(
+        Field(part.name, -1, -1, kind, nullable=False, encoding=2 if kind == "string" else 1)
+        for part, kind in zip(DESCRIPTION_V2, types)
+    )
+    return replace(field, logical_type=_STRUCT, children=parts, metadata=_METADATA_V2)
+
+
+def _bytes(field: Field) -> Field:
+    if field.is_blob:
+        return field
+    metadata = {key: value for key, value in field.metadata.items() if key != EXTENSION_NAME_KEY}
+    return replace(field, logical_type=_BINARY, children=(), metadata=metadata)
+
+
+def _replaced(field: Field, make: Callable[[Field], Field]) -> Field:
+    if field.is_blob or field.is_blob_v2:
+        return make(field)
+    if not field.children or BLOB_KEY in field.metadata:
+        return field
+    children = tuple([_replaced(child, make) for child in field.children])
+    return field if all(new is old for new, old in zip(children, field.children)) else replace(field, children=children)

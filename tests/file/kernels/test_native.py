@@ -1,0 +1,437 @@
+"""The compiled form of every kernel against its NumPy form: one property each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lancetable.errors import CorruptFileError
+from lancetable.file import kernels
+from lancetable.file.kernels import bitpacking, fsst, fullzip, interleave, levels, miniblock, varbin
+
+needs_native = pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
+DTYPES = [np.dtype(name) for name in ("u1", "u2", "u4", "u8")]
+
+
+@pytest.mark.skipif(
+    os.environ.get("LANCETABLE_REQUIRE_KERNELS") != "1", reason="LANCETABLE_REQUIRE_KERNELS is not set to 1"
+)
+def test_kernels_are_built() -> None:
+    """scripts/test builds them and asks for them; elsewhere they may be missing."""
+    assert kernels.NATIVE == (os.environ.get("LANCETABLE_KERNELS") != "0")
+
+
+def outcome(module: ModuleType, native: Any, call: Callable[[], Any]) -> Any:
+    """What a kernel returns in one of its forms, or that it refuses its input."""
+    saved = module.native
+    module.native = native
+    try:
+        return call()
+    except CorruptFileError:
+        return CorruptFileError
+    finally:
+        module.native = saved
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and left.shape == right.shape and bool((left == right).all())
+    if isinstance(left, pa.Buffer):
+        return left.equals(right)
+    return type(left) is type(right) and left == right
+
+
+def agree(module: ModuleType, call: Callable[[], Any]) -> Any:
+    """Assert that both forms do the same; what that is."""
+    numpy_form, compiled = outcome(module, None, call), outcome(module, kernels.native, call)
+    assert same(numpy_form, compiled), (numpy_form, compiled)
+    return compiled
+
+
+def random_values(seed: int, count: int, dtype: np.dtype[Any], width: int) -> np.ndarray:
+    bits = np.random.default_rng(seed).integers(0, 1 << 64, count, dtype=np.uint64, endpoint=False)
+    return (bits >> np.uint64(64 - width)).astype(dtype) if width else np.zeros(count, dtype)
+
+
+@st.composite
+def numbers(draw: st.DrawFn, most: int = 2600) -> tuple[np.ndarray, int]:
+    """Values and a width that holds them."""
+    dtype = draw(st.sampled_from(DTYPES))
+    width = draw(st.integers(0, dtype.itemsize * 8))
+    count = draw(st.one_of(st.integers(0, 40), st.sampled_from([1023, 1024, 1025, 2048]), st.integers(0, most)))
+    return random_values(draw(st.integers(0, 1 << 32)), count, dtype, width), width
+
+
+@st.composite
+def pieces(draw: st.DrawFn, contents: st.SearchStrategy[list[bytes]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pieces in a buffer with gaps between them, sometimes cut short or out of place: data, starts, sizes."""
+    content = draw(contents)
+    gap = draw(st.integers(0, 9))
+    data = bytearray(b"\xfe" * gap)
+    starts, sizes = [], []
+    for piece in content:
+        starts.append(len(data))
+        sizes.append(len(piece))
+        data += piece + b"\xfe" * gap
+    return np.frombuffer(bytes(data), np.uint8), np.array(starts, np.int64), np.array(sizes, np.int64)
+
+
+def joined(content: list[bytes], gap: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    sizes = np.array([len(piece) for piece in content], np.int64)
+    starts = gap + np.cumsum(sizes + gap) - sizes - gap
+    data = b"\xfe" * gap + b"".join(piece + b"\xfe" * gap for piece in content)
+    return np.frombuffer(data, np.uint8), starts, sizes
+
+
+def damaged(data: np.ndarray, spot: int) -> np.ndarray:
+    """A copy with one byte changed; none if the spot lies outside."""
+    copy = data.copy()
+    if spot < len(copy):
+        copy[spot] ^= 0x55
+    return copy
+
+
+# ---------------------------------------------------------------------------------------------------------- bitpacking
+
+
+@needs_native
+@given(numbers())
+def test_pack_blocks(case: tuple[np.ndarray, int]) -> None:
+    agree(bitpacking, lambda: bitpacking.pack_blocks(*case))
+
+
+@needs_native
+@given(numbers())
+def test_unpack_blocks(case: tuple[np.ndarray, int]) -> None:
+    values, width = case
+    packed = bitpacking.pack_blocks(values, width)
+    # At an odd address as well.
+    for data in (packed, np.concatenate((packed[:1], packed))[1:]):
+        found = agree(bitpacking, lambda data=data: bitpacking.unpack_blocks(data, width, values.dtype))
+        assert width == 0 or (found[: len(values)] == values).all()
+
+
+@needs_native
+@given(numbers())
+def test_pack_inline(case: tuple[np.ndarray, int]) -> None:
+    packed, sizes = agree(bitpacking, lambda: bitpacking.pack_inline(case[0]))
+    assert int(sizes.sum()) == len(packed)
+
+
+# ----------------------------------------------------------------------------------------------------------- miniblock
+
+
+@needs_native
+@given(numbers(), st.integers(0, 1 << 14), st.integers(0, 9))
+def test_unpack_inline(case: tuple[np.ndarray, int], spot: int, gap: int) -> None:
+    values, _ = case
+    packed, sizes = bitpacking.pack_inline(values)
+    content = [piece.tobytes() for piece in np.split(packed, np.cumsum(sizes)[:-1])] if len(sizes) else []
+    counts = np.full(len(sizes), 1024, np.int64)
+    counts[-1:] = len(values) - 1024 * (len(sizes) - 1)
+    data, starts, sizes = joined(content, gap)
+    found = agree(miniblock, lambda: miniblock.unpack_inline(data, starts, sizes, counts, values.dtype))
+    assert (found == values).all()
+    if len(sizes):
+        broken = data.copy()
+        broken[starts[spot % len(starts)]] += 1  # a width that the size contradicts
+        refused = agree(miniblock, lambda: miniblock.unpack_inline(broken, starts, sizes, counts, values.dtype))
+        assert refused is CorruptFileError
+
+
+@needs_native
+@given(st.lists(numbers(), min_size=1, max_size=3), st.integers(1, 16), st.booleans(), st.integers(-2, 2))
+def test_unpack_out_of_line(
+    cases: list[tuple[np.ndarray, int]], width: int, raw_tails: bool, excess: int
+) -> None:
+    content, counts = [], []
+    for values, _ in cases:
+        values = values.astype(np.uint16) & np.uint16((1 << width) - 1)
+        full = len(values) // 1024 * 1024
+        tail = values[full:]
+        packed = bitpacking.pack_blocks(values[:full], width).tobytes()
+        content.append(packed + (tail.tobytes() if raw_tails else bitpacking.pack_blocks(tail, width).tobytes()))
+        counts.append(len(values))
+    data, starts, sizes = joined(content, 4)
+    sizes[-1] = max(0, sizes[-1] + excess)
+    numbers_of = np.array(counts, np.int64)
+    agree(miniblock, lambda: miniblock.unpack_out_of_line(data, starts, sizes, numbers_of, width, np.dtype("u2")))
+
+
+@needs_native
+@given(
+    st.lists(st.tuples(st.integers(0, 99), st.lists(st.binary(max_size=40), max_size=3)), min_size=1, max_size=6),
+    st.integers(0, 1),
+    st.booleans(),
+    st.integers(0, 400),
+)
+def test_chunk_headers(
+    chunks: list[tuple[int, list[bytes]]], num_levels: int, large: bool, spot: int
+) -> None:
+    num_buffers = 2
+    content = []
+    for count, buffers in chunks:
+        buffers = (buffers + [b""] * 3)[: num_levels + num_buffers]
+        head = count.to_bytes(2, "little")
+        for number, buffer in enumerate(buffers):
+            head += len(buffer).to_bytes(4 if large and number >= num_levels else 2, "little")
+        content.append(b"".join(part + b"\xfe" * (-len(part) % 8) for part in [head, *buffers]))
+    data, starts, sizes = joined(content, 0)
+    good = agree(miniblock, lambda: miniblock.chunk_headers(data, starts, sizes, num_levels, num_buffers, large))
+    assert good is not CorruptFileError
+    broken = damaged(data, spot)
+    agree(miniblock, lambda: miniblock.chunk_headers(broken, starts, sizes, num_levels, num_buffers, large))
+
+
+@needs_native
+@given(pieces(st.lists(st.binary(max_size=50), max_size=8)))
+def test_join_pieces(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    agree(miniblock, lambda: miniblock.join_pieces(*case))
+
+
+@needs_native
+@given(
+    st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=6), min_size=1, max_size=5),
+    st.sampled_from([4, 8]),
+    st.one_of(st.none(), st.integers(0, 200)),
+)
+def test_variable(chunks: list[list[bytes]], width: int, spot: int | None) -> None:
+    content = []
+    for values in chunks:
+        ends = np.cumsum([width * (len(values) + 1), *map(len, values)]).astype(f"<u{width}")
+        content.append(ends.tobytes() + b"".join(values))
+    data, starts, sizes = joined(content, 3)
+    counts = np.array([len(values) for values in chunks], np.int64)
+    if spot is not None:
+        data = damaged(data, spot)
+    found = agree(miniblock, lambda: miniblock.variable(data, starts, sizes, counts, width))
+    if spot is None:
+        assert found[1].tobytes() == b"".join(b"".join(values) for values in chunks)
+
+
+@needs_native
+@given(
+    st.sampled_from(DTYPES),
+    st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 255)), max_size=5), min_size=1, max_size=4),
+    st.integers(-2, 1),
+)
+def test_run_lengths(dtype: np.dtype[Any], chunks: list[list[tuple[int, int]]], excess: int) -> None:
+    runs = np.array(list(map(len, chunks)), np.int64)
+    flat = [run for chunk in chunks for run in chunk]
+    values = np.array([value for value, _ in flat], dtype)
+    lengths = np.array([length for _, length in flat], np.uint8)
+    counts = np.array([max(0, sum(length for _, length in chunk) + excess) for chunk in chunks], np.int64)
+    agree(miniblock, lambda: miniblock.run_lengths(values, lengths, runs, counts))
+
+
+@needs_native
+@given(st.sampled_from([4, 8]), st.lists(st.integers(0, 300), min_size=1, max_size=4), st.integers(0, 1 << 32))
+def test_byte_streams(width: int, counts: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data, starts, _ = joined([rng.bytes(count * width) for count in counts], 5)
+    agree(miniblock, lambda: miniblock.byte_streams(data, starts, np.array(counts, np.int64), width))
+
+
+# -------------------------------------------------------------------------------------------------------------- levels
+
+
+@needs_native
+@given(numbers(), st.integers(0, 5), st.booleans())
+def test_validity(case: tuple[np.ndarray, int], low: int, high_levels: bool) -> None:
+    definition = case[0].astype(np.uint16) % np.uint16(65535 if high_levels else 4)
+    agree(levels, lambda: levels.validity(definition, low))
+
+
+@needs_native
+@given(numbers(), st.integers(0, 5))
+def test_visible_positions(case: tuple[np.ndarray, int], top: int) -> None:
+    definition = case[0].astype(np.uint16) % np.uint16(4)
+    agree(levels, lambda: levels.visible_positions(definition, top))
+
+
+@needs_native
+@given(numbers(), st.integers(0, 1 << 32), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2), st.booleans())
+def test_list_layer(
+    case: tuple[np.ndarray, int], seed: int, low: int, own: int, beyond: int, nullable: bool
+) -> None:
+    repetition = case[0].astype(np.uint16) % np.uint16(3)
+    definition = np.random.default_rng(seed).integers(0, low + own + beyond + 2, len(repetition)).astype(np.uint16)
+    high = low + own
+    null = low + 1 if nullable and own else 0
+    call = lambda: levels.list_layer(repetition, definition, low, high, high + beyond, null)  # noqa: E731
+    numpy_form, compiled = outcome(levels, None, call), outcome(levels, kernels.native, call)
+    if isinstance(numpy_form, tuple):
+        # A mask that says that all are valid is as good as none.
+        mask = numpy_form[1]
+        mask = None if mask is None or mask.all() else mask
+        numpy_form = (numpy_form[0], mask, *numpy_form[2:])
+    assert same(numpy_form, compiled)
+
+
+# ------------------------------------------------------------------------------------------------------------- fullzip
+
+
+@needs_native
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=9)), min_size=1, max_size=6), max_size=40),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([0, 4, 8]),
+    st.one_of(st.none(), st.integers(0, 500)),
+)
+def test_walk(
+    rows: list[list[tuple[int, bytes]]], control: int, length_bytes: int, spot: int | None
+) -> None:
+    top, value_bytes = 1, 3
+    content = []
+    for row in rows:
+        entries = b""
+        for level, value in row:
+            entries += level.to_bytes(control, "little")
+            if length_bytes and level == 0:
+                entries += len(value).to_bytes(length_bytes, "little") + value
+            elif not length_bytes and level <= top:
+                entries += value.ljust(value_bytes, b"x")[:value_bytes]
+        content.append(entries)
+    data, starts, sizes = joined(content, 1)
+    if spot is not None:
+        data = damaged(data, spot)
+    found = agree(
+        fullzip, lambda: fullzip.walk(data, starts, starts + sizes, control, 2, top, value_bytes, length_bytes)
+    )
+    if spot is None:
+        assert np.diff(found[3]).tolist() == list(map(len, rows))
+
+
+@needs_native
+@given(pieces(st.lists(st.binary(max_size=90), max_size=8)))
+def test_join_values(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    agree(fullzip, lambda: fullzip.join_values(*case))
+
+
+@needs_native
+@given(st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=12), st.binary(max_size=3)), max_size=20))
+def test_interleave(runs: list[tuple[bytes, bytes, bytes]]) -> None:
+    streams = [
+        interleave.runs_of(b"".join(stream), np.array(list(map(len, stream)), np.int64))
+        for stream in ([run[number] for run in runs] for number in range(3))
+    ]
+    agree(interleave, lambda: interleave.interleave(streams))
+
+
+# -------------------------------------------------------------------------------------------------------------- varbin
+
+
+@needs_native
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=2, max_size=60),
+    st.integers(0, 20),
+    st.sampled_from([np.dtype(np.int32), np.dtype(np.int64)]),
+    st.one_of(st.none(), st.tuples(st.integers(0, 59), st.integers(-3, 1 << 40))),
+    st.integers(-1, 3),
+)
+def test_offsets_from_ends(
+    values: list[tuple[int, bool]], base: int, dtype: np.dtype[Any], change: tuple[int, int] | None, room: int
+) -> None:
+    ends = base + np.cumsum([length for length, _ in values])
+    limit = int(ends[-1]) + room
+    adjustment = int(ends[-1]) + 1
+    stored = (ends + [adjustment * null for _, null in values]).astype(np.uint64)
+    if change is not None and change[0] < len(stored):
+        stored[change[0]] += np.uint64(change[1] & (1 << 64) - 1)
+    agree(varbin, lambda: varbin.offsets_from_ends(stored, adjustment, limit, dtype, base))
+
+
+@needs_native
+@given(st.binary(max_size=60), st.lists(st.tuples(st.integers(-1, 62), st.integers(-1, 62)), max_size=20))
+def test_gather(data: bytes, spans: list[tuple[int, int]]) -> None:
+    starts = np.array([start for start, _ in spans], np.int64)
+    ends = np.array([end for _, end in spans], np.int64)
+    agree(varbin, lambda: varbin.gather(starts, ends, np.frombuffer(data, np.uint8)))
+
+
+@needs_native
+@given(
+    st.lists(st.binary(max_size=30), min_size=1, max_size=20),
+    st.lists(st.integers(0, 21), max_size=40),
+    st.sampled_from([np.dtype(name) for name in ("i4", "i8")]),
+    st.sampled_from([*DTYPES, np.dtype("i8")]),
+)
+def test_take(values: list[bytes], rows: list[int], dtype: np.dtype[Any], row_dtype: np.dtype[Any]) -> None:
+    offsets = np.cumsum([0, *map(len, values)]).astype(dtype)
+    data = np.frombuffer(b"".join(values), np.uint8)
+    found = agree(varbin, lambda: varbin.take(offsets, data, np.array(rows, row_dtype)))
+    if max(rows, default=0) < len(values):
+        assert found[1].tobytes() == b"".join(values[row] for row in rows)
+    else:
+        assert found is CorruptFileError
+
+
+@needs_native
+@given(st.lists(st.one_of(st.text(max_size=30), st.binary(max_size=4)), max_size=20), st.integers(0, 40))
+def test_check_utf8(values: list[str | bytes], more: int) -> None:
+    content = [value.encode() if isinstance(value, str) else value for value in values] + [b"long" * more * more]
+    offsets = np.cumsum([0, *map(len, content)]).astype(np.int32)
+    data = np.frombuffer(b"".join(content), np.uint8)
+    agree(varbin, lambda: varbin.check_utf8(offsets, data))
+
+
+@needs_native
+@given(st.integers(0, 9000), st.integers(0, 12000), st.integers(0, 7))
+def test_is_ascii(size: int, spot: int, start: int) -> None:
+    data = np.full(size + start, 0x7F, np.uint8)
+    if spot < len(data):
+        data[spot] = 0x80
+    assert agree(varbin, lambda: varbin.is_ascii(data[start:])) == (not start <= spot < len(data))
+
+
+# ---------------------------------------------------------------------------------------------------------------- fsst
+
+
+WORDS = [b"http://", b"www.", b"customer#", b"order", b"\xff", b"\x00\x00", "ä€".encode(), b"0123456789" * 12]
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Enough text for a table, in values of 0 to 400 bytes: data, offsets."""
+    seed = draw(st.integers(0, 1 << 32))
+    most = draw(st.sampled_from([1, 3, 30]))
+    rng = np.random.default_rng(seed)
+    values: list[bytes] = []
+    size = 0
+    while size < fsst.MIN_INPUT_BYTES + 100:
+        words = [WORDS[number] for number in rng.integers(0, len(WORDS), rng.integers(0, most + 1))]
+        values.append(b" ".join(words) + rng.bytes(rng.integers(0, 4)))
+        size += len(values[-1])
+    return np.frombuffer(b"".join(values), np.uint8), np.cumsum([0, *map(len, values)]).astype(np.int32)
+
+
+@needs_native
+@given(texts())
+def test_fsst_reads_what_the_other_form_wrote(case: tuple[np.ndarray, np.ndarray]) -> None:
+    data, offsets = case
+    for writer in (None, kernels.native):
+        codes, ends, table = outcome(fsst, writer, lambda: fsst.compress(data, offsets))
+        assert table.encoded and len(codes) < len(data)
+        found = agree(fsst, lambda codes=codes, ends=ends, table=table: fsst.decompress(codes, ends, table))
+        assert (found[0] == data).all() and (found[1] == offsets).all()
+
+
+@needs_native
+@given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 255))
+def test_fsst_refuses_the_same_codes(codes: bytes, cuts: list[int], symbols: int) -> None:
+    table = fsst.SymbolTable(
+        np.arange(symbols, dtype=np.uint64), (np.arange(symbols) % 8 + 1).astype(np.uint8), True
+    )
+    stored = np.frombuffer(codes, np.uint8)
+    offsets = np.array([0, *sorted(min(cut, len(codes)) for cut in cuts), len(codes)], np.int32)
+    agree(fsst, lambda: fsst.decompress(stored, offsets, table))
