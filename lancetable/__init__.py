@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lancetable import commit, debug, errors, file, fragment, log, progress, sampler, schema, scope, types
+from lancetable import blob, commit, debug, errors, file, fragment, log, progress, sampler, schema, scope, types
+from lancetable.blob import Blob, BlobArray, BlobColumn, BlobFile, blob_array, blob_field
 from lancetable.dataset import LanceDataset, dataset, write_dataset
 from lancetable.debug import show_versions
 from lancetable.errors import *  # noqa: F403  # the whole error tree is public
@@ -31,6 +32,10 @@ from lancetable.types import DatasetBasePath
 __version__ = "0.1.0"
 
 __all__ = [
+    "Blob",
+    "BlobArray",
+    "BlobColumn",
+    "BlobFile",
     "DataStatistics",
     "DatasetBasePath",
     "FieldStatistics",
@@ -43,6 +48,9 @@ __all__ = [
     "Session",
     "Transaction",
     "__version__",
+    "blob",
+    "blob_array",
+    "blob_field",
     "bytes_read_counter",
     "commit",
     "dataset",

@@ -28,6 +28,7 @@ from lancetable.arguments import (
     transaction_properties_of,
     uri_text,
 )
+from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
 from lancetable.errors import (
     DatasetNotFoundError,
     InvalidInputError,
@@ -40,6 +41,7 @@ from lancetable.fragment import LanceFragment, write_fragments, write_options
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.inputs import read_input
 from lancetable.operation import LanceOperation, Transaction
+from lancetable.ops import blobs as blob_ops
 from lancetable.ops import commit as commits
 from lancetable.ops import counted, delete, drop, files, refs, sample, scan, stats, take, validate, write
 from lancetable.refs import Tags
@@ -768,6 +770,76 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         scope.reject("taking deleted rows", planned=False, ignore_deletions=ignore_deletions)
         return self.take_row_ids(row_ids, columns)
 
+    # ---------------------------------------------------------------------------------------------------- blobs
+
+    def take_blobs(
+        self,
+        blob_column: str,
+        ids: Sequence[int] | pa.Array | None = None,
+        addresses: Sequence[int] | pa.Array | None = None,
+        indices: Sequence[int] | pa.Array | None = None,
+        *,
+        buffer_size: int = DEFAULT_BLOB_BUFFER_SIZE,
+    ) -> list[BlobFile | None]:
+        """Open the blobs of chosen rows as files, in the order asked for; None for a null.
+
+        Rows are chosen by `_rowid`, by `_rowaddr` or by position in scan order: give exactly one of `ids`, `addresses`
+        and `indices`. Only descriptions are read here; each file fetches its bytes when it is read, `buffer_size` of
+        them at a time. `read_blobs` costs fewer requests for whole blobs.
+        Raises ColumnNotFoundError; InvalidInputError for a column without blobs or a row that is deleted or not there;
+        OutOfRangeError for a row beyond the end; TypeError.
+
+        Examples
+        --------
+        >>> with ds.take_blobs("video", indices=[3])[0] as file:  # doctest: +SKIP
+        ...     file.seek(-16, 2), file.read()
+        """
+        checked_buffer_size(buffer_size)
+        selector, rows = selected(ids, addresses, indices)
+        found = blob_ops.find_blobs(self._table, blob_column, selector, rows)
+        return [
+            None if handle is None else BlobFile(handle, buffer_size)
+            for handle in blob_ops.handles(self._table, found.places)
+        ]
+
+    def read_blobs(
+        self,
+        blob_column: str,
+        ids: Sequence[int] | pa.Array | None = None,
+        addresses: Sequence[int] | pa.Array | None = None,
+        indices: Sequence[int] | pa.Array | None = None,
+        *,
+        io_buffer_size: int | None = None,
+        preserve_order: bool | None = None,
+    ) -> list[tuple[int, bytes | None]]:
+        """The blobs of chosen rows: (row address, bytes) each, bytes None for a null.
+
+        All of one file are asked for together. Rows come in the order asked for, whatever `preserve_order` says;
+        `io_buffer_size` is accepted for compatibility. Arguments and errors are those of `take_blobs`.
+        """
+        check_io_buffer(io_buffer_size)
+        selector, rows = selected(ids, addresses, indices)
+        return blob_ops.read_blobs(self._table, blob_ops.find_blobs(self._table, blob_column, selector, rows))
+
+    def read_blob_ranges(
+        self,
+        blob_column: str,
+        requests: Sequence[tuple[int, int, int]],
+        *,
+        selector: str,
+        io_buffer_size: int | None = None,
+        preserve_order: bool | None = None,
+    ) -> list[tuple[int, int, bytes | None]]:
+        """Parts of blobs: for each request (row, offset, length) its number, the row's address and the bytes.
+
+        `selector` says what the rows are: "ids", "addresses" or "indices". A null blob gives None for any range;
+        of another one the range must lie within it. The rest is as in `read_blobs`.
+        """
+        if selector not in ("ids", "addresses", "indices"):
+            raise InvalidInputError(f"selector must be one of 'ids', 'addresses', or 'indices', got {selector!r}")
+        check_io_buffer(io_buffer_size)
+        return blob_ops.read_blob_ranges(self._table, blob_column, requests, selector)
+
     def sample(
         self, num_rows: int, columns: Columns | None = None, randomize_order: bool = True, **kwargs: Any
     ) -> pa.Table:
@@ -1277,6 +1349,21 @@ def target_of(
         return open_version(text, storage_options=storage_options, commit_lock=commit_lock, cache=cache)
     except DatasetNotFoundError:
         return text
+
+
+def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:
+    """The one way in which rows are chosen. Raises InvalidInputError for none or several."""
+    given: list[tuple[blob_ops.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
+    chosen = [each for each in given if each[1] is not None]
+    if len(chosen) != 1:
+        raise InvalidInputError("Exactly one of ids, indices, or addresses must be specified")
+    return chosen[0]
+
+
+def check_io_buffer(size: int | None) -> None:
+    """Raises InvalidInputError unless the size is positive or not given."""
+    if size is not None and check_count("io_buffer_size", size) == 0:
+        raise InvalidInputError("io_buffer_size must be greater than 0")
 
 
 def public_version(summary: manifests.VersionSummary) -> Version:

@@ -301,9 +301,10 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
     def take(self, indices: Any, columns: Columns | None = None) -> pa.Table:
         """Rows by position among the live rows of this fragment, from 0, in the order asked for.
 
-        Raises OutOfRangeError, ColumnNotFoundError, InvalidSqlError; TypeError for anything but integers.
+        Blobs come as bytes. Raises OutOfRangeError, ColumnNotFoundError, InvalidSqlError; TypeError for anything but
+        integers.
         """
-        return take.take_offsets(self._version, indices, columns, fragment=self._fragment.id)
+        return take.take_offsets(self._version, indices, columns, fragment=self._fragment.id, blobs_as_bytes=True)
 
     def open_session(self, columns: Columns | None = None, with_row_address: bool | None = None) -> FragmentSession:
         """Fix columns, for many calls of `take`."""

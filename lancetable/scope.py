@@ -45,7 +45,6 @@ DATASET: Groups = [
     ("changes between versions", PLANNED, "delta"),
     ("compaction", PLANNED, "optimize"),
     ("cleanup of old versions", PLANNED, "cleanup_old_versions explain_cleanup_old_versions tracked_files"),
-    ("blob files", PLANNED, "take_blobs read_blobs read_blob_ranges"),
     ("SQL queries", PLANNED, "sql"),
     ("renaming manifests to the V2 scheme", PLANNED, "migrate_manifest_paths_v2"),
     ("several base paths", PLANNED, "add_bases"),
@@ -82,12 +81,9 @@ MODULE: Groups = [
         "CleanupStats CleanupCandidateFile CleanupExplanation CleanupReferencedBranch",
     ),
     (
-        "blob files",
+        "blob files written apart from a table",
         PLANNED,
-        (
-            "Blob BlobArray BlobColumn BlobFile BlobDescriptor BlobDescriptorArrayBuilder DedicatedBlobWriter "
-            "PackedBlobWriter blob_array blob_field"
-        ),
+        "BlobDescriptor BlobDescriptorArrayBuilder DedicatedBlobWriter PackedBlobWriter",
     ),
     ("secondary indexes", OUTSIDE, "Index IndexFile IndexProgress"),
     ("full text search", OUTSIDE, "FtsToken tokenize"),

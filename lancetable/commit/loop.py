@@ -96,7 +96,10 @@ def commit_transaction(
             if landed is not None:
                 return landed
             if strict or not backoff.next_attempt():
-                raise _used_up(run, backoff, timeout_s)
+                landed = run.landed()
+                if landed is None:
+                    raise _used_up(run, backoff, timeout_s)
+                return landed
     except CommitStateUnknownError:
         raise
     except LanceError:
@@ -160,16 +163,17 @@ class _Run:
         self._seen = transaction.read_version
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []
+        self._lost: ManifestLocation | None = None
 
     def catch_up(self, *, strict: bool = False) -> TableVersion | None:
         """Judge ours against every version not seen yet. Returns the version if one of them turns out to be ours."""
         base = self.base
         for location in self._unseen():
             if location.version != self._seen + 1:
-                raise CommitConflictError(
-                    f"Incompatible transaction: {describe(self.ours.operation)} was prepared on version"
+                raise RetryableCommitConflictError(
+                    f"Retryable commit conflict: {describe(self.ours.operation)} was prepared on version"
                     f" {self.original.read_version} of {base.uri}, and version {self._seen + 1} has been cleaned up, so"
-                    " nobody can tell what it changed. Prepare the operation again on the newest version",
+                    " nobody can tell what it changed. Run the operation again on the newest version",
                     version=self._seen + 1,
                 )
             ((file, theirs),) = transactions.read_since(base.store, base.base, [location])
@@ -233,8 +237,20 @@ class _Run:
                 raise _unknown(newest.uri, self.ours, version)
         if outcome is PutOutcome.LOST:
             logger.debug("%s: version %d went to another writer", newest.uri, version)
+            self._lost = location
             return None
         return replace(newest, file=manifests.packed_file(location, built.message, packed))
+
+    def landed(self) -> TableVersion | None:
+        """The version of the last attempt if it is ours after all, though it counted as lost.
+
+        A client that repeats a request by itself finds its own object and reports the name as taken. The next attempt
+        would notice; when there is none, somebody must look before the files of the operation are removed.
+        """
+        store, base, location = self.base.store, self.base.base, self._lost
+        if location is None or _look_again(store, base, location, self.ours, PutOutcome.LOST) is not PutOutcome.WON:
+            return None
+        return open_location(self.base, location)
 
     def _build(self, version: int) -> Built:
         newest = self.newest
@@ -316,11 +332,13 @@ def _look_again(
     try:
         file: ManifestFile = read_manifest(store, location)
         theirs = transactions.read(store, base, file)
+        if theirs is None or theirs.uuid != ours.uuid:
+            return PutOutcome.LOST
+        # It may be visible and not yet durable: that is one way in which an outcome is unknown.
+        store.sync(base)
     except (LanceError, OSError):
         return outcome
-    if theirs is None:
-        return PutOutcome.LOST
-    return PutOutcome.WON if theirs.uuid == ours.uuid else PutOutcome.LOST
+    return PutOutcome.WON
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

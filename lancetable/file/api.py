@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -329,6 +330,7 @@ class LanceFileWriter:
         }
         self._writer: FileWriter | None = None
         self._waiting_metadata: dict[str, str] = {}
+        self._lock = threading.Lock()
         self._closed = False
         if schema is not None:
             self._open(schema)
@@ -338,9 +340,11 @@ class LanceFileWriter:
         self._check_open()
         if not isinstance(batch, (pa.RecordBatch, pa.Table)):
             raise TypeError(f"a RecordBatch or a Table, not {type(batch).__name__}")
-        writer = self._writer or self._open(batch.schema)
-        for part in batch.to_batches() if isinstance(batch, pa.Table) else (batch,):
-            writer.write(part)
+        # Threads may share a writer, as with pylance: the rows of a batch stay together.
+        with self._lock:
+            writer = self._writer or self._open(batch.schema)
+            for part in batch.to_batches() if isinstance(batch, pa.Table) else (batch,):
+                writer.write(part)
 
     def add_schema_metadata(self, key: str, value: str) -> None:
         """Add an entry to the metadata of the file's schema."""

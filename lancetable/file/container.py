@@ -109,7 +109,7 @@ class BufferRef(NamedTuple):
 class Page:
     """One page of a column: rows, buffers and the bytes of its encoding message."""
 
-    __slots__ = ("_column", "buffers", "encoding", "index", "kept", "length")
+    __slots__ = ("_column", "buffers", "decoder", "encoding", "index", "kept", "length")
 
     def __init__(self, column: ColumnPages, index: int, length: int, buffers: list[ByteRange], encoding: bytes) -> None:
         self._column = column
@@ -117,6 +117,7 @@ class Page:
         self.length = length
         self.buffers = buffers
         self.encoding = encoding
+        self.decoder: Any = None  # the parsed encoding, once a reader has looked for it
         self.kept: Any = None  # what its encoding decoded and wants to find again; small
 
     @property
@@ -184,42 +185,52 @@ class ColumnPages:
         "_message",
         "_messages",
         "_pages",
+        "_starts",
         "buffers",
         "encoding",
         "file",
         "index",
         "num_rows",
         "start_list",
-        "starts",
     )
 
-    starts: npt.NDArray[np.int64]  # (pages + 1,) row at which each page begins; the last is num_rows
-    start_list: list[int]  # the same, for single look-ups
+    start_list: list[int]  # row at which each page begins; the last is num_rows
 
     def __init__(self, file: FileMetadata, index: int, message: file2_pb2.ColumnMetadata) -> None:
         self.file = file
         self.index = index
         self.buffers = file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
         self._message = message
-        self._messages = [(number, page) for number, page in enumerate(message.pages) if page.length]
-        indirect = [
-            encoding.indirect
-            for encoding in (message.encoding, *(page.encoding for _, page in self._messages))
-            if encoding.HasField("indirect")
-        ]
+        self._messages = []
+        starts = [0]
+        encodings = [message.encoding]
+        for number, page in enumerate(message.pages):
+            length = page.length
+            if length:
+                self._messages.append((number, page))
+                starts.append(starts[-1] + length)
+                encodings.append(page.encoding)
+        indirect = [encoding.indirect for encoding in encodings if encoding.HasField("indirect")]
         if indirect:
             file.check_indirect(indirect)
         self.encoding = file.encoding_bytes(message.encoding)
         self._pages: list[Page | None] = [None] * len(self._messages)
-        starts = [0, *accumulate(page.length for _, page in self._messages)]
         self.num_rows = starts[-1]
         if self.num_rows > _MAX_ROWS:
             raise file.corrupt("impossible number of rows in a column", found=self.num_rows)
-        self.starts = np.array(starts, np.int64)
         self.start_list = starts
+        self._starts: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self._pages)
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """(pages + 1,) `start_list` as an array."""
+        starts = self._starts
+        if starts is None:
+            starts = self._starts = np.array(self.start_list, np.int64)
+        return starts
 
     def page(self, number: int) -> Page:
         """Page `number` of those that hold rows. Raises CorruptFileError if its buffers lie outside of the file."""
@@ -269,6 +280,7 @@ class FileMetadata:
         "_schema",
         "_tail",
         "_tail_start",
+        "content",
         "footer",
         "global_buffers",
         "limits",
@@ -288,8 +300,10 @@ class FileMetadata:
         descriptor: file_pb2.FileDescriptor,
         tail: bytes,
         limits: Limits,
+        content: memoryview | None = None,
     ) -> None:
         self.path = path
+        self.content = content  # all bytes of a small file, so that its columns need no further request
         self.size_bytes = size_bytes
         self.footer = footer
         self.global_buffers = global_buffers
@@ -359,10 +373,13 @@ class FileMetadata:
             4096
             + 4 * (len(self._tail) + 16 * len(self._columns))
             + 4 * sum(end - start for start, end in self.global_buffers[:1])
+            + (0 if self.content is None else len(self.content))
         )
 
     def checked_ranges(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[ByteRange]:
         """Positions and sizes as ranges. Raises CorruptFileError if one lies outside of the file."""
+        if not offsets and not sizes:
+            return []
         if len(offsets) != len(sizes):
             raise self.corrupt("buffer positions and sizes do not match", len(offsets), len(sizes))
         end_of_file = self.size_bytes
@@ -470,8 +487,12 @@ def parse_metadata(
     footer: Footer,
     path: str,
     limits: Limits = DEFAULT_LIMITS,
+    content: memoryview | None = None,
 ) -> FileMetadata:
-    """Build the metadata of a file from its `tail`, which reaches back to the column metadata, and its descriptor."""
+    """Build the metadata of a file from its `tail`, which reaches back to the column metadata, and its descriptor.
+
+    `content` is the whole file, for callers that want it kept.
+    """
     base = size_bytes - len(tail)
     metadata_start = footer.column_metadata_position
     table_start = footer.column_table_position
@@ -494,7 +515,7 @@ def parse_metadata(
         raise _corrupt(path, "impossible number of rows", found=message.length)
     # A copy: a cached FileMetadata must not keep the whole file mapped.
     metadata = bytes(tail[metadata_start - base : table_start - base])
-    return FileMetadata(path, size_bytes, footer, tuple(buffers), columns, message, metadata, limits)
+    return FileMetadata(path, size_bytes, footer, tuple(buffers), columns, message, metadata, limits, content)
 
 
 def _ranges(table: memoryview, size_bytes: int, path: str, offset: int) -> list[ByteRange]:

@@ -45,6 +45,9 @@ FAMILIES: Final[dict[FileVersion, Family]] = {
 TAIL_BYTES: Final = 64 * 1024
 """Enough for the metadata of most files, and no more than a round trip costs anyway."""
 
+KEPT_BYTES: Final = 16 * 1024
+"""A file up to this size is read whole when it is opened, and its bytes stay with its metadata."""
+
 MAX_READERS: Final = 4096
 
 Arrays: TypeAlias = "pa.Array | pa.ChunkedArray"
@@ -60,7 +63,8 @@ def open_data_file(
     if size is None:
         size = store.size(path)
     start = max(size - TAIL_BYTES, 0)
-    tail = store.read(path, start, size)
+    content = store.read_all(path, size) if size <= KEPT_BYTES else None
+    tail = store.read(path, start, size) if content is None else content
     footer = parse_footer(tail, size, path)
     family_of(footer.version, path)
     if footer.column_metadata_position < start:
@@ -71,7 +75,7 @@ def open_data_file(
         descriptor = store.read(path, where.start, where.end)
     else:
         descriptor = tail[where.start - start : where.end - start]
-    return parse_metadata(tail, descriptor, size, footer, path, limits)
+    return parse_metadata(tail, descriptor, size, footer, path, limits, content)
 
 
 def _join(store: ObjectStore, path: str, first: int, start: int, tail: memoryview) -> memoryview:

@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable.file.kernels import native, varbin
 from lancetable.format.schema import Field, Schema
 
 if TYPE_CHECKING:
@@ -324,7 +325,19 @@ def _validity(array: pa.Array) -> pa.BooleanArray:
 def _null_counts(array: pa.Array, pieces: _Pieces) -> Int64:
     if array.null_count == 0:
         return np.zeros(len(pieces.starts), np.int64)
+    bitmap = array.buffers()[0]
+    if native is not None and bitmap is not None:
+        valid: Int64 = native.count_bits(bitmap, array.offset, pieces.starts, pieces.ends)
+        return pieces.ends - pieces.starts - valid
     return np.array([array.slice(start, count).null_count for start, count in pieces], np.int64)
+
+
+def _true_counts(array: pa.BooleanArray, pieces: _Pieces) -> Int64:
+    if native is not None:
+        array = array.fill_null(False) if array.null_count else array
+        counts: Int64 = native.count_bits(array.buffers()[1], array.offset, pieces.starts, pieces.ends)
+        return counts
+    return np.array([array.slice(start, count).true_count for start, count in pieces], np.int64)
 
 
 def _valid_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
@@ -349,7 +362,7 @@ class _NullSummary:
         if array.true_count == len(array):
             self._nulls.append(np.zeros(len(pieces.starts), np.int64))
         else:
-            self._nulls.append(np.array([array.slice(start, n).false_count for start, n in pieces], np.int64))
+            self._nulls.append(pieces.ends - pieces.starts - _true_counts(array, pieces))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         return ZoneStats(_sums(self._nulls, firsts), None, None, None)
@@ -455,7 +468,7 @@ class _BoolSummary:
 
     def add(self, array: pa.Array, pieces: _Pieces) -> None:
         self._nulls.append(_null_counts(array, pieces))
-        self._trues.append(np.array([array.slice(start, n).true_count for start, n in pieces], np.int64))
+        self._trues.append(_true_counts(array, pieces))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         nulls, trues = _sums(self._nulls, firsts), _sums(self._trues, firsts)
@@ -515,11 +528,28 @@ class _BytesSummary(_ScalarSummary):
     """Strings and binary, compared as bytes, which is also the order of code points."""
 
     def add(self, array: pa.Array, pieces: _Pieces) -> None:
+        dtype = varbin.offset_dtype(self._kind)
+        if native is not None and dtype is not None and len(array):
+            self._nulls.append(_null_counts(array, pieces))
+            self._add_extremes(array, dtype, pieces)
+            return
         if pa.types.is_string(self._kind):
             array = array.view(pa.binary())
         elif pa.types.is_large_string(self._kind):
             array = array.view(pa.large_binary())
         super().add(array, pieces)
+
+    def _add_extremes(self, array: pa.Array, dtype: np.dtype[Any], pieces: _Pieces) -> None:
+        bitmap, ends, content = array.buffers()
+        offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
+        data = memoryview(b"" if content is None else content)
+        low, high = native.extremes(
+            offsets, data, bitmap if array.null_count else None, array.offset, pieces.starts, pieces.ends, dtype.itemsize
+        )
+        for rows, bounds in ((low, self._low), (high, self._high)):
+            # A row of -1 says that a piece has only nulls.
+            for row, start, end in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True):
+                bounds.append(bytes(data[start:end]) if row >= 0 else None)
 
     def _minimum(self, bounds: list[Any]) -> pa.Array:
         return self._build([None if each is None else self._floor(each) for each in bounds])

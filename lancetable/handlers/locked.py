@@ -20,7 +20,8 @@ class LockedHandler(VersionFinder):
     """Commits inside `with lock(version)`.
 
     A CommitConflictError raised by the lock passes through; any other error of the lock is chained into StoreError.
-    An error of either kind after the manifest was written is chained into CommitStateUnknownError.
+    An error of either kind after the manifest was written is chained into CommitStateUnknownError; after a write that
+    failed, what lies at the manifest's place decides.
     """
 
     __slots__ = ("lock",)
@@ -51,9 +52,9 @@ class LockedHandler(VersionFinder):
                 raise CommitStateUnknownError(
                     f"version {version} was written, but its commit lock failed afterwards: {error}", version=version
                 ) from error
-            if isinstance(error, CommitConflictError) or (outcome is None and isinstance(error, LanceError)):
-                raise
             if outcome is not PutOutcome.UNKNOWN:
+                if isinstance(error, CommitConflictError) or (outcome is None and isinstance(error, LanceError)):
+                    raise
                 raise StoreError(f"the commit lock of version {version} failed: {error}", path=path) from error
         if outcome is PutOutcome.UNKNOWN or outcome is None:
             outcome = look_back(store, base, path, data)

@@ -127,10 +127,10 @@ def project_mapping(
     return _projection(schema, outputs, columns)
 
 
-def project_stored(schema: Schema, names: Sequence[str] | None) -> Projection:
+def project_stored(schema: Schema, names: Sequence[str] | None, *, blobs_as_bytes: bool = False) -> Projection:
     """A projection for takes: a nested path keeps its place inside its struct, a column named twice comes once."""
     wanted = list(dict.fromkeys(_expand(schema, names)))
-    columns = read_set(schema, [name for name in wanted if name not in VIRTUAL])
+    columns = read_set(schema, [name for name in wanted if name not in VIRTUAL], blobs_as_bytes=blobs_as_bytes)
     outputs: list[Output] = []
     placed: set[int] = set()
     for name in wanted:

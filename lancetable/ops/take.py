@@ -54,14 +54,19 @@ _MAX_JOINED_BYTES = 1 << 30
 
 
 def take_offsets(
-    version: TableVersion, indices: Indices, columns: Columns = None, *, fragment: int | None = None
+    version: TableVersion,
+    indices: Indices,
+    columns: Columns = None,
+    *,
+    fragment: int | None = None,
+    blobs_as_bytes: bool = False,
 ) -> pa.Table:
     """Rows by position among the live rows, in scan order; with `fragment` (an id), among that fragment's.
 
     Rows come in the order of `indices`, as often as they are named. A nested column keeps its place in its struct.
-    Raises OutOfRangeError for positions that are negative or beyond the end, ColumnNotFoundError, TypeError.
+    Blobs come as their descriptions unless `blobs_as_bytes`. Raises OutOfRangeError for positions that are negative or beyond the end, ColumnNotFoundError, TypeError.
     """
-    projection = _projection(version, columns)
+    projection = _projection(version, columns, blobs_as_bytes)
     wanted = _integers(indices, "row_indices")
     rows = rows_of(version)
     if fragment is None:
@@ -285,7 +290,7 @@ def virtual_values(version: TableVersion, fragment: Fragment, start: int, select
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _projection(version: TableVersion, columns: Columns) -> Projection:
+def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = False) -> Projection:
     kept = rows_of(version).scratch
     if isinstance(columns, Mapping):
         key: Any = ("expressions", *columns.items())
@@ -295,13 +300,15 @@ def _projection(version: TableVersion, columns: Columns) -> Projection:
         raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
     else:
         key = tuple(columns)
+    if blobs_as_bytes:
+        key = ("blobs as bytes", key)
     found = kept.get(key)
     if isinstance(found, Projection):
         return found
     if isinstance(columns, Mapping):
-        made = project_mapping(version.schema, columns)
+        made = project_mapping(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
     else:
-        made = project_stored(version.schema, columns)
+        made = project_stored(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
     if len(kept) >= _MAX_KEPT_PROJECTIONS:
         kept.clear()
     kept[key] = made

@@ -72,10 +72,18 @@ class SyncQueue:
             self._directories[directory] = self._marks
 
     def forget(self, path: str) -> None:
-        """A file is gone: its failure concerns nobody any more."""
-        if self._failed:
+        """A file is gone or replaced: whether it can be synced concerns nobody any more."""
+        if self._failed or self._pending:
             with self._lock:
                 self._failed.pop(path, None)
+                self._pending.pop(path, None)
+
+    def forget_below(self, directory: str) -> None:
+        """As `forget`, for everything in a directory."""
+        with self._lock:
+            for paths in (self._failed, self._pending, self._directories):
+                for path in [path for path in paths if _covers(directory, path)]:
+                    del paths[path]
 
     def sync(self, prefix: str) -> None:
         """Wait for the files below a prefix, then sync the directories that name them. Raises StoreError."""
@@ -119,10 +127,10 @@ class SyncQueue:
         with contextlib.suppress(OSError):
             os.close(descriptor)
         with self._lock:
-            if self._pending.get(path) is future:
+            if self._pending.get(path) is future:  # else it was forgotten, or written again
                 del self._pending[path]
-            if failure is not None:
-                self._failed[path] = failure
+                if failure is not None:
+                    self._failed[path] = failure
         future.set_result(None)
 
 

@@ -306,6 +306,7 @@ class LocalStore:
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove a directory with all that is in it. See ObjectStore."""
+        _QUEUE.forget_below(prefix)
         try:
             if os.path.islink(prefix):
                 os.unlink(prefix)
@@ -320,7 +321,7 @@ class LocalStore:
 class LocalWriter:
     """A file on its way: a temporary one next to the final name. Small writes are collected, large ones passed on."""
 
-    __slots__ = ("_buffer", "_buffer_bytes", "_descriptor", "_fsync", "_path", "_position", "_temporary")
+    __slots__ = ("_buffer", "_buffer_bytes", "_descriptor", "_fsync", "_path", "_pid", "_position", "_temporary")
 
     def __init__(self, path: str, *, fsync: bool, buffer_bytes: int = _WRITE_BUFFER_BYTES) -> None:
         self._path = path
@@ -328,6 +329,7 @@ class LocalWriter:
         self._buffer = bytearray()
         self._buffer_bytes = buffer_bytes
         self._position = 0
+        self._pid = os.getpid()
         self._descriptor = -1
         directory, _, name = path.rpartition("/")
         # The name must not end in "manifest": readers of the table would take it for a version.
@@ -431,8 +433,9 @@ class LocalWriter:
             self.abort()
 
     def __del__(self) -> None:
-        # A writer that was neither closed nor aborted must not leave a file or a descriptor behind.
-        if getattr(self, "_descriptor", -1) >= 0:
+        # A writer that was neither closed nor aborted must not leave a file or a descriptor behind. A forked child has
+        # a copy of it, and the file is its parent's.
+        if getattr(self, "_descriptor", -1) >= 0 and self._pid == os.getpid():
             self.abort()
 
     def _flush(self) -> None:

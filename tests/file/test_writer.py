@@ -267,10 +267,9 @@ def test_batches_that_do_not_fit() -> None:
     assert column(store, open_data_file(store, "f")).to_pylist() == [1]
 
 
-def test_versions_that_are_not_built() -> None:
-    for version in (FileVersion.LEGACY, FileVersion.V2_1, FileVersion.V2_2):
-        with pytest.raises(UnsupportedFeatureError, match=version.number):
-            FileWriter(MemoryStore().open_writer("f"), Schema.from_arrow(pa.schema([("a", pa.int8())])), version)
+def test_a_version_that_is_not_built() -> None:
+    with pytest.raises(UnsupportedFeatureError, match=r"0\.1"):
+        FileWriter(MemoryStore().open_writer("f"), Schema.from_arrow(pa.schema([("a", pa.int8())])), FileVersion.LEGACY)
 
 
 def test_statistics_of_files_that_are_large_enough() -> None:

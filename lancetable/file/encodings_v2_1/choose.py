@@ -3,7 +3,7 @@
     layout        constant           all null; in 2.2 also one value throughout
                   mini-block         values below 256 bytes
                   full-zip           longer values, and what no chunk can hold
-    dictionary    Arrow dictionaries; strings, bytes and 16-byte values (in 2.2 also 8-byte values) with few distinct ones
+    dictionary    Arrow dictionaries; strings, bytes, values of 16 and in 2.2 of 8 bytes with few distinct ones
     numbers       the smallest of run lengths, bit packing and plain values
     strings       FSST where compiled kernels run, else offsets and bytes
     on request    zstd or LZ4 around any of these; byte stream split below it
@@ -54,11 +54,12 @@ from lancetable.file.encodings_v2_1.layouts.constant import encode_all_null, enc
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed, encode_fullzip_variable
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, chunk_limits, encode_miniblock
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
-from lancetable.file.encodings_v2_1.shred import Leaf, Shredded, StepKind, shred
+from lancetable.file.encodings_v2_1.shred import Leaf, Shredded, StepKind, leaves_of, shred
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
+from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 
-__all__ = ["Wishes", "check_leaf", "encode_pages"]
+__all__ = ["Wishes", "check_field", "encode_pages"]
 
 _FULL_ZIP_BYTES: Final = 256  # values from this size on are zipped
 _ZIP_COMPRESSED_BYTES: Final = 32 << 10  # and from this size on compressed
@@ -191,8 +192,13 @@ def encode_values(column: Column, shredded: Shredded) -> EncodedLayout:
     """A page of the values of a leaf. Raises LevelsTooDense."""
     values = shredded.values
     data_type = values.type
-    if pa.types.is_null(data_type) or (pa.types.is_struct(data_type) and data_type.num_fields == 0):
-        return encode_all_null(_as_nulls(shredded), column.large)
+    if pa.types.is_null(data_type):
+        return encode_all_null(shredded, column.large)
+    if pa.types.is_struct(data_type) and data_type.num_fields == 0:
+        if shredded.definition is not None:
+            raise UnsupportedFeatureError("a null struct without children cannot be stored", feature="empty struct")
+        # Readers know that these are not null.
+        return encode_all_null(replace(shredded, layers=(NULLABLE_ITEM,)), column.large)
     definition = shredded.visible_definition
     if len(values) == 0 or (definition is not None and int(definition.min()) > 0):
         # Old readers of 2.1 lose the nulls in lists of nothing else, unless they are stored like values.
@@ -208,19 +214,6 @@ def encode_values(column: Column, shredded: Shredded) -> EncodedLayout:
     if pa.types.is_fixed_size_list(data_type):
         return _encode_lists(column, shredded, lists_of(values))
     return _encode_fixed(column, shredded, fixed_values(values))
-
-
-def _as_nulls(shredded: Shredded) -> Shredded:
-    """With every visible value null: what a leaf without content looks like."""
-    if shredded.layers[0] is NULLABLE_ITEM and pa.types.is_null(shredded.values.type):
-        return shredded
-    if len(shredded.layers) == 1:
-        return replace(shredded, layers=(NULLABLE_ITEM,), definition=None)
-    if shredded.layers[0] is NULLABLE_ITEM:
-        return shredded
-    definition = np.zeros(shredded.num_entries, np.uint16) if shredded.definition is None else shredded.definition
-    lifted = definition + np.uint16(1)
-    return replace(shredded, layers=(NULLABLE_ITEM, *shredded.layers[1:]), definition=lifted)
 
 
 # ------------------------------------------------------------------------------------------------------------ layouts
@@ -316,9 +309,9 @@ def chunk_fixed(block: FixedWidth, wishes: Wishes, limits: Limits) -> Chunked:
     if general is None:
         return _chunk_plain(block, wishes, limits)
     scheme, level = general
-    if block.bits in (32, 64) and wishes.byte_streams != "off":
-        if wishes.byte_streams == "on" or _splits_well(block, wishes, scheme, level):
-            return _if_smaller(encode_byte_streams(block, limits), scheme, level)
+    can_split = block.bits in (32, 64) and wishes.byte_streams != "off"
+    if can_split and (wishes.byte_streams == "on" or _splits_well(block, wishes, scheme, level)):
+        return _if_smaller(encode_byte_streams(block, limits), scheme, level)
     return _if_smaller(_chunk_plain(block, wishes, limits), scheme, level)
 
 
@@ -382,7 +375,7 @@ def _if_smaller(chunked: Chunked, scheme: str, level: int | None) -> Chunked:
 
 def _folds(shredded: Shredded) -> bool:
     """Whether one value and plain levels take less than chunks would."""
-    return shredded.definition is None and shredded.repetition is None or shredded.num_entries <= _FEW_LEVELS
+    return (shredded.definition is None and shredded.repetition is None) or shredded.num_entries <= _FEW_LEVELS
 
 
 def _shown(shredded: Shredded) -> npt.NDArray[np.int64] | None:
@@ -435,8 +428,6 @@ def _encode_dictionary_array(column: Column, shredded: Shredded) -> EncodedLayou
     if items.null_count:
         # Null items have become levels; their numbers may go on to stand for them.
         items = _without_nulls(items)
-    if pa.types.is_boolean(items.type):
-        raise UnsupportedFeatureError("dictionaries of booleans cannot be stored", feature="dictionary of booleans")
     if len(items) == 0:
         items = _one_empty(items.type)
     return _dictionary_page(column, shredded, _filled(indices), items)
@@ -543,7 +534,7 @@ def _encode_variable(column: Column, shredded: Shredded, block: VariableWidth) -
     if count >= _MIN_DICTIONARY_VALUES:
         # What the codes of FSST usually save.
         plain = content * (0.55 if tries_fsst else 1) + word * count
-        page = _dictionary_if_smaller(column, shredded, _array_of(shredded, block), int(plain), content / count + word)
+        page = _dictionary_if_smaller(column, shredded, shredded.values, int(plain), content / count + word)
         if page is not None:
             return page
     strings = compress_strings(block) if tries_fsst else None
@@ -578,15 +569,7 @@ def _tries_fsst(column: Column, data_type: pa.DataType, content: int, longest: i
     return is_string and longest >= _MIN_FSST_LENGTH
 
 
-def _array_of(shredded: Shredded, block: VariableWidth) -> pa.Array:
-    """The values as an Arrow array, nulls as such, so that they do not count as an item."""
-    values = shredded.values
-    if not values.null_count:
-        return values
-    return values
-
-
-# --------------------------------------------------------------------------------------------- fixed-size lists, structs
+# ------------------------------------------------------------------------------------------ fixed-size lists, structs
 
 
 def _encode_lists(column: Column, shredded: Shredded, lists: FixedSizeLists) -> EncodedLayout:
@@ -631,11 +614,25 @@ def _encode_struct(column: Column, shredded: Shredded) -> EncodedLayout:
 # ------------------------------------------------------------------------------------------------------------ refusal
 
 
-def check_leaf(leaf: Leaf, version: FileVersion) -> None:
-    """Raise UnsupportedFeatureError, naming the column, for a leaf that files of this version cannot hold."""
-    old = version is FileVersion.V2_1
-    if old and any(step.kind is StepKind.FIXED for step in leaf.steps):
+def check_field(field: Field, version: FileVersion) -> None:
+    """Raise UnsupportedFeatureError, naming the column, for a field that files of this version cannot hold."""
+    leaves = list(leaves_of(field))
+    if version is FileVersion.V2_1 and any(each.logical_type == "map" for each in field.walk()):
+        raise _refused(leaves[0], version, "a map")
+    for leaf in leaves:
+        _check_leaf(leaf, version)
+
+
+def _check_leaf(leaf: Leaf, version: FileVersion) -> None:
+    kinds = {step.kind for step in leaf.steps}
+    if StepKind.FIXED in kinds and version is FileVersion.V2_1:
         raise _refused(leaf, version, "a fixed-size list of structs")
+    if StepKind.FIXED in kinds and StepKind.LIST in kinds:
+        raise _refused(leaf, version, "a fixed-size list of structs together with a list")
+    if StepKind.LIST in kinds and leaf.field.is_blob:
+        raise _refused(leaf, version, "a list of blobs")
+    if StepKind.LIST in kinds and leaf.field.is_struct and not leaf.field.children:
+        raise _refused(leaf, version, "a list of empty structs")
     if leaf.field.is_packed:
         _check_packed(leaf, version)
         return

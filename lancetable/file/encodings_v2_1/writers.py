@@ -24,7 +24,7 @@ from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, WriteOpt
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
 from lancetable.file.encodings_v2_1.base import pack_page
-from lancetable.file.encodings_v2_1.choose import Column, EncodedRows, Wishes, check_leaf, encode_pages
+from lancetable.file.encodings_v2_1.choose import Column, EncodedRows, Wishes, check_field, encode_pages
 from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import leaves_of, shred
@@ -45,9 +45,8 @@ def open_writers(
     writers: list[ColumnWriter] = []
     column = 0
     for field in schema.fields:
+        check_field(field, version)
         leaves = [Column(leaf, Wishes.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
-        for leaf in leaves:
-            check_leaf(leaf.leaf, version)
         writer: ColumnWriter
         if field.is_blob:
             writer = BlobWriter(column, leaves[0], options, blobs)

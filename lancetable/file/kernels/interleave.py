@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable.file.kernels import native
+
 __all__ = ["Runs", "interleave", "padding", "runs_of", "total_sizes"]
 
 _NOTHING = pa.scalar(b"", pa.large_binary())
@@ -57,6 +59,8 @@ def padding(sizes: npt.NDArray[np.int64], alignment: int, filler: int) -> Runs:
 
 def interleave(streams: Sequence[Runs]) -> pa.Buffer:
     """Run i of every stream, then run i + 1 of every stream, and so on, as one buffer."""
+    if native is not None:
+        return pa.py_buffer(native.interleave(streams))
     arrays = [
         pa.Array.from_buffers(
             pa.large_binary(),

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
-from lancetable.file import kernels
+from lancetable.file import kernels, statistics
 from lancetable.file.kernels import bitpacking, fsst, fullzip, interleave, levels, miniblock, varbin
+from lancetable.format.schema import Schema
 
 needs_native = pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
 DTYPES = [np.dtype(name) for name in ("u1", "u2", "u4", "u8")]
@@ -435,3 +436,47 @@ def test_fsst_refuses_the_same_codes(codes: bytes, cuts: list[int], symbols: int
     stored = np.frombuffer(codes, np.uint8)
     offsets = np.array([0, *sorted(min(cut, len(codes)) for cut in cuts), len(codes)], np.int32)
     agree(fsst, lambda: fsst.decompress(stored, offsets, table))
+
+
+# ---------------------------------------------------------------------------------------------------------- statistics
+
+
+BOUNDED = [pa.string(), pa.large_binary(), pa.bool_(), pa.list_(pa.int8()), pa.int32()]
+
+
+@needs_native
+@given(
+    st.sampled_from(BOUNDED),
+    st.lists(st.one_of(st.none(), st.text(st.sampled_from("ab\0é"), max_size=18)), max_size=30),
+    st.integers(0, 5),
+    st.lists(st.integers(1, 3000), min_size=1, max_size=4),
+)
+def test_zone_maps(kind: pa.DataType, values: list[str | None], offset: int, batches: list[int]) -> None:
+    plain = [
+        None
+        if value is None
+        else value
+        if kind == pa.string()
+        else value.encode()
+        if kind == pa.large_binary()
+        else "a" in value
+        if kind == pa.bool_()
+        else [len(value)]
+        if kind == BOUNDED[3]
+        else len(value)
+        for value in values
+    ]
+    whole = pa.array((plain or [None]) * (sum(batches) // max(len(plain), 1) + offset + 1), kind).slice(offset)
+    schema = Schema.from_arrow(pa.schema([("x", kind)]))
+
+    def zone_maps() -> list[Any]:
+        builder = statistics.StatisticsBuilder(schema, 1024)
+        start = 0
+        for rows in batches:
+            builder.add(pa.record_batch([whole.slice(start, rows)], names=["x"]))
+            start += rows
+        zones = builder.statistics().columns[0]
+        bounds = [None if bound is None else bound.to_pylist() for bound in (zones.min, zones.max)]
+        return [zones.null_count.tolist(), *bounds]
+
+    agree(statistics, zone_maps)

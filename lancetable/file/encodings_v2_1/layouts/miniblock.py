@@ -110,22 +110,22 @@ class MiniBlock:
         everything = isinstance(rows, range) and len(rows) == page.length
         by_index = layers.num_lists > 0 and not everything and self.indexed
         everything = everything or (layers.num_lists > 0 and not by_index)
+        # What is there now decides what is asked for: other plans fill it in meanwhile.
         items = kept.items if kept.items is not None and kept.items[0].equals(column.data_type) else None
+        table, index = kept.table, kept.index
 
         wanted: list[ByteRange] = []
-        if kept.table is None:
+        if table is None:
             wanted.append(page.buffers[0])
-        if by_index and kept.index is None:
+        if by_index and index is None:
             wanted.append(page.buffers[-1])
         if self.dictionary is not None and items is None:
             wanted.append(page.buffers[2])
         if everything:
             wanted.append(page.buffers[1])
         replies = iter((yield wanted) if wanted else ())
-        table = kept.table
         if table is None:
             table = kept.table = self._parse_table(next(replies), page)
-        index = kept.index
         if by_index and index is None:
             index = kept.index = _parse_index(next(replies), len(table.bytes) - 1, page.length)
         dictionary: pa.Array | None = None

@@ -1,0 +1,349 @@
+"""Blobs: values of any size that are opened like files, and the Arrow type in which they are written.
+
+    blob_field("video")                      the field of a blob column, for tables of format 2.2 on
+    blob_array([b"...", None, Blob(b"")])    its values
+    ds.take_blobs("video", indices=[3])      [BlobFile]: read, seek, read_range; nothing is fetched before
+    ds.read_blobs("video", indices=[3])      [(row address, bytes)]
+
+In tables of older formats a blob column is large_binary with the field metadata `lance-encoding:blob` = `true`; the
+reading half is the same.
+"""
+
+from __future__ import annotations
+
+import io
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lancetable.errors import InvalidInputError, OutOfRangeError
+from lancetable.format.blobs import BLOB_V2_NAME
+from lancetable.format.logical_types import EXTENSION_NAME_KEY
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from lancetable.ops.blobs import BlobHandle
+
+__all__ = [
+    "DEFAULT_BLOB_BUFFER_SIZE",
+    "Blob",
+    "BlobArray",
+    "BlobColumn",
+    "BlobFile",
+    "BlobType",
+    "blob_array",
+    "blob_field",
+]
+
+DEFAULT_BLOB_BUFFER_SIZE: Final = 512 * 1024
+"""Bytes that a `BlobFile` reads ahead."""
+
+_STORAGE: Final = pa.struct(
+    [
+        pa.field("data", pa.large_binary()),
+        pa.field("uri", pa.string()),
+        pa.field("position", pa.uint64()),
+        pa.field("size", pa.uint64()),
+    ]
+)
+_THRESHOLDS: Final = "lance-encoding:blob-{}-threshold"
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+class BlobFile(io.BufferedIOBase):
+    """One blob as a binary file that can be read and sought.
+
+    Made by `LanceDataset.take_blobs`. Nothing is read until the first `read`; then `buffer_size` bytes at a time, so
+    that many small reads in a row cost few requests; 0 reads only what is asked for. `read_range` and `read_ranges`
+    leave the position alone and fetch exactly their bytes.
+    """
+
+    def __init__(self, inner: BlobHandle, buffer_size: int = DEFAULT_BLOB_BUFFER_SIZE) -> None:
+        self.inner = inner
+        self._buffer_size = checked_buffer_size(buffer_size)
+        self._position = 0
+        self._kept = memoryview(b"")
+        self._kept_start = 0
+
+    def __repr__(self) -> str:
+        return f"<BlobFile size={self.inner.size}>"
+
+    def size(self) -> int:
+        """Bytes in the blob."""
+        return self.inner.size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        """The position of the next read."""
+        self._check_open("tell")
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position, which may lie beyond the end, and return it. Raises InvalidInputError below zero."""
+        self._check_open("seek")
+        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
+            raise InvalidInputError(f"Invalid whence: {whence}")
+        origin = (0, self._position, self.inner.size)[whence]
+        target = origin + operator.index(offset)
+        if target < 0:
+            raise InvalidInputError(f"negative seek value {target}")
+        self._position = target
+        return target
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Up to `size` bytes from the position on, all that is left if negative or None; b"" at the end."""
+        self._check_open("read")
+        left = max(self.inner.size - self._position, 0)
+        length = left if size is None else operator.index(size)
+        length = left if length < 0 else min(length, left)
+        data = bytes(self._next(length))
+        self._position += length
+        return data
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """As `read`, but without a size only a buffer full."""
+        return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
+
+    def readall(self) -> bytes:
+        """All that is left."""
+        return self.read()
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """Fill `buffer` from the position on; the number of bytes written to it."""
+        self._check_open("readinto")
+        target = memoryview(buffer).cast("B")
+        length = min(len(target), max(self.inner.size - self._position, 0))
+        target[:length] = self._next(length)
+        self._position += length
+        return length
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset` on. Raises OutOfRangeError for a range that the blob does not have."""
+        self._check_open("read_range")
+        return bytes(self.inner.read(operator.index(offset), operator.index(length)))
+
+    def read_ranges(self, ranges: list[tuple[int, int]]) -> list[bytes]:
+        """The bytes of several ranges (offset, length) in as few requests as that takes; errors as `read_range`."""
+        self._check_open("read_ranges")
+        wanted = []
+        for each in ranges:
+            if len(each) != 2:
+                raise InvalidInputError(f"expected tuple of length 2, but got tuple of length {len(each)}")
+            wanted.append((operator.index(each[0]), operator.index(each[1])))
+        return [bytes(data) for data in self.inner.read_many(wanted)]
+
+    def close(self) -> None:
+        """Let go of what was read ahead; every later read raises ValueError."""
+        self._kept = memoryview(b"")
+        super().close()
+
+    def _check_open(self, what: str) -> None:
+        if self.closed:
+            raise ValueError(f"{what} of closed file")
+
+    def _next(self, length: int) -> memoryview:
+        """`length` bytes at the position, which the blob has."""
+        if length == 0:
+            return memoryview(b"")
+        start = self._position - self._kept_start
+        have = len(self._kept) - start if 0 <= start < len(self._kept) else 0
+        if have >= length:
+            return self._kept[start : start + length]
+        if length - have >= self._buffer_size:
+            rest = self.inner.read(self._position + have, length - have)
+            return memoryview(b"".join((self._kept[start : start + have], rest))) if have else rest
+        head = self._kept[start : start + have] if have else memoryview(b"")
+        self._kept_start = self._position + have
+        self._kept = self.inner.read(self._kept_start, min(self._buffer_size, self.inner.size - self._kept_start))
+        rest = self._kept[: length - have]
+        return memoryview(b"".join((head, rest))) if have else rest
+
+
+def checked_buffer_size(buffer_size: int) -> int:
+    """Raises TypeError for anything but an int, InvalidInputError below zero."""
+    if isinstance(buffer_size, bool) or not isinstance(buffer_size, int):
+        raise TypeError(f"buffer_size must be an int, got {type(buffer_size).__name__}")
+    if buffer_size < 0:
+        raise InvalidInputError("buffer_size must be non-negative")
+    return buffer_size
+
+
+class BlobColumn:
+    """Iterates over a column of binary values as files in memory; null gives an empty one.
+
+    For columns that are bytes already, such as the result of a scan with `blob_handling="all_binary"`.
+    """
+
+    def __init__(self, blob_column: pa.Array | pa.ChunkedArray) -> None:
+        if not isinstance(blob_column, (pa.Array, pa.ChunkedArray)):
+            raise InvalidInputError(f"Expected a pyarrow.Array or pyarrow.ChunkedArray, got {type(blob_column)}")
+        if not pa.types.is_binary(blob_column.type) and not pa.types.is_large_binary(blob_column.type):
+            raise InvalidInputError(f"Expected a binary array, got {blob_column.type}")
+        self.blob_column = blob_column
+
+    def __iter__(self) -> Iterator[IO[bytes]]:
+        for value in self.blob_column:
+            yield io.BytesIO(value.as_buffer() if value.is_valid else b"")
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+
+
+@dataclass(frozen=True)
+class Blob:
+    """One value of a blob column: bytes, or an object elsewhere (`uri`), of which `position` and `size` name a part.
+
+    Null is None, not a Blob. Raises InvalidInputError for neither or both of data and uri.
+    """
+
+    data: bytes | None = None
+    uri: str | None = None
+    position: int | None = None
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is not None and self.uri is not None:
+            raise InvalidInputError("Blob cannot have both data and uri")
+        if (self.position is None) != (self.size is None):
+            if self.uri is None:
+                raise InvalidInputError("External packed blob must have a uri")
+            raise InvalidInputError("External blob must set both position and size, or neither")
+        if self.position is not None and self.uri is None:
+            raise InvalidInputError("External packed blob must have a uri")
+        if self.data is None and self.uri is None:
+            raise InvalidInputError("Blob must set `data` or `uri`; use None for a null blob")
+        if self.uri == "":
+            raise InvalidInputError("Blob uri cannot be empty")
+        for number in (self.position, self.size):
+            if number is not None and number < 0:
+                raise OutOfRangeError(f"position and size of a blob must not be negative, got {number}")
+
+    @staticmethod
+    def from_bytes(data: bytes | bytearray | memoryview) -> Blob:
+        """A blob of these bytes."""
+        if isinstance(data, str):
+            raise TypeError("a blob is made of bytes, not of text")
+        return Blob(data=bytes(data))
+
+    @staticmethod
+    def from_uri(uri: str, position: int | None = None, size: int | None = None) -> Blob:
+        """A blob that lies elsewhere: the whole object, or `size` bytes of it from `position` on."""
+        return Blob(uri=uri, position=position, size=size)
+
+    @staticmethod
+    def empty() -> Blob:
+        """A blob without bytes, which is not null."""
+        return Blob(data=b"")
+
+
+class BlobArray(pa.ExtensionArray):  # type: ignore[misc]  # pyarrow comes without types
+    """Values of a blob column; make it with `blob_array`."""
+
+    @classmethod
+    def from_pylist(cls, values: Iterable[Any]) -> BlobArray:
+        """See `blob_array`."""
+        return blob_array(values)
+
+
+class BlobType(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes without types
+    """The Arrow type of a blob column: extension `lance.blob.v2` over struct<data, uri[, position, size]>."""
+
+    def __init__(self, storage_type: pa.DataType = _STORAGE) -> None:
+        children = [storage_type.field(number) for number in range(storage_type.num_fields)]
+        shape = [(field.name, field.type) for field in children]
+        known = [(field.name, field.type) for field in _STORAGE]
+        if not pa.types.is_struct(storage_type) or shape not in (known, known[:2]):
+            raise TypeError(f"a blob is stored as {_STORAGE} or its first two fields, not as {storage_type}")
+        super().__init__(storage_type, BLOB_V2_NAME.decode())
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> BlobType:
+        return cls(storage_type)
+
+    def __arrow_ext_class__(self) -> type[BlobArray]:
+        return BlobArray
+
+
+def registered_type() -> Any:
+    """The type that stands for blobs in this process: ours, or that of a library which registered the name before."""
+    stored = pa.field("", _STORAGE, metadata={EXTENSION_NAME_KEY: BLOB_V2_NAME})
+    found = pa.ipc.read_schema(pa.schema([stored]).serialize()).field(0).type
+    return found if isinstance(found, pa.BaseExtensionType) else BlobType()
+
+
+def register() -> None:
+    """Make the type known to pyarrow, so that schemas show it."""
+    try:
+        pa.register_extension_type(BlobType())
+    except pa.ArrowKeyError:
+        # Another library has registered the name; its type does as well.
+        return
+
+
+register()
+
+
+def blob_field(
+    name: str,
+    *,
+    nullable: bool = True,
+    inline_size_threshold: int | None = None,
+    dedicated_size_threshold: int | None = None,
+    pack_file_size_threshold: int | None = None,
+) -> pa.Field:
+    """The field of a blob column, which needs tables of format 2.2 or newer.
+
+    Blobs of up to `inline_size_threshold` bytes (64 KiB) lie in the data file, those above `dedicated_size_threshold`
+    (4 MiB) in a file each, the others share files of up to `pack_file_size_threshold` bytes (1 GiB). The thresholds
+    are kept in the field's metadata. Raises TypeError, InvalidInputError.
+    """
+    given = {
+        "inline-size": ("inline_size_threshold", inline_size_threshold, 0),
+        "dedicated-size": ("dedicated_size_threshold", dedicated_size_threshold, 1),
+        "pack-file-size": ("pack_file_size_threshold", pack_file_size_threshold, 1),
+    }
+    metadata = {}
+    for key, (argument, value, least) in given.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{argument} must be an int, got {type(value).__name__}")
+        if value < least:
+            raise InvalidInputError(f"{argument} must be {'positive' if least else 'non-negative'}")
+        metadata[_THRESHOLDS.format(key)] = str(value)
+    return pa.field(name, registered_type(), nullable, metadata or None)
+
+
+def blob_array(values: Iterable[Any]) -> BlobArray:
+    """The values of a blob column: bytes, `Blob`, text (a URI) or None each. Raises TypeError, InvalidInputError."""
+    rows: list[dict[str, Any] | None] = []
+    for value in values:
+        if value is None:
+            rows.append(None)
+            continue
+        if isinstance(value, str):
+            value = Blob.from_uri(value)
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            value = Blob.from_bytes(value)
+        elif not all(hasattr(value, name) for name in ("data", "uri", "position", "size")):
+            raise TypeError(
+                f"BlobArray values must be bytes-like, str (URI), Blob, or None; got {type(value)}"
+            )
+        rows.append({"data": value.data, "uri": value.uri, "position": value.position, "size": value.size})
+    storage = pa.array(rows, _STORAGE)
+    made: BlobArray = pa.ExtensionArray.from_storage(registered_type(), storage)
+    return made
