@@ -340,9 +340,7 @@ def blob_array(values: Iterable[Any]) -> BlobArray:
         elif isinstance(value, (bytes, bytearray, memoryview)):
             value = Blob.from_bytes(value)
         elif not all(hasattr(value, name) for name in ("data", "uri", "position", "size")):
-            raise TypeError(
-                f"BlobArray values must be bytes-like, str (URI), Blob, or None; got {type(value)}"
-            )
+            raise TypeError(f"BlobArray values must be bytes-like, str (URI), Blob, or None; got {type(value)}")
         rows.append({"data": value.data, "uri": value.uri, "position": value.position, "size": value.size})
     storage = pa.array(rows, _STORAGE)
     made: BlobArray = pa.ExtensionArray.from_storage(registered_type(), storage)

@@ -11,6 +11,7 @@ from enum import Enum
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from lancetable.file import kernels
 from lancetable.format.fragment import Fragment
 from lancetable.format.manifest import FragmentList
 from lancetable.table import transactions
@@ -113,10 +114,8 @@ def installed_version(package: str) -> str:
 
 
 def has_native_kernels() -> bool:
-    """Whether the compiled kernels are there; without them the same loops run in NumPy."""
-    from importlib.util import find_spec
-
-    return find_spec("lancetable.file.kernels._native") is not None
+    """Whether the compiled kernels run; without them the same loops run in NumPy."""
+    return kernels.NATIVE
 
 
 def render(value: Any, depth: int = 0) -> str:

@@ -13,9 +13,12 @@ import pyarrow.dataset as pads
 
 from lancetable import scope
 from lancetable.arguments import check_count
+from lancetable.blob import BlobFile
 from lancetable.errors import InvalidInputError
 from lancetable.expr import conjuncts
 from lancetable.expr.ast import And
+from lancetable.ops.blobs import handles, locate
+from lancetable.ops.columns import Output, nested_value
 from lancetable.ops.order import ColumnOrdering
 from lancetable.ops.scan import ScanStatistics, analyze_plan, count_plan, execute_scan, explain_plan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, ScanPlan, plan_scan, resolve_filter
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from lancetable.dataset import LanceDataset
+    from lancetable.format.schema import Field
     from lancetable.fragment import LanceFragment
     from lancetable.table.version import TableVersion
     from lancetable.types import Columns, Filter
@@ -32,7 +36,7 @@ __all__ = ["ColumnOrdering", "LanceScanner", "ScanStatistics", "ScannerBuilder"]
 
 DEFAULT_BATCH_SIZE = "LANCE_DEFAULT_BATCH_SIZE"
 BLOB_HANDLING = ("all_binary", "blobs_descriptions", "all_descriptions")
-BLOB_MODES = {"lazy": "blobs_descriptions", "bytes": "all_binary", "descriptions": "all_descriptions"}
+BLOB_MODES = ("lazy", "bytes", "descriptions")
 
 
 class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without types
@@ -79,19 +83,31 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
     def to_pandas(self, *, blob_mode: str = "lazy", **kwargs: Any) -> pd.DataFrame:
         """Read all rows into a pandas frame; `kwargs` go to `pyarrow.Table.to_pandas`.
 
-        `blob_mode` is "bytes" or "descriptions" for blob columns; "lazy" file objects are not built yet and refused
-        when the result has a blob column.
+        `blob_mode` says what blob columns hold: "lazy" a `BlobFile` for each value, "bytes" the bytes; "descriptions"
+        leaves it to `blob_handling`. Null blobs, and with "lazy" those of deleted rows, are None.
         """
         if blob_mode not in BLOB_MODES:
-            raise InvalidInputError(f"blob_mode must be one of {sorted(BLOB_MODES)}, not {blob_mode!r}")
+            raise InvalidInputError("blob_mode must be one of: 'lazy', 'bytes', 'descriptions'")
         scanner = self
-        if self._options.blob_handling is None and has_blobs(self._version, self._options):
+        if blob_mode != "descriptions" and any(field.is_blob or field.is_blob_v2 for field in self._version.schema.walk()):
             if blob_mode == "lazy":
-                raise scope.unsupported("lazy blob files", planned=True, name="blob_mode='lazy'")
-            options = replace(self._options, blob_handling=BLOB_MODES[blob_mode])
-            scanner = LanceScanner(options, self._dataset, self._version)
+                return self._lazy_frame(kwargs)
+            scanner = LanceScanner(replace(self._options, blob_handling="all_binary"), self._dataset, self._version)
         frame: pd.DataFrame = scanner.to_table().to_pandas(**kwargs)
         return frame
+
+    def _lazy_frame(self, kwargs: dict[str, Any]) -> pd.DataFrame:
+        options = replace(self._options, blob_handling=None)
+        names = plan_scan(self._version, options).output_schema.names
+        plan = plan_scan(self._version, replace(options, with_row_address=True))
+        table = scan_table(self._version, plan)
+        addresses = table.column("_rowaddr")
+        columns = {
+            output.field.name: lazy_column(self._version, plan, output, table.column(output.field.name), addresses)
+            for output in plan.projection.outputs
+        }
+        lazy = {name: values for name, values in columns.items() if values is not None}
+        return frame_with(table.select(names), lazy, kwargs)
 
     def scan_batches(self) -> Iterator[pads.TaggedRecordBatch]:
         """Stream the batches, each with the fragment it comes from."""
@@ -372,14 +388,65 @@ def both(version: TableVersion, one: Any, other: Any) -> Any:
     return And(tuple(terms))
 
 
-def has_blobs(version: TableVersion, options: ScanOptions) -> bool:
-    """Whether a blob column is among the columns read."""
-    schema = version.schema
-    if options.columns is None:
-        return any(field.is_blob for field in schema.walk())
-    named = options.columns.values() if isinstance(options.columns, dict) else options.columns
-    fields = [schema.field(name) for name in named if isinstance(name, str)]
-    return any(inner.is_blob for field in fields if field is not None for inner in field.walk())
+def lazy_column(
+    version: TableVersion, plan: ScanPlan, output: Output, values: pa.ChunkedArray, addresses: pa.ChunkedArray
+) -> list[Any] | None:
+    """A column of a frame with files in place of blobs, at the top or inside of structs; None if it has no blobs."""
+    if output.column < 0:
+        return None
+    field = plan.projection.columns[output.column]
+    for step in output.steps:
+        field = field.children[step]
+    paths = list(blob_paths(version, field, ()))
+    if not paths:
+        return None
+    live = addresses.is_valid()
+    rows = addresses.filter(live).to_numpy() if addresses.null_count else addresses.to_numpy()
+    places = live.to_numpy() if addresses.null_count else None
+    made: list[Any] = values.to_pylist() if paths[0][0] else [None] * len(values)
+    for path, blob in paths:
+        steps = [step for _, step in path]
+        descriptions = nested_value(values.filter(live) if addresses.null_count else values, steps)
+        found = handles(version, locate(version, blob, descriptions, rows))
+        files = iter([None if handle is None else BlobFile(handle) for handle in found])
+        column = [next(files) if places is None or places[row] else None for row in range(len(values))]
+        if not path:
+            return column
+        for row, file in zip(made, column):
+            for name, _ in path[:-1]:
+                row = None if row is None else row[name]
+            if row is not None:
+                row[path[-1][0]] = file
+    return made
+
+
+def blob_paths(
+    version: TableVersion, field: Field, path: tuple[tuple[str, int], ...]
+) -> Iterator[tuple[tuple[tuple[str, int], ...], Field]]:
+    """The blobs below a field that are reached through structs: (name and place of each step, the blob's field)."""
+    stored = version.schema.by_id.get(field.id)
+    if stored is not None and (stored.is_blob or stored.is_blob_v2):
+        # A part of a description, such as its size, is a plain number.
+        if field.is_struct:
+            yield path, stored
+    elif field.is_struct:
+        for place, child in enumerate(field.children):
+            yield from blob_paths(version, child, (*path, (child.name, place)))
+
+
+def frame_with(table: pa.Table, columns: dict[str, list[Any]], kwargs: dict[str, Any]) -> pd.DataFrame:
+    """A table as a frame, with some of its columns given as objects."""
+    import pandas as pd
+
+    names = [name for name in table.schema.names if name not in columns]
+    frame: pd.DataFrame = table.select(names).to_pandas(**kwargs) if names else pd.DataFrame(index=range(len(table)))
+    place = 0
+    for name in table.schema.names:
+        if name in columns:
+            frame.insert(place, name, pd.Series(columns[name], index=frame.index, dtype=object))
+        # A column may have become the index.
+        place += name in frame.columns
+    return frame
 
 
 def vars_of(options: ScanOptions) -> list[tuple[str, Any]]:

@@ -16,12 +16,12 @@ find_python() { # the first interpreter of 3.10 or newer that can make a virtual
   exit 1
 }
 
-# ensure_venv DIRECTORY REQUIREMENT...: made once, and again when pyproject.toml or the requirements change.
+# ensure_venv DIRECTORY REQUIREMENT...: made once, and again when pyproject.toml, the kernels or the requirements change.
 ensure_venv() {
   local directory=$1 stamp wanted python
   shift
   stamp="$directory/.installed"
-  wanted="$(cksum pyproject.toml setup.py 2>/dev/null || true) $*"
+  wanted="$(cksum pyproject.toml setup.py lancetable/file/kernels/_native.pyx 2>/dev/null || true) $*"
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     python=$(find_python)
     say "making the virtual environment $directory with $("$python" --version)"

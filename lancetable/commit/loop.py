@@ -143,7 +143,8 @@ def create_table(
     except LanceError:
         _remove_quietly(store, [transaction_path(base, name)])
         raise
-    return TableVersion(store, base, uri, manifests.packed_file(location, built.message, packed), handler, cache, storage_options)
+    file = manifests.packed_file(location, built.message, packed)
+    return TableVersion(store, base, uri, file, handler, cache, storage_options)
 
 
 class _Run:

@@ -13,6 +13,8 @@ from lancetable.file.api import (
     ReaderResults,
     stable_version,
 )
+from lancetable.file.custom import PageEncoding
+from lancetable.file.registry import register_encoding, unregister_encoding
 
 __all__ = [
     "LanceBufferDescriptor",
@@ -24,6 +26,9 @@ __all__ = [
     "LanceFileWriter",
     "LancePageMetadata",
     "ListResult",
+    "PageEncoding",
     "ReaderResults",
+    "register_encoding",
     "stable_version",
+    "unregister_encoding",
 ]

@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf import text_format
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import DecodeError, Message
 
 from lancetable.errors import (
     ColumnNotFoundError,
@@ -29,14 +31,14 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.file.columns import column_map
-from lancetable.file.container import ColumnPages
-from lancetable.file.encodings_v2_0.base import encoding_of, to_message
+from lancetable.file.container import ALIGNMENT, ColumnPages, Page
 from lancetable.file.extension import user_array
 from lancetable.file.fetch import Rows
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
 from lancetable.format.version import DEFAULT_VERSION, STABLE_VERSION, FileVersion
+from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 
@@ -59,6 +61,10 @@ __all__ = [
 ]
 
 _WINDOW_ROWS = 64 * 1024
+_PAGE_MESSAGES: Mapping[str, type[Message]] = {
+    "lance.encodings.ArrayEncoding": encodings_v2_0_pb2.ArrayEncoding,
+    "lance.encodings21.PageLayout": encodings_v2_1_pb2.PageLayout,
+}
 
 
 def stable_version() -> str:
@@ -290,11 +296,24 @@ def _descriptor(start: int, end: int) -> LanceBufferDescriptor:
 def _column_metadata(column: ColumnPages) -> LanceColumnMetadata:
     pages = [
         LancePageMetadata(
-            [_descriptor(*where) for where in page.buffers], text_format.MessageToString(to_message(encoding_of(page)))
+            [_descriptor(*where) for where in page.buffers], _encoding_text(page)
         )
         for page in column.every_page()
     ]
     return LanceColumnMetadata([_descriptor(*where) for where in column.buffers], pages)
+
+
+def _encoding_text(page: Page) -> str:
+    """The message of a page's encoding; of an encoding of another package its type url and size."""
+    wrapper = AnyMessage()
+    try:
+        wrapper.ParseFromString(page.encoding)
+        kind = _PAGE_MESSAGES.get(wrapper.type_url.rpartition("/")[2])
+        if kind is None:
+            return f"{wrapper.type_url} ({len(wrapper.value)} bytes)"
+        return text_format.MessageToString(kind.FromString(wrapper.value))
+    except DecodeError as error:
+        raise page.corrupt("an encoding message does not parse") from error
 
 
 class LanceFileWriter:
@@ -303,6 +322,7 @@ class LanceFileWriter:
     `schema` may be left out if a batch is written: its schema counts. `data_cache_bytes` is what may wait for its page
     in all columns together (8 MiB for each column by default), `max_page_bytes` where a single array is cut. With
     `keep_original_array` the memory of batches must not change before the file is closed, and is not copied.
+    `buffer_alignment` is where buffers begin in the file: 64, or a larger power of two, such as 4096 for direct I/O.
     """
 
     def __init__(
@@ -317,6 +337,7 @@ class LanceFileWriter:
         table_id: Any = None,
         max_page_bytes: int | None = None,
         keep_original_array: bool | None = None,
+        buffer_alignment: int = ALIGNMENT,
         _inner_writer: tuple[ObjectStore, str] | None = None,
     ) -> None:
         _refuse_namespace(namespace_client, table_id)
@@ -327,6 +348,7 @@ class LanceFileWriter:
             "max_page_bytes": max_page_bytes,
             "keep_arrays": bool(keep_original_array),
             "statistics": False,
+            "buffer_alignment": buffer_alignment,
         }
         self._writer: FileWriter | None = None
         self._waiting_metadata: dict[str, str] = {}

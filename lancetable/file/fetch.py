@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ __all__ = [
     "MAPPED",
     "REMOTE_GAP_BYTES",
     "Blocks",
+    "RangeSource",
     "ReadPlan",
     "Rows",
     "Slots",
@@ -122,7 +123,13 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
             steps = _steps_on_pool([plans[index] for index in waiting], replies, large)
 
 
-def run(plan: ReadPlan[T], store: ObjectStore, path: str) -> T:
+class RangeSource(Protocol):
+    """The one method of an `ObjectStore` that plans are answered with."""
+
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]: ...
+
+
+def run(plan: ReadPlan[T], store: RangeSource, path: str) -> T:
     """Answer a plan from one object until it returns."""
     done, value = _start(plan)
     while not done:
@@ -130,7 +137,7 @@ def run(plan: ReadPlan[T], store: ObjectStore, path: str) -> T:
     return value  # type: ignore[no-any-return]  # what a finished generator returned
 
 
-def run_all(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool], store: ObjectStore, path: str) -> list[T]:
+def run_all(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool], store: RangeSource, path: str) -> list[T]:
     """Answer several plans from one object, in rounds; see `gather`."""
     parallel = sum(heavy) > 1 and not pool.in_worker() and pool.size() > 1
     return run(gather(plans, heavy if parallel else None), store, path)

@@ -10,7 +10,7 @@ of the field, `Field.data_type`; whoever shows them to users wraps extension typ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -28,12 +28,12 @@ from lancetable.file.container import (
 )
 from lancetable.file.encodings_v2_0.family import FAMILY as FAMILY_2_0
 from lancetable.file.encodings_v2_1.family import FAMILY_2_1, FAMILY_2_2
-from lancetable.file.fetch import ReadPlan, Rows, gap_bytes, gather, run, run_all
+from lancetable.file.fetch import MAPPED, RangeSource, ReadPlan, Rows, gap_bytes, gather, run, run_all
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
-from lancetable.store.base import ObjectStore
+from lancetable.store.base import ByteRange, ObjectStore, short_read
 
-__all__ = ["FAMILIES", "FileMetadata", "family_of", "open_data_file", "plan_columns", "read_columns"]
+__all__ = ["FAMILIES", "FileMetadata", "family_of", "open_data_file", "plan_columns", "read_chunks", "read_columns"]
 
 FAMILIES: Final[dict[FileVersion, Family]] = {
     FileVersion.V2_0: FAMILY_2_0,
@@ -113,29 +113,74 @@ def read_columns(
     Raises OutOfRangeError for rows that the file does not have, CorruptFileError if the bytes break the format.
     """
     rows = _checked_rows(meta, rows)
-    try:
-        readers = _open_readers(meta, fields, columns)
-    except IndirectEncodings:
-        readers = run(_plan_readers(meta, fields, columns), store, path)
+    if isinstance(rows, range):
+        chunks = read_chunks(store, path, meta, fields, columns, rows)
+        return [pa.chunked_array(arrays, type=field.data_type) for arrays, field in zip(chunks, fields)]
+    readers = _readers(store, path, meta, fields, columns)
     if len(rows) == 0:
         return [_assemble([], field.data_type, rows) for field in fields]
-    gap = gap_bytes(store)
-    if not isinstance(rows, range):
-        wanted = _as_range(rows)
-        parts = run(gather([reader.read(wanted, gap) for reader in readers]), store, path)
-        return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
-    owners: list[int] = []
+    source, gap = _source(store, meta)
+    wanted = _as_range(rows)
+    parts = run(gather([reader.read(wanted, gap) for reader in readers]), source, path)
+    return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
+
+
+def read_chunks(
+    store: ObjectStore,
+    path: str,
+    meta: FileMetadata,
+    fields: Sequence[Field],
+    columns: Mapping[int, int],
+    rows: range | None = None,
+) -> list[list[pa.Array]]:
+    """`read_columns` of a range: the chunks of each field, for callers that join those of many files."""
+    rows = range(meta.num_rows) if rows is None else rows
+    _checked_rows(meta, rows)
+    readers = _readers(store, path, meta, fields, columns)
+    if len(rows) == 0:
+        return [[] for _ in fields]
+    source, gap = _source(store, meta)
     plans: list[ReadPlan[list[pa.Array]]] = []
     heavy: list[bool] = []
-    for number, reader in enumerate(readers):
-        for part in reader.cuts(rows) if reader.heavy else (rows,):
-            owners.append(number)
+    counts: list[int] = []
+    for reader in readers:
+        parts = reader.cuts(rows) if reader.heavy else (rows,)
+        counts.append(len(parts))
+        for part in parts:
             plans.append(reader.read(part, gap))
             heavy.append(reader.heavy)
-    chunks: list[list[pa.Array]] = [[] for _ in fields]
-    for number, arrays in zip(owners, run_all(plans, heavy, store, path)):
-        chunks[number].extend(arrays)
-    return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(chunks, fields)]
+    found = run_all(plans, heavy, source, path)
+    if len(found) == len(fields):
+        return found
+    each = iter(found)
+    return [[array for _ in range(count) for array in next(each)] for count in counts]
+
+
+def _readers(
+    store: ObjectStore, path: str, meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
+) -> list[ColumnReader]:
+    try:
+        return _open_readers(meta, fields, columns)
+    except IndirectEncodings:
+        return run(_plan_readers(meta, fields, columns), store, path)
+
+
+class _Content(NamedTuple):
+    """The bytes of a small file that was read as a whole."""
+
+    data: memoryview
+
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        data = self.data
+        for start, end in ranges:
+            if not 0 <= start <= end <= len(data):
+                raise short_read(path, start, end, max(len(data) - start, 0))
+        return [data[start:end] for start, end in ranges]
+
+
+def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
+    """Where the bytes of the pages come from, and how far apart rows may lie to be fetched as one range."""
+    return (store, gap_bytes(store)) if meta.content is None else (_Content(meta.content), MAPPED)
 
 
 def plan_columns(

@@ -333,9 +333,12 @@ def _null_counts(array: pa.Array, pieces: _Pieces) -> Int64:
 
 
 def _true_counts(array: pa.BooleanArray, pieces: _Pieces) -> Int64:
-    if native is not None:
-        array = array.fill_null(False) if array.null_count else array
-        counts: Int64 = native.count_bits(array.buffers()[1], array.offset, pieces.starts, pieces.ends)
+    if native is not None and len(array):
+        bits = np.frombuffer(array.buffers()[1], np.uint8)
+        if array.null_count:
+            bitmap = np.frombuffer(array.buffers()[0], np.uint8)
+            bits = bits[: len(bitmap)] & bitmap[: len(bits)]
+        counts: Int64 = native.count_bits(bits, array.offset, pieces.starts, pieces.ends)
         return counts
     return np.array([array.slice(start, count).true_count for start, count in pieces], np.int64)
 
@@ -543,9 +546,8 @@ class _BytesSummary(_ScalarSummary):
         bitmap, ends, content = array.buffers()
         offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
         data = memoryview(b"" if content is None else content)
-        low, high = native.extremes(
-            offsets, data, bitmap if array.null_count else None, array.offset, pieces.starts, pieces.ends, dtype.itemsize
-        )
+        valid = bitmap if array.null_count else None
+        low, high = native.extremes(offsets, data, valid, array.offset, pieces.starts, pieces.ends, dtype.itemsize)
         for rows, bounds in ((low, self._low), (high, self._high)):
             # A row of -1 says that a piece has only nulls.
             for row, start, end in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True):

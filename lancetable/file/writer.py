@@ -21,6 +21,7 @@ from lancetable.file import pool
 from lancetable.file.column import EncodedPage, WriteOptions
 from lancetable.file.columns import number_columns
 from lancetable.file.container import ALIGNMENT, PADDING, build_tail
+from lancetable.file.custom import check_fields
 from lancetable.file.extension import storage_array
 from lancetable.file.reader import FAMILIES
 from lancetable.file.statistics import DEFAULT_ZONE_ROWS, METADATA_KEY, MIN_FILE_BYTES, StatisticsBuilder
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileWriter", "WrittenFile"]
 
+_MAX_ALIGNMENT: Final = 1 << 20
 _COPY_ROWS: Final = 8192
 _PARALLEL_ROWS: Final = 32 * 1024
 
@@ -56,7 +58,7 @@ class FileWriter:
     `data_cache_bytes`: what may wait for its page in all columns together, 8 MiB for each column if not given.
     `max_page_bytes`: a single array larger than this is cut into several pages. `statistics`: add zone maps of
     `zone_rows` rows to files of 64 KiB or more. `keep_arrays`: the memory of the batches will not change, so that what
-    waits need not be copied.
+    waits need not be copied. `buffer_alignment`: where buffers begin, a power of two from 64 on; 4096 suits direct I/O.
     Raises UnsupportedFeatureError for versions that are not built and for fields the version cannot hold.
     """
 
@@ -71,6 +73,7 @@ class FileWriter:
         statistics: bool = True,
         zone_rows: int = DEFAULT_ZONE_ROWS,
         keep_arrays: bool = False,
+        buffer_alignment: int = ALIGNMENT,
     ) -> None:
         family = FAMILIES.get(version)
         if family is None:
@@ -78,6 +81,8 @@ class FileWriter:
                 f"data files of version {version.number} cannot be written yet",
                 feature=f"data file version {version.number}",
             )
+        check_fields(schema)
+        self._padding = PADDING[:1] * _checked_alignment(buffer_alignment)
         options = WriteOptions(
             cache_bytes=8 << 20 if data_cache_bytes is None else data_cache_bytes // max(len(schema.fields), 1),
             max_page_bytes=_max_page_bytes(max_page_bytes),
@@ -236,15 +241,23 @@ class FileWriter:
         return start
 
     def _pad(self) -> None:
-        over = self._out.tell() % ALIGNMENT
+        over = self._out.tell() % len(self._padding)
         if over:
-            self._out.write(PADDING[over:])
+            self._out.write(self._padding[over:])
 
 
 def _column_message(encoding: bytes) -> file2_pb2.ColumnMetadata:
     message = file2_pb2.ColumnMetadata()
     message.encoding.direct.encoding = encoding
     return message
+
+
+def _checked_alignment(alignment: int) -> int:
+    if not isinstance(alignment, int) or not ALIGNMENT <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
+        raise InvalidInputError(
+            f"buffer_alignment must be a power of two from {ALIGNMENT} to {_MAX_ALIGNMENT}, not {alignment!r}"
+        )
+    return alignment
 
 
 def _max_page_bytes(given: int | None) -> int:

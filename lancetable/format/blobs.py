@@ -78,7 +78,9 @@ def with_bytes(field: Field) -> Field:
 
 def stored_schema(schema: Schema) -> Schema:
     """The schema that a data file has: blobs of the second form as their descriptions, those of the first unchanged."""
-    fields = tuple(_replaced(field, lambda each: _description(each) if each.is_blob_v2 else each) for field in schema.fields)
+    fields = tuple(
+        _replaced(field, lambda each: _description(each) if each.is_blob_v2 else each) for field in schema.fields
+    )
     return schema if all(new is old for new, old in zip(fields, schema.fields)) else Schema(fields, schema.metadata)
 
 

@@ -74,7 +74,9 @@ def check_range(offset: int, length: int, size: int) -> None:
     if offset < 0 or length < 0:
         raise OutOfRangeError(f"a blob range must not be negative: offset {offset}, length {length}")
     if offset + length > size:
-        raise OutOfRangeError(f"Blob range end {offset + length} exceeds blob size {size}", expected=size, found=offset + length)
+        raise OutOfRangeError(
+            f"Blob range end {offset + length} exceeds blob size {size}", expected=size, found=offset + length
+        )
 
 
 def find_blobs(version: TableVersion, column: str, selector: Selector, values: Indices) -> FoundBlobs:
@@ -129,7 +131,9 @@ def locate(
     """Where the blobs of these descriptions lie; `addresses` are those of their rows."""
     if isinstance(descriptions, pa.ChunkedArray):
         chunks = descriptions.chunks
-        descriptions = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, descriptions.type)
+        descriptions = (
+            chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, descriptions.type)
+        )
     fragments = rows_of(version).fragments
     parts = []
     ids = (addresses >> np.uint64(32)).astype(np.int64)

@@ -41,6 +41,7 @@ from lancetable.table.fragments import (
     narrow,
     physical_offsets,
     physical_rows,
+    read_chunks_of,
     read_columns_of,
     rows_of,
     select,
@@ -116,6 +117,8 @@ def scan_table(version: TableVersion, plan: ScanPlan) -> pa.Table:
     with _Run(version, plan) as run:
         if plan.order:
             return _sorted_table(run)
+        if plan.predicate is None and plan.projection.plain and plan.output_schema.names:
+            return run.plain_table()
         tables = [table for table in run.tables(None) if table.num_rows]
     if len(tables) == 1:
         return tables[0]
@@ -286,6 +289,17 @@ class _Run:
                 if left == 0:
                     return
 
+    def plain_table(self) -> pa.Table:
+        """The result of a plan without a filter that asks for columns as they are stored: the chunks of all windows."""
+        schema = self.plan.output_schema
+        chunks: list[list[pa.Array]] = [[] for _ in schema.names]
+        if self.plan.limit != 0:
+            for window in self.map(self.read_window_chunks, self.windows(self.window_rows(None, self._columns()))):
+                for column, found in zip(chunks, window):
+                    column.extend(found)
+        arrays = [pa.chunked_array(found, type=kind) for found, kind in zip(chunks, schema.types)]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
     def map(self, function: Callable[[T], R], work: Iterable[T]) -> Iterator[R]:
         """`function` of every piece of work, in order; several at a time where that pays."""
         return _in_order(function, work) if self._parallel() else map(function, work)
@@ -394,6 +408,14 @@ class _Run:
         selection = select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
         arrays = read_columns_of(self.version, window.fragment, self.plan.projection.columns, selection, self.rows)
         return self._output(window, selection, arrays)
+
+    def read_window_chunks(self, window: _Window) -> list[Sequence[pa.Array]]:
+        """All rows of a window: the chunks of each column of a plan whose columns are plain."""
+        selection = select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
+        projection = self.plan.projection
+        chunks = read_chunks_of(self.version, window.fragment, projection.columns, selection, self.rows)
+        chunks += [[self._virtual(window, selection, name)] for name in projection.virtual]
+        return chunks
 
     def read_matches(self, windows: Sequence[_Window]) -> list[pa.Table]:
         """The rows of windows that pass the filter, as the plan's output; a table for each window that has some."""

@@ -194,8 +194,9 @@ def _live(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArr
     ids = (addresses >> np.uint64(32)).astype(np.int64)
     offsets = (addresses & np.uint64(0xFFFF_FFFF)).astype(np.int64)
     live = np.ones(len(addresses), dtype=np.bool_)
-    for fragment_id in np.unique(ids).tolist():
-        here = ids == fragment_id
+    by_fragment = np.argsort(ids, kind="stable")
+    for fragment_id, begin, end in _groups(ids[by_fragment]) if len(ids) else ():
+        here = by_fragment[begin:end]
         position = rows.fragments.position(fragment_id)
         if position is None:
             live[here] = False

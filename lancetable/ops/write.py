@@ -186,7 +186,8 @@ def write_fragments(
         fragments = _write(store, base, target.uri, stored, batches, options, file_version)
         operation = tx.Append(tuple(fragments)) if mode == "append" else tx.Overwrite(tuple(fragments), stored)
     if sync:
-        store.sync(base)
+        with _discarding(store, base, fragments):
+            store.sync(base)
     return Transaction.create(read_version, operation, properties=options.properties)
 
 
@@ -272,7 +273,8 @@ def _conforming(incoming: Schema, table: Schema) -> Schema:
 def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str, present: list[int]) -> str | None:
     """What is wrong with one level of fields, None if nothing is; the ids of fields found whole go to `present`."""
     names = {each.name: each for each in incoming}
-    unexpected = [prefix + name for name in names if name not in {each.name for each in table}]
+    known = {each.name for each in table}
+    unexpected = [prefix + name for name in names if name not in known]
     missing = [prefix + each.name for each in table if each.name not in names and not each.nullable]
     if unexpected or missing:
         return f"fields did not match, missing=[{', '.join(missing)}], unexpected=[{', '.join(unexpected)}]"
@@ -299,7 +301,7 @@ def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str,
 def _conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
     """Each batch with the columns of `schema` in its order, as storage types, required columns checked."""
     target = schema.to_storage_arrow()
-    required = [each for each in schema.fields if _has_required(each)]
+    required = [(place, each) for place, each in enumerate(schema.fields) if _has_required(each)]
     for batch in batches:
         names = batch.schema.names
         if names == schema.names and all(
@@ -308,8 +310,8 @@ def _conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.R
             columns = batch.columns
         else:
             columns = [storage_array(_column(batch, names, each), each.data_type, each.name) for each in schema.fields]
-        for each in required:
-            _check_required(columns[schema.fields.index(each)], each, each.name)
+        for place, each in required:
+            _check_required(columns[place], each, each.name)
         yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 

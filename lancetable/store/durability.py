@@ -81,7 +81,7 @@ class SyncQueue:
     def forget_below(self, directory: str) -> None:
         """As `forget`, for everything in a directory."""
         with self._lock:
-            for paths in (self._failed, self._pending, self._directories):
+            for paths in (self._failed, self._pending):
                 for path in [path for path in paths if _covers(directory, path)]:
                     del paths[path]
 

@@ -97,7 +97,9 @@ def locate_blobs(version: TableVersion, data_file: DataFilePlace | None, descrip
     if valid.any() and int(kind[valid].max()) > BlobKind.EXTERNAL:
         found = int(kind[valid].max())
         raise UnsupportedFeatureError(
-            f"{data_file.path}: blobs of kind {found} are not supported", feature=f"blob kind {found}", path=data_file.path
+            f"{data_file.path}: blobs of kind {found} are not supported",
+            feature=f"blob kind {found}",
+            path=data_file.path,
         )
     return Places(tuple(paths), files, position, size, valid)
 
@@ -146,9 +148,7 @@ def _validity(array: pa.Array) -> npt.NDArray[np.bool_]:
     return np.array(array.is_valid().to_numpy(zero_copy_only=False))
 
 
-def _numbers(
-    descriptions: pa.Array, name: str, valid: npt.NDArray[np.bool_], data_file: DataFilePlace
-) -> Ints:
+def _numbers(descriptions: pa.Array, name: str, valid: npt.NDArray[np.bool_], data_file: DataFilePlace) -> Ints:
     child = descriptions.field(name)
     if child.null_count:
         child = child.fill_null(0)
@@ -250,9 +250,7 @@ def _payloads(version: TableVersion, places: Places) -> pa.Array:
     if not places.valid.all():
         validity = pa.py_buffer(np.packbits(places.valid, bitorder="little"))
     data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-    return pa.Array.from_buffers(
-        pa.large_binary(), len(places), [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
+    return pa.Array.from_buffers(pa.large_binary(), len(places), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _check_shared(places: Places, filled: npt.NDArray[np.bool_]) -> None:

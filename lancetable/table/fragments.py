@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, OutOfRangeError, UnsupportedFeatureError
-from lancetable.file.reader import FileMetadata, open_data_file, read_columns
+from lancetable.file.reader import FileMetadata, open_data_file, read_chunks, read_columns
 from lancetable.format.blobs import described
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import FragmentList, Manifest
@@ -48,6 +48,7 @@ __all__ = [
     "narrow",
     "physical_offsets",
     "physical_rows",
+    "read_chunks_of",
     "read_columns_of",
     "read_rows",
     "rows_of",
@@ -258,6 +259,23 @@ def blob_data_file(version: TableVersion, fragment: Fragment, field_id: int) -> 
     return DataFilePlace(version.data_file_path(data_file), file_metadata(version, data_file).size_bytes)
 
 
+def read_chunks_of(
+    version: TableVersion,
+    fragment: Fragment,
+    columns: Sequence[Field],
+    selection: Selection,
+    known: VersionRows,
+) -> list[Sequence[pa.Array]]:
+    """`read_columns_of` as the chunks of each column, for callers that join those of many fragments."""
+    if columns and selection.keep is None and isinstance(selection.fetch, range) and not known.holds_blob_files:
+        layout = layout_of(version, known, fragment, columns)
+        if layout.direct:
+            part = layout.parts[0]
+            return [*read_chunks(version.store, part.path, part.metadata, part.fields, part.columns, selection.fetch)]
+    arrays = read_columns_of(version, fragment, columns, selection, known)
+    return [array.chunks if isinstance(array, pa.ChunkedArray) else [array] for array in arrays]
+
+
 def virtual_column(version: TableVersion, fragment: Fragment, name: str, selection: Selection) -> pa.Array:
     """One of the four columns that no file stores, uint64."""
     if name == ROW_ADDRESS or (name == ROW_ID and not version.manifest.has_stable_row_ids):
@@ -285,6 +303,7 @@ class VersionRows:
         "holds_blob_files",
         "layouts",
         "manifest",
+        "places",
         "scratch",
         "starts",
     )
@@ -308,6 +327,8 @@ class VersionRows:
         np.cumsum(counts, out=self.starts[1:])
         self.files: dict[int, FragmentFiles] = {}
         self.layouts: dict[tuple[int, ...], Layout] = {}
+        # What many fragments have in common: which file holds which field, by the fields of their files.
+        self.places: dict[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], Places] = {}
         # Resolved projections of takes, by what the caller asked for; owned by ops/take.py.
         self.scratch: dict[Any, Any] = {}
         # Blobs of the second form, which may lie in files of their own.
@@ -443,27 +464,46 @@ def _addresses(fragment: Fragment, selection: Selection) -> npt.NDArray[np.uint6
 # --- which file holds what -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFile:
-    """A data file of a fragment, its footer read."""
+class Places:
+    """Which of several data files holds a field, and in which column. Shared by fragments whose files look alike.
 
-    path: str
-    metadata: FileMetadata
-    columns: Mapping[int, int]  # field id -> column of the file
+    `columns[i]` maps field ids to columns of the i-th file, `owner` field ids to places in `columns`; `pieces` are the
+    layouts worked out so far, by the identity of the fields asked for, which the values keep alive.
+    """
+
+    __slots__ = ("columns", "owner", "pieces")
+
+    def __init__(self, files: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+        self.columns: list[Mapping[int, int]] = []
+        self.owner: dict[int, int] = {}
+        self.pieces: dict[tuple[int, ...], Pieces] = {}
+        for file_number, (fields, column_indices) in enumerate(files):
+            # 0.1 files have no columns to point at; they are refused by name when they are opened.
+            indices = column_indices or (-1,) * len(fields)
+            mapping = {field: index for field, index in zip(fields, indices, strict=True) if field >= 0}
+            self.columns.append(mapping)
+            for field in mapping:
+                # Two files never hold the same field; should a writer have left one behind, the newest file counts.
+                self.owner[field] = file_number
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentFiles:
-    """The data files of a fragment, and which of them holds a field (`owner`: field id -> place in `files`)."""
+class FragmentFiles(NamedTuple):
+    """The data files of a fragment, and where in them its fields are."""
 
     fragment: Fragment
     files: tuple[DataFile, ...]
-    columns: tuple[Mapping[int, int], ...]
-    owner: Mapping[int, int]
+    places: Places
+
+    @property
+    def columns(self) -> Sequence[Mapping[int, int]]:
+        return self.places.columns
+
+    @property
+    def owner(self) -> Mapping[int, int]:
+        return self.places.owner
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What a layout reads from one file: `fields` are top-level, cut down to what the file holds."""
 
     path: str
@@ -480,13 +520,24 @@ class Source:
     pieces: tuple[tuple[int, int, Field], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How the requested columns come out of a fragment's files. `direct`: one file gives all of them in order."""
+class Pieces(NamedTuple):
+    """How columns come out of files: (place of the file, fields read from it), and what becomes of these.
+
+    `direct`: one file gives all of them in order.
+    """
+
+    columns: tuple[Field, ...]
+    parts: tuple[tuple[int, tuple[Field, ...]], ...]
+    sources: tuple[Source, ...]
+    direct: bool
+
+
+class Layout(NamedTuple):
+    """How the requested columns come out of a fragment's files."""
 
     fragment: Fragment
     columns: tuple[Field, ...]
-    parts: tuple[Part, ...]
+    parts: list[Part]
     sources: tuple[Source, ...]
     direct: bool
 
@@ -510,28 +561,40 @@ def layout_of(version: TableVersion, known: VersionRows, fragment: Fragment, col
 def _make_layout(version: TableVersion, fragment: Fragment, columns: tuple[Field, ...]) -> Layout:
     files = files_of(version, fragment)
     expected = physical_rows(version, fragment)
+    kept = files.places.pieces
+    key = tuple(map(id, columns))
+    pieces = kept.get(key)
+    if pieces is None:
+        if len(kept) >= _MAX_KEPT_LAYOUTS:
+            kept.clear()
+        pieces = kept[key] = _pieces_of(files.owner, columns)
+    parts = []
+    for file_number, fields in pieces.parts:
+        metadata = _open(version, files, file_number, expected)
+        parts.append(Part(metadata.path, metadata, fields, files.columns[file_number]))
+    return Layout(fragment, columns, parts, pieces.sources, pieces.direct)
+
+
+def _pieces_of(owner: Mapping[int, int], columns: tuple[Field, ...]) -> Pieces:
     fields_of_file: dict[int, list[Field]] = {}
     order: list[int] = []
     sources: list[Source] = []
     for column in columns:
-        pieces: list[tuple[int, int, Field]] = []
-        for file_number in sorted({files.owner[unit] for unit in _units(column) if unit in files.owner}):
+        found: list[tuple[int, int, Field]] = []
+        for file_number in sorted({owner[unit] for unit in _units(column) if unit in owner}):
             if file_number not in fields_of_file:
                 fields_of_file[file_number] = []
                 order.append(file_number)
-            read = _cut(column, files.owner, file_number)
+            read = _cut(column, owner, file_number)
             assert read is not None
-            pieces.append((order.index(file_number), len(fields_of_file[file_number]), read))
+            found.append((order.index(file_number), len(fields_of_file[file_number]), read))
             fields_of_file[file_number].append(read)
-        sources.append(Source(column, tuple(pieces)))
-    parts = []
-    for file_number in order:
-        opened = _open(version, files, file_number, expected)
-        parts.append(Part(opened.path, opened.metadata, tuple(fields_of_file[file_number]), opened.columns))
+        sources.append(Source(column, tuple(found)))
+    parts = tuple((file_number, tuple(fields_of_file[file_number])) for file_number in order)
     direct = len(parts) == 1 and all(
         len(source.pieces) == 1 and source.pieces[0][2] is source.field for source in sources
     )
-    return Layout(fragment, columns, tuple(parts), tuple(sources), direct)
+    return Pieces(columns, parts, tuple(sources), direct)
 
 
 def _units(field: Field) -> list[int]:
@@ -570,26 +633,20 @@ def files_of(version: TableVersion, fragment: Fragment) -> FragmentFiles:
         return found
     if fragment.overlays:
         raise UnsupportedFeatureError(f"fragment {fragment.id} has overlay files", feature="data overlay files")
-    owner: dict[int, int] = {}
-    columns: list[Mapping[int, int]] = []
-    for file_number, data_file in enumerate(fragment.files):
-        # 0.1 files have no columns to point at; they are refused by name when they are opened.
-        indices = data_file.column_indices or (-1,) * len(data_file.fields)
-        mapping = {field: index for field, index in zip(data_file.fields, indices, strict=True) if field >= 0}
-        columns.append(mapping)
-        for field in mapping:
-            # Two files never hold the same field; should a writer have left one behind, the newest file counts.
-            owner[field] = file_number
-    made = FragmentFiles(fragment, tuple(fragment.files), tuple(columns), owner)
+    key = tuple([(data_file.fields, data_file.column_indices) for data_file in fragment.files])
+    known = rows_of(version).places
+    places = known.get(key)
+    if places is None:
+        places = known[key] = Places(key)
+    made = FragmentFiles(fragment, fragment.files, places)
     kept[fragment.id] = made
     return made
 
 
-def _open(version: TableVersion, files: FragmentFiles, file_number: int, expected_rows: int) -> OpenFile:
-    data_file = files.files[file_number]
-    metadata = file_metadata(version, data_file)
-    path = version.data_file_path(data_file)
+def _open(version: TableVersion, files: FragmentFiles, file_number: int, expected_rows: int) -> FileMetadata:
+    metadata = file_metadata(version, files.files[file_number])
     if metadata.num_rows != expected_rows:
+        path = metadata.path
         raise CorruptFileError(
             f"{version.store.uri(path)}: {metadata.num_rows} rows in the file, "
             f"{expected_rows} in the manifest for fragment {files.fragment.id}",
@@ -597,7 +654,7 @@ def _open(version: TableVersion, files: FragmentFiles, file_number: int, expecte
             expected=expected_rows,
             found=metadata.num_rows,
         )
-    return OpenFile(path, metadata, files.columns[file_number])
+    return metadata
 
 
 def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:

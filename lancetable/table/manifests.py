@@ -205,17 +205,21 @@ def history(version: TableVersion) -> list[VersionSummary]:
         if location.version == version.version:
             summaries.append(summarize(version.manifest))
             continue
-        # A table that was dropped and written again has the same names; sizes tell most of those apart.
-        size = location.size_bytes
-        if size is None and version.store.capabilities.local:
-            size = version.store.size(location.path)
-        key = ("version_summary", location.path, size)
+        key = ("version_summary", version.store.uri(location.path), _identity(version.store, location))
         summary: VersionSummary | None = version.cache.get(key)
         if summary is None:
             summary = summarize(read_manifest(version.store, location).manifest)
             version.cache.put(key, summary, _MAX_SUMMARY_BYTES)
         summaries.append(summary)
     return summaries
+
+
+def _identity(store: ObjectStore, location: ManifestLocation) -> int | None:
+    """What tells a manifest from one that had its name before: a table may be dropped and written again."""
+    if not store.capabilities.local:
+        return location.size_bytes
+    changed = store.modified_ns(location.path)
+    return store.size(location.path) if changed is None else changed
 
 
 def _damaged(path: str, what: str, offset: int) -> CorruptFileError:

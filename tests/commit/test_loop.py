@@ -31,6 +31,7 @@ from lancetable.format.paths import is_detached, manifest_path
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
+from lancetable.store.base import PutOutcome
 from lancetable.table import deletions, transactions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion, checkout, latest, open_version
@@ -367,6 +368,41 @@ def test_an_unknown_outcome_is_told_and_nothing_is_deleted(base: TableVersion, m
     assert again.manifest.fragments.num_rows() == 14
 
 
+class Forgetful:
+    """A handler whose store repeats requests by itself: it reports its own manifest as another's."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def commit(self, store: Any, base: str, version: int, naming: Any, data: bytes) -> PutOutcome:
+        assert self.inner.commit(store, base, version, naming, data) is PutOutcome.WON
+        return PutOutcome.LOST
+
+
+@pytest.mark.parametrize("retries", [0, 1, 5])
+@pytest.mark.parametrize("kind", ["Append", "Overwrite"])
+def test_a_commit_that_only_seemed_lost_keeps_its_files(
+    base: TableVersion, maker: Any, kind: str, retries: int
+) -> None:
+    committed = commit(replace(base, handler=Forgetful(base.handler)), maker.make(kind), max_retries=retries)
+    assert (committed.version, latest(base).version) == (2, 2)
+    assert transactions.read(base.store, base.base, latest(base).file) is not None
+    assert {Path(path).name for path in files_in(base, "_transactions")} >= {committed.manifest.transaction_file}
+
+
+def test_a_visible_manifest_that_cannot_be_made_durable_is_unknown(base: TableVersion, maker: Any) -> None:
+    version, store = faulty(base)
+    store.fail("put_if_absent", how="lost_reply")
+    store.fail("sync", call=2, forever=True)  # the first one comes before the manifest
+    with pytest.raises(CommitStateUnknownError):
+        commit(version, maker.make("Append"))
+    assert store.calls["delete"] == 0
+    assert latest(base).version == 2
+
+
 def test_the_same_transaction_is_found_behind_others(base: TableVersion, maker: Any) -> None:
     transaction = Transaction.create(1, maker.make("Append"))
     first = commit_transaction(base, transaction)
@@ -501,7 +537,7 @@ def test_a_version_that_was_cleaned_up_in_between_is_a_conflict(base: TableVersi
     second = commit(base, tx.ReserveFragments(1))
     third = commit(second, tx.ReserveFragments(1))
     Path(second.location.path).unlink()
-    with pytest.raises(CommitConflictError, match="version 2 has been cleaned up"):
+    with pytest.raises(RetryableCommitConflictError, match="version 2 has been cleaned up"):
         commit(base, operation)
     assert commit(third, operation).version == 4
 

@@ -339,6 +339,17 @@ def test_a_write_that_fails_under_the_lock_is_looked_up() -> None:
     assert LockedHandler(lock).commit(store, "t", 2, V2, b"m") is PutOutcome.UNKNOWN
 
 
+def test_a_conflict_of_the_lock_after_a_write_that_failed_does_not_hide_that_it_landed() -> None:
+    inner = MemoryStore.private()
+    inner.capabilities = Capabilities(conditional_create="none", ordered_list=True, durable=True, local=True)
+    store = FaultyStore(inner)
+    lock = _Lock(leave=CommitConflictError("lease lost"))
+    store.fail("put", how="lost_reply")
+    assert LockedHandler(lock).commit(store, "t", 1, V2, b"m") is PutOutcome.WON
+    store.fail("put", how="before")
+    assert LockedHandler(lock).commit(store, "t", 2, V2, b"m") is PutOutcome.UNKNOWN
+
+
 # ------------------------------------------------------------------------------------------------------------- choosing
 
 

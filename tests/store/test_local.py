@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -316,6 +317,65 @@ def test_a_failed_background_sync_fails_every_sync_until_the_file_is_gone(
     store.sync(f"{tmp_path}/elsewhere")
     store.delete([f"{base}/data/a"])
     store.sync(base)
+
+
+@pytest.mark.parametrize("how", ["delete", "delete_prefix"])
+def test_a_sync_that_fails_after_its_file_was_removed_concerns_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    from lancetable.store import durability
+
+    removed = threading.Event()
+
+    def fail(descriptor: int) -> None:
+        removed.wait(10)
+        raise OSError(28, "No space left on device")
+
+    store, base = LocalStore(), f"{tmp_path}/t"
+    monkeypatch.setattr(durability, "sync_file", fail)
+    for name in ("a", "b"):
+        with store.open_writer(f"{base}/data/{name}") as writer:
+            writer.write(b"1")
+    waiting = list(local._QUEUE._pending.values())
+    store.delete([f"{base}/data/a", f"{base}/data/b"]) if how == "delete" else store.delete_prefix(base)
+    removed.set()
+    for future in waiting:
+        future.result(10)
+    store.sync(base)
+
+
+def test_dropping_a_directory_forgets_the_syncs_that_failed_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lancetable.store import durability
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    store, base = LocalStore(), f"{tmp_path}/t"
+    with monkeypatch.context() as patched:
+        patched.setattr(durability, "sync_file", fail)
+        with store.open_writer(f"{base}/data/a") as writer:
+            writer.write(b"1")
+        with pytest.raises(StoreError, match="durable"):
+            store.sync(base)
+    store.delete_prefix(base)
+    store.put(f"{base}/data/b", b"2")
+    store.sync(base)
+
+
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
+def test_a_forked_copy_of_a_writer_leaves_the_file_alone(tmp_path: Path) -> None:
+    writer = LocalStore(fsync=False).open_writer(f"{tmp_path}/x")
+    writer.write(b"of the parent")
+    child = os.fork()
+    if child == 0:
+        del writer  # as the interpreter does when a child ends the usual way
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.close()
+    assert (tmp_path / "x").read_bytes() == b"of the parent"
 
 
 def test_many_files_wait_without_running_out_of_descriptors(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from google.protobuf.message import DecodeError
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file.column import Decoded, Pieces
 from lancetable.file.container import BufferRef, Page
-from lancetable.file.fetch import ReadPlan, Slots
+from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
+from lancetable.file.fetch import ReadPlan, Slots, positions
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
 if TYPE_CHECKING:
@@ -106,9 +107,41 @@ def encoding_of(page: Page) -> ArrayEncoding:
 
 @lru_cache(maxsize=8192)
 def _parse_page(data: bytes) -> ArrayEncoding:
+    other = custom_page(data)
+    if other is not None:
+        return CustomPage(other)
     message = pb.ArrayEncoding()
     unpack_any(data, _ARRAY_URL, message)
     return from_message(message)
+
+
+on_change(_parse_page.cache_clear)
+
+
+class CustomPage:
+    """A page that an encoding of another package reads; always as a whole."""
+
+    arm: ClassVar[str] = "custom"
+    __slots__ = ("_encoding",)
+
+    def __init__(self, encoding: PageEncoding) -> None:
+        self._encoding = encoding
+
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+        array = yield from read_custom(self._encoding, page, data_type)
+        rows = positions(slots)
+        if isinstance(rows, range):
+            array = array.slice(rows.start, len(rows))
+        else:
+            array = array.take(pa.array(rows))
+        return Decoded(len(array), array=array)
+
+    @classmethod
+    def from_proto(cls, message: Any) -> Self:
+        raise CorruptFileError("an encoding of another package inside of a page")
+
+    def to_proto(self) -> Any:
+        raise CorruptFileError("an encoding of another package inside of a page")
 
 
 def unpack_any(data: bytes, url: str, message: Any) -> None:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.column import EncodedPage
+from lancetable.file.custom import encode_custom, wanted_encoding
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, pack_page
 from lancetable.file.encodings_v2_0.binary import encode_binary
 from lancetable.file.encodings_v2_0.dictionary import encode_dictionary, encode_strings, probe_strings
@@ -39,6 +40,11 @@ _LEVEL_KEY: Final = "lance-encoding:compression-level"
 
 def encode_page(column: int, field: Field, arrays: Sequence[pa.Array]) -> EncodedPage:
     """One page of a leaf field from arrays of its type."""
+    other = wanted_encoding(field)
+    if other is not None:
+        array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        message, pieces = encode_custom(other, array)
+        return EncodedPage(column, len(array), pieces, message)
     buffers = BufferList()
     encoding = _encode_field(field, arrays, buffers)
     return EncodedPage(column, sum(map(len, arrays)), buffers.buffers, pack_page(encoding))

@@ -22,6 +22,7 @@ from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.base import unpack_any
+from lancetable.file.encodings_v2_0.binary import unwrap
 from lancetable.file.encodings_v2_0.flat import value_width
 from lancetable.file.encodings_v2_0.lists import List
 from lancetable.file.encodings_v2_0.registry import encoding_of
@@ -169,6 +170,8 @@ class LeafReader:
         self.heavy = value_width(item_type) == 0
 
     def cuts(self, rows: range) -> list[range]:
+        if len(self._pages) == 1 and len(rows) < 2 * _PART_ROWS:
+            return [rows]
         cuts = page_cuts(self._pages.starts, rows)
         if not pa.types.is_string(self._type) or all(len(cut) < 2 * _PART_ROWS for cut in cuts):
             return cuts
@@ -188,7 +191,9 @@ class LeafReader:
         return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
 
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
-        encoding = encoding_of(page)
+        encoding = page.decoder
+        if encoding is None:
+            encoding = page.decoder = unwrap(encoding_of(page))
         try:
             decoded = yield from encoding.read(page, self._type, page.length, rows, gap)
             return decoded.to_array(self._type)

@@ -31,6 +31,7 @@ from lancetable.file.fetch import (
 )
 from lancetable.file.kernels import general
 from lancetable.proto import encodings_v2_0_pb2 as pb
+from lancetable.store.base import ByteRange
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -68,14 +69,30 @@ class Flat:
     def is_compressed(self) -> bool:
         return self.compression not in ("", "none")
 
+    def is_plain(self, bits_per_value: int) -> bool:
+        """Whether values of this width lie in the file as they are."""
+        return self.bits_per_value == bits_per_value and not self.compression
+
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         if self.bits_per_value != value_width(data_type):
             raise page.corrupt(
                 f"values of the wrong width for {data_type}", value_width(data_type), self.bits_per_value
             )
+        if isinstance(slots, range) and self.bits_per_value > 1 and not self.compression:
+            # What nearly every page of a scan is, without the layers below.
+            (data,) = yield (self.plain_range(page, length, slots),)
+            return Decoded(len(slots), (aligned_buffer(data, self.bits_per_value // 8),))
         data = yield from self.fetch(page, length, slots, gap)
         count = len(slots.rows) * slots.size if isinstance(slots, Blocks) else len(slots)
         return Decoded(count, (aligned_buffer(data, max(self.bits_per_value // 8, 1)),))
+
+    def plain_range(self, page: Page, length: int, rows: range) -> ByteRange:
+        """Where the values at `rows` lie. Raises CorruptFileError if the buffer is too small for `length` values."""
+        width, odd = divmod(self.bits_per_value, 8)
+        start, end = page.buffer(self.buffer)
+        if odd or end - start < length * width:
+            raise page.corrupt("a buffer is too small, or values of an impossible width", length * width, end - start)
+        return ByteRange(start + rows.start * width, start + rows.stop * width)
 
     def fetch(self, page: Page, length: int, slots: Slots, gap: int) -> ReadPlan[Any]:
         """The values at `slots` side by side, without a type; a bitmap begins at the first bit of the buffer.

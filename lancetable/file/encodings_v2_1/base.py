@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import Page
+from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.encodings_v2_0.base import pack_any, unpack_any
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Ready
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.format.version import FileVersion
@@ -45,6 +46,7 @@ __all__ = [
     "whole",
 ]
 
+_ALL_VALID_ITEM: Final = 1  # nulls are the business of the encoding
 _LAYOUT_URL: Final = "/lance.encodings21.PageLayout"
 
 Ints = npt.NDArray[np.int64]
@@ -177,9 +179,38 @@ def layout_of(page: Page) -> Layout:
 
 @lru_cache(maxsize=4096)
 def _parse_page(data: bytes) -> Layout:
+    other = custom_page(data)
+    if other is not None:
+        return CustomLayout(other)
     message = pb.PageLayout()
     unpack_any(data, _LAYOUT_URL, message)
     return layout_from_message(message)
+
+
+on_change(_parse_page.cache_clear)
+
+
+class CustomLayout:
+    """A page that an encoding of another package reads; always as a whole."""
+
+    arm: ClassVar[str] = "custom"
+    __slots__ = ("_encoding",)
+
+    def __init__(self, encoding: PageEncoding) -> None:
+        self._encoding = encoding
+
+    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+        array = yield from read_custom(self._encoding, page, column.data_type)
+        values = Ready(array)
+        found = values.slice(rows.start, rows.stop) if isinstance(rows, range) else values.take(rows)
+        return Decoded(found, None, None, (_ALL_VALID_ITEM,), len(rows))
+
+    @classmethod
+    def from_proto(cls, message: Any) -> Self:
+        raise CorruptFileError("an encoding of another package inside of a page")
+
+    def to_proto(self) -> Any:
+        raise CorruptFileError("an encoding of another package inside of a page")
 
 
 def pack_page(layout: Layout) -> bytes:

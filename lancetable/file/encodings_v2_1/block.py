@@ -2,11 +2,13 @@
 
     FixedWidth      every value has the same number of bits
     VariableWidth   offsets and bytes
+    Coded           the same, compressed
     Items           items of fixed-size lists, some of them null
     Struct          values of several children side by side, row by row
     Indices         numbers of items in a dictionary
     Repeated        one value many times
     Nulls           nothing but nulls
+    Ready           an Arrow array that somebody else made
 
 A block is cut and gathered as it is; it becomes an Arrow array last, when the validity of its values is known.
 """
@@ -24,14 +26,16 @@ import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.fetch import aligned_buffer, bits_between
-from lancetable.file.kernels import varbin
+from lancetable.file.kernels import fsst, varbin
 
 __all__ = [
     "Block",
+    "Coded",
     "FixedWidth",
     "Indices",
     "Items",
     "Nulls",
+    "Ready",
     "Repeated",
     "Struct",
     "VariableWidth",
@@ -43,8 +47,11 @@ __all__ = [
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_WORDS: Final = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+_WORDS: Final[dict[int, np.dtype[Any]]] = {
+    1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8"),
+}
 _MAX_INT32: Final = (1 << 31) - 1
+_MAX_EXPANSION: Final = 8  # bytes that one code of a symbol table can stand for
 _FEW: Final = 64  # values that are joined faster than Arrow's machinery starts
 _VARIABLE: Final = {
     pa.string().id: 4,
@@ -219,6 +226,38 @@ class VariableWidth:
             varbin.check_utf8(offsets, np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8))
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(data_type, self.length, buffers, _null_count(validity))
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Values compressed one by one through a symbol table; those that are wanted in the end are expanded."""
+
+    codes: VariableWidth
+    table: fsst.SymbolTable
+
+    @property
+    def length(self) -> int:
+        return self.codes.length
+
+    def slice(self, start: int, stop: int) -> Coded:
+        return Coded(self.codes.slice(start, stop), self.table)
+
+    def take(self, indices: Ints) -> Coded:
+        return Coded(self.codes.take(indices), self.table)
+
+    def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
+        return self.expand(limit).to_array(data_type, validity, limit)
+
+    def expand(self, limit: int) -> VariableWidth:
+        """The values themselves. Raises CorruptFileError if they may take more than `limit` bytes."""
+        offsets = self.codes.offsets
+        if int(offsets[-1]) - int(offsets[0]) > limit // _MAX_EXPANSION:
+            raise CorruptFileError(
+                "strings that may expand too far", expected=f"at most {limit // _MAX_EXPANSION} bytes"
+            )
+        octets = np.frombuffer(self.codes.data, np.uint8) if len(self.codes.data) else np.empty(0, np.uint8)
+        data, found = fsst.decompress(octets, offsets, self.table)
+        return VariableWidth(found, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,3 +447,25 @@ class Nulls:
         bits = type_bits(data_type)
         _check_limit(self.length * (8 if bits is None else bits // 8 + 1), limit)
         return pa.nulls(self.length, data_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Values that are an array already, nulls included."""
+
+    array: pa.Array
+
+    @property
+    def length(self) -> int:
+        return len(self.array)
+
+    def slice(self, start: int, stop: int) -> Ready:
+        return Ready(self.array.slice(start, stop - start))
+
+    def take(self, indices: Ints) -> Ready:
+        return Ready(self.array.take(pa.array(indices)))
+
+    def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
+        if validity is not None or not self.array.type.equals(data_type):
+            raise CorruptFileError("values of another type", expected=data_type, found=self.array.type)
+        return self.array

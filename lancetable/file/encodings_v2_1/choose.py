@@ -210,9 +210,12 @@ def encode_values(column: Column, shredded: Shredded) -> EncodedLayout:
     if pa.types.is_struct(data_type):
         return _encode_struct(column, shredded)
     if is_variable(data_type):
-        return _encode_variable(column, shredded, variable_values(values))
+        missing = None if definition is None else definition > 0
+        return _encode_variable(column, shredded, variable_values(values, missing))
     if pa.types.is_fixed_size_list(data_type):
         return _encode_lists(column, shredded, lists_of(values))
+    if data_type == pa.binary(0):
+        return encode_constant(shredded, [b""])
     return _encode_fixed(column, shredded, fixed_values(values))
 
 
@@ -646,6 +649,7 @@ def _check_leaf(leaf: Leaf, version: FileVersion) -> None:
         or is_variable(data_type)
         or (pa.types.is_struct(data_type) and data_type.num_fields == 0)
         or bool(type_bits(data_type))
+        or (version is not FileVersion.V2_1 and data_type == leaf.field.data_type and data_type == pa.binary(0))
     )
     if not storable:
         raise _refused(leaf, version, str(data_type))

@@ -98,9 +98,11 @@ def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8] | None:
-    """(n,) 1 where null, else 0; None if nothing is null."""
+    """(n,) 1 where null, else 0; None if nothing is null. A null item of a dictionary is a null."""
     if pa.types.is_null(array.type):
         return np.ones(len(array), np.uint8) if len(array) else None
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+        array = array.dictionary.take(array.indices)
     if array.null_count == 0:
         return None
     return 1 - _bits(array.buffers()[0], array.offset, len(array))
@@ -127,12 +129,19 @@ def fixed_values(array: pa.Array) -> FixedWidth:
     return FixedWidth(bits, np.frombuffer(data, np.uint8, count // 8, first // 8), count)
 
 
-def variable_values(array: pa.Array) -> VariableWidth:
-    """Strings or bytes without a copy, unless there are bytes under nulls, which are left out."""
+def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = None) -> VariableWidth:
+    """Strings or bytes without a copy, unless there are bytes under nulls, which are left out.
+
+    `missing`: (n,) what counts as null; by default the nulls of the array.
+    """
     offsets = offsets_of(array)
-    if array.null_count and (np.diff(offsets)[nulls_of(array) == 1]).any():
-        empty = pa.scalar("" if pa.types.is_string(array.type) or pa.types.is_large_string(array.type) else b"")
-        array = array.fill_null(empty.cast(array.type))
+    if missing is None and array.null_count:
+        missing = nulls_of(array) == 1
+    if missing is not None and np.diff(offsets)[missing].any():
+        bitmap = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+        buffers = [bitmap, pa.py_buffer(np.ascontiguousarray(offsets)), array.buffers()[2]]
+        kind = pa.large_binary() if offsets.dtype.itemsize == 8 else pa.binary()
+        array = pa.Array.from_buffers(kind, len(array), buffers).fill_null(b"")
         offsets = offsets_of(array)
     data = array.buffers()[2]
     return VariableWidth(offsets, _EMPTY if data is None else np.frombuffer(data, np.uint8))

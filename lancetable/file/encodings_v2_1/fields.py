@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Union
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,8 @@ from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
-from lancetable.file.encodings_v2_1.base import Column, Decoded
+from lancetable.file.encodings_v2_1.base import Column, Decoded, Layout
+from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
 from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, Level, unravel
 from lancetable.file.fetch import ReadPlan, Rows, gather
@@ -92,7 +93,7 @@ class _Missing:
     data_type: pa.DataType
 
 
-_Node = Union[_Leaf, _Struct, _List, _FixedList, _Missing]
+_Node = _Leaf | _Struct | _List | _FixedList | _Missing
 
 
 class _Builder:
@@ -236,13 +237,47 @@ class LeafColumn:
         if len(parts) == 1:
             number, within = parts[0]
             return [(yield from self._read_page(self._pages.page(number), within, gap))]
-        return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
+        plans = []
+        if isinstance(rows, range):
+            plans = [self._read_page(self._pages.page(number), within, gap) for number, within in parts]
+        else:
+            for group in self._groups(parts):
+                page, _, within = group[0]
+                plans.append(self._read_page(page, within, gap) if len(group) == 1 else self._read_group(group, gap))
+        return (yield from gather(plans))
+
+    def _groups(self, parts: Sequence[tuple[int, Rows]]) -> list[list[tuple[Page, Layout, Any]]]:
+        """Neighbouring pages that can be read together: a row or two of each costs little more than those of one."""
+        groups: list[list[tuple[Page, Layout, Any]]] = []
+        for number, within in parts:
+            page = self._pages.page(number)
+            layout = layout_of(page)
+            last = groups[-1][-1] if groups else None
+            if (
+                last is not None
+                and isinstance(layout, MiniBlock)
+                and layout.joins(last[1])
+                and len(page.buffers) > 1 < len(last[0].buffers)
+                # Chunks are looked at as rows of 8 bytes.
+                and (page.buffers[1].start - last[0].buffers[1].start) % 8 == 0
+                and page.buffers[1].start >= last[0].buffers[1].end
+            ):
+                groups[-1].append((page, layout, within))
+            else:
+                groups.append([(page, layout, within)])
+        return groups
 
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[Spine]:
-        layout = layout_of(page)
+        return self._guarded(page, layout_of(page).read(page, self._column, rows, gap))
+
+    def _read_group(self, parts: Sequence[tuple[Page, Any, Any]], gap: int) -> ReadPlan[Spine]:
+        page, layout, _ = parts[0]
+        return self._guarded(page, layout.read_together(parts, self._column, gap))
+
+    def _guarded(self, page: Page, plan: ReadPlan[Decoded]) -> ReadPlan[Spine]:
+        """The spine of what a plan decodes; errors name the page."""
         try:
-            decoded = yield from layout.read(page, self._column, rows, gap)
-            return self._spine(page, decoded)
+            return self._spine(page, (yield from plan))
         except (CorruptFileError, UnsupportedFeatureError) as error:
             if error.__dict__.get("path") is not None:
                 raise

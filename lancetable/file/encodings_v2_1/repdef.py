@@ -24,7 +24,7 @@ from lancetable.file.encodings_v2_1.block import Block
 from lancetable.file.kernels import levels
 from lancetable.file.kernels.levels import LEVEL, Levels
 
-__all__ = ["ITEM", "LIST", "Layers", "Level", "check_levels", "layers_of", "select_rows", "unravel"]
+__all__ = ["ITEM", "LIST", "LISTS", "Layers", "Level", "check_levels", "layers_of", "select_rows", "unravel"]
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ _NUM_LEVELS: Final = {
     EMPTYABLE_LIST: 1,
     NULL_AND_EMPTY_LIST: 2,
 }
-_LISTS: Final = frozenset({ALL_VALID_LIST, NULLABLE_LIST, EMPTYABLE_LIST, NULL_AND_EMPTY_LIST})
+LISTS: Final = frozenset({ALL_VALID_LIST, NULLABLE_LIST, EMPTYABLE_LIST, NULL_AND_EMPTY_LIST})
 
 # What the schema expects of a layer; a number above 0 is the size of a fixed-size list of structs.
 ITEM: Final = 0
@@ -71,18 +71,18 @@ def layers_of(kinds: tuple[int, ...]) -> Layers:
     """Raises CorruptFileError for a layer that is not known, or if the innermost one is a list."""
     if not kinds or any(kind not in _NUM_LEVELS for kind in kinds):
         raise CorruptFileError("unknown layers", expected="1 to 6", found=kinds)
-    if kinds[0] in _LISTS:
+    if kinds[0] in LISTS:
         raise CorruptFileError("the innermost layer is a list", found=kinds)
     level = 0
     tops: list[int] = []
     slots: list[int] = []
     for number, kind in enumerate(kinds):
-        if kind in _LISTS:
+        if kind in LISTS:
             tops.append(level)
         level += _NUM_LEVELS[kind]
         beyond = level
         for outer in kinds[number + 1 :]:
-            if outer in _LISTS:
+            if outer in LISTS:
                 break
             beyond += _NUM_LEVELS[outer]
         slots.append(beyond)
@@ -191,7 +191,7 @@ def unravel(decoded: Decoded, expected: Sequence[int]) -> tuple[pa.Buffer | None
     """
     layers = layers_of(decoded.layers)
     if len(layers.kinds) != len(expected) or any(
-        (kind in _LISTS) != (wanted == LIST) for kind, wanted in zip(layers.kinds, expected)
+        (kind in LISTS) != (wanted == LIST) for kind, wanted in zip(layers.kinds, expected)
     ):
         raise CorruptFileError("layers that do not fit the schema", expected=tuple(expected), found=layers.kinds)
     repetition, definition = decoded.repetition, decoded.definition

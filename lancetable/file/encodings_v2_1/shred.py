@@ -12,10 +12,10 @@ version 2.1, section 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -205,7 +205,7 @@ class _Walk:
     def pass_list(self) -> None:
         array = self._array
         offsets = offsets_of(array)
-        lengths = np.diff(offsets).astype(np.int64)
+        lengths = np.diff(offsets)
         nulls = nulls_of(array)
         empty = lengths == 0
         any_empty = bool(empty.any())
@@ -220,8 +220,6 @@ class _Walk:
             valid = nulls == 0
             empty &= valid
             any_empty = bool(empty.any())
-        else:
-            valid = np.ones(len(array), np.bool_)
         # Outer levels are numbered higher, and of the two levels of a list the one of empty lists.
         empty_code = self._take_code() if any_empty else 0
         null_code = self._take_code() if nulls is not None else 0
@@ -230,9 +228,9 @@ class _Walk:
         own = codes if self._slots is None else codes[self._slots]
         free = own == 0
         if any_empty:
-            own = np.where(free & empty, np.uint8(empty_code), own)
+            own[free & empty] = empty_code
         if nulls is not None:
-            own = np.where(free & ~valid, np.uint8(null_code), own)
+            own[free & ~valid] = null_code
         live = own == 0
         if self._slots is None:
             codes = own
@@ -241,10 +239,10 @@ class _Walk:
             codes[self._slots] = own
             counts = np.ones(self._num_entries, np.int64)
             counts[self._slots[live]] = lengths[live]
-        ends = np.cumsum(counts)
-        total = int(ends[-1]) if len(ends) else 0
+        starts = np.zeros(self._num_entries + 1, np.int64)
+        np.cumsum(counts, out=starts[1:])
         self._codes = codes
-        self._expand(counts, ends - counts, total)
+        self._expand(counts, starts[:-1], int(starts[-1]))
         self._array = _items_of(array, live, offsets)
 
     def _expand(self, counts: Ints | None, starts: npt.NDArray[Any], total: int) -> None:
@@ -281,31 +279,47 @@ class _Walk:
         layers: list[int] = []
         level = 0
         null_inside = False
-        for is_list, null_code, empty_code in declared:
-            if not is_list:
-                layer = NULLABLE_ITEM if null_code else ALL_VALID_ITEM
-                null_inside |= bool(null_code)
-            elif null_code:
-                layer = NULL_AND_EMPTY_LIST if empty_code else NULLABLE_LIST
-            elif empty_code:
-                layer = EMPTYABLE_LIST
-            else:
-                spare = not plain_lists and (nested or null_inside)
-                layer = NULLABLE_LIST if spare else ALL_VALID_LIST
+        for number, (is_list, null_code, empty_code) in enumerate(declared):
+            if is_list:
+                # A null struct hides the list below it, which readers then make a null list.
+                spare = not null_code and _null_struct_around(declared[number + 1 :])
+                spare |= not plain_lists and not null_code and not empty_code and (nested or null_inside)
+                null = bool(null_code) or spare
+                layers.append(_LIST_LAYERS[null, bool(empty_code)])
                 level += spare
-            layers.append(layer)
+            else:
+                layers.append(NULLABLE_ITEM if null_code else ALL_VALID_ITEM)
+                null_inside |= bool(null_code)
             for code in (null_code, empty_code):
                 if code:
                     level += 1
                     table[code] = level
         definition: Levels | None = None
         if self._codes is not None:
-            definition = self._codes.astype(LEVEL) if len(table) == 2 and table[1] == 1 else table[self._codes]
+            definition = self._codes.astype(LEVEL) if len(table) == 2 and table[1] == 1 else table.take(self._codes, mode="clip")
         elif level:
             definition = np.zeros(self._num_entries, LEVEL)
         return Shredded(
             tuple(layers), self._repetition, definition, self._array, self._slots, self._num_entries, num_rows
         )
+
+
+_LIST_LAYERS: Final = {
+    (False, False): ALL_VALID_LIST,
+    (True, False): NULLABLE_LIST,
+    (False, True): EMPTYABLE_LIST,
+    (True, True): NULL_AND_EMPTY_LIST,
+}
+
+
+def _null_struct_around(outer: Sequence[_Declared]) -> bool:
+    """Whether one of the layers up to the next list is a struct with nulls."""
+    for layer in outer:
+        if layer.is_list:
+            return False
+        if layer.null_code:
+            return True
+    return False
 
 
 def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray[Any]) -> pa.Array:

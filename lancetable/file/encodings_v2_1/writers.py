@@ -21,6 +21,7 @@ import pyarrow as pa
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
 from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, WriteOptions
+from lancetable.file.custom import encode_custom, wanted_encoding
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
 from lancetable.file.encodings_v2_1.base import pack_page
@@ -151,6 +152,10 @@ class FieldWriter:
 
     def _encode_one(self, job: _Job) -> list[EncodedPage]:
         leaf = job.leaf.leaf
+        other = wanted_encoding(leaf.field)
+        if other is not None:
+            message, buffers = encode_custom(other, job.array)
+            return [EncodedPage(job.column, len(job.array), buffers, message, job.first_row)]
         try:
             pages = list(self._encode_blobs(job) if leaf.field.is_blob else encode_pages(job.leaf, job.array))
         except (SchemaMismatchError, UnsupportedFeatureError) as error:

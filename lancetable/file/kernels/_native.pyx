@@ -568,6 +568,7 @@ cdef int decode_of(
 
 
 def decompress(codes, offsets, int offset_bytes, words, lengths):
+    """-> bytes with slack behind them, offsets."""
     cdef Bytes source = Bytes(codes), bound = Bytes(offsets), word = Bytes(words), length = Bytes(lengths)
     cdef int64_t values = bound.size // offset_bytes - 1, symbols = length.size, limit = 0, total = 0
     cdef uint64_t[256] word_of
@@ -601,7 +602,7 @@ def decompress(codes, offsets, int offset_bytes, words, lengths):
                 source.at, <int64_t*>bound.at, values, word_of, length_of, target.at, <int64_t*>new_bound.at
             )
     check(code)
-    return out, new_offsets, limit
+    return out, new_offsets
 
 
 cdef inline uint64_t hash_slot(uint64_t word) noexcept nogil:

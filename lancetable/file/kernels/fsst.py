@@ -109,7 +109,7 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
     if not table.encoded:
         return codes, relative
     if native is not None:
-        found, ends, limit = native.decompress(codes, relative, relative.itemsize, table.words, table.lengths)
+        found, ends = native.decompress(codes, relative, relative.itemsize, table.words, table.lengths)
         return _trimmed(found, int(ends[-1])), ends
 
     # Tokens 0-254 are symbols, 256-511 literal bytes. An escape is a token of length zero, so that the token after it
@@ -206,7 +206,8 @@ def train(data: npt.NDArray[np.uint8], offsets: Offsets) -> SymbolTable:
         chosen = np.linspace(0, len(starts) - 1, wanted).astype(np.int64)
         starts, ends = starts[chosen], ends[chosen]
     if native is not None:
-        return SymbolTable(*native.train(data, starts, ends), True)
+        words, lengths = native.train(data, starts, ends)
+        return SymbolTable(words, lengths, True)
     codes, sample_offsets = _copy_pieces(data, starts, ends)
     padded = np.concatenate((codes, np.zeros(8, np.uint8)))
     table = SymbolTable(np.empty(0, np.uint64), np.empty(0, np.uint8), True)

@@ -40,7 +40,7 @@ def chunk_headers(
 ) -> tuple[Ints, Ints, Ints]:
     """Read the headers of chunks at `starts`, `sizes` bytes each, all multiples of 8 as is the length of `data`.
 
-        u16 levels   u16 x level buffers   (u16 or, if large, u32) x value buffers   pad to 8   buffers, each padded to 8
+        u16 levels   u16 x level buffers   (u16 or, if large, u32) x value buffers   pad to 8   the buffers, each too
 
     -> (k,) numbers of levels; (b, k) sizes of the buffers, levels first; (b, k) their positions.
     Raises CorruptFileError unless header and buffers fill their chunk exactly.

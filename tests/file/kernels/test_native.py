@@ -27,7 +27,8 @@ DTYPES = [np.dtype(name) for name in ("u1", "u2", "u4", "u8")]
 )
 def test_kernels_are_built() -> None:
     """scripts/test builds them and asks for them; elsewhere they may be missing."""
-    assert kernels.NATIVE == (os.environ.get("LANCETABLE_KERNELS") != "0")
+    wanted = os.environ.get("LANCETABLE_KERNELS") != "0"
+    assert kernels.NATIVE is wanted
 
 
 def outcome(module: ModuleType, native: Any, call: Callable[[], Any]) -> Any:
@@ -152,9 +153,7 @@ def test_unpack_inline(case: tuple[np.ndarray, int], spot: int, gap: int) -> Non
 
 @needs_native
 @given(st.lists(numbers(), min_size=1, max_size=3), st.integers(1, 16), st.booleans(), st.integers(-2, 2))
-def test_unpack_out_of_line(
-    cases: list[tuple[np.ndarray, int]], width: int, raw_tails: bool, excess: int
-) -> None:
+def test_unpack_out_of_line(cases: list[tuple[np.ndarray, int]], width: int, raw_tails: bool, excess: int) -> None:
     content, counts = [], []
     for values, _ in cases:
         values = values.astype(np.uint16) & np.uint16((1 << width) - 1)
@@ -176,9 +175,7 @@ def test_unpack_out_of_line(
     st.booleans(),
     st.integers(0, 400),
 )
-def test_chunk_headers(
-    chunks: list[tuple[int, list[bytes]]], num_levels: int, large: bool, spot: int
-) -> None:
+def test_chunk_headers(chunks: list[tuple[int, list[bytes]]], num_levels: int, large: bool, spot: int) -> None:
     num_buffers = 2
     content = []
     for count, buffers in chunks:
@@ -262,9 +259,7 @@ def test_visible_positions(case: tuple[np.ndarray, int], top: int) -> None:
 
 @needs_native
 @given(numbers(), st.integers(0, 1 << 32), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2), st.booleans())
-def test_list_layer(
-    case: tuple[np.ndarray, int], seed: int, low: int, own: int, beyond: int, nullable: bool
-) -> None:
+def test_list_layer(case: tuple[np.ndarray, int], seed: int, low: int, own: int, beyond: int, nullable: bool) -> None:
     repetition = case[0].astype(np.uint16) % np.uint16(3)
     definition = np.random.default_rng(seed).integers(0, low + own + beyond + 2, len(repetition)).astype(np.uint16)
     high = low + own
@@ -289,9 +284,7 @@ def test_list_layer(
     st.sampled_from([0, 4, 8]),
     st.one_of(st.none(), st.integers(0, 500)),
 )
-def test_walk(
-    rows: list[list[tuple[int, bytes]]], control: int, length_bytes: int, spot: int | None
-) -> None:
+def test_walk(rows: list[list[tuple[int, bytes]]], control: int, length_bytes: int, spot: int | None) -> None:
     top, value_bytes = 1, 3
     content = []
     for row in rows:
@@ -430,9 +423,7 @@ def test_fsst_reads_what_the_other_form_wrote(case: tuple[np.ndarray, np.ndarray
 @needs_native
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 255))
 def test_fsst_refuses_the_same_codes(codes: bytes, cuts: list[int], symbols: int) -> None:
-    table = fsst.SymbolTable(
-        np.arange(symbols, dtype=np.uint64), (np.arange(symbols) % 8 + 1).astype(np.uint8), True
-    )
+    table = fsst.SymbolTable(np.arange(symbols, dtype=np.uint64), (np.arange(symbols) % 8 + 1).astype(np.uint8), True)
     stored = np.frombuffer(codes, np.uint8)
     offsets = np.array([0, *sorted(min(cut, len(codes)) for cut in cuts), len(codes)], np.int32)
     agree(fsst, lambda: fsst.decompress(stored, offsets, table))

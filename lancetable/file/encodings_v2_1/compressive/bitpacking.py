@@ -28,7 +28,7 @@ from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.kernels import bitpacking, miniblock
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
-from lancetable.file.kernels.interleave import Runs, runs_of
+from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ __all__ = [
     "out_of_line_bytes",
 ]
 
-_DTYPES: Final = {8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4"), 64: np.dtype("<u8")}
+_DTYPES: Final[dict[int, np.dtype[Any]]] = {
+    8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4"), 64: np.dtype("<u8"),
+}
 
 
 def _check_bits(bits: int) -> int:
@@ -188,17 +190,17 @@ def encode_out_of_line(values: npt.NDArray[Any], bounds: Ints, width: int) -> tu
     if not rest[:-1].any() and (len(rest) == 0 or rest[-1] == 0 or tail_packed[-1]):
         return encoding, [runs_of(bitpacking.pack_blocks(values, width), blocks * block_bytes)]
     raw_counts = np.where(tail_packed, 0, rest)
-    raw: Any = b""
-    kept = values
-    if raw_counts.any():
-        is_raw = _spans(bounds[1:] - raw_counts, bounds[1:], len(values))
-        raw, kept = values[is_raw], values[~is_raw]
-    # What is packed begins at a block of its own in every chunk.
     kept_counts = counts - raw_counts
-    padded = np.zeros(int(blocks.sum()) * BLOCK_VALUES, values.dtype)
-    shifts = (np.cumsum(blocks) - blocks) * BLOCK_VALUES - (np.cumsum(kept_counts) - kept_counts)
-    padded[np.arange(len(kept)) + np.repeat(shifts, kept_counts)] = kept
-    packed = bitpacking.pack_blocks(padded, width)
+    raw: Any = b""
+    kept: Any = values
+    if raw_counts.any():
+        octets, word = values.view(np.uint8), bits // 8
+        raw = miniblock.join_pieces(octets, (bounds[1:] - raw_counts) * word, raw_counts * word)
+        kept = miniblock.join_pieces(octets, bounds[:-1] * word, kept_counts * word)
+    # What is packed begins at a block of its own in every chunk.
+    runs = runs_of(kept, kept_counts * (bits // 8))
+    padded = interleave([runs, padding(runs.sizes, BLOCK_VALUES * bits // 8, 0)])
+    packed = bitpacking.pack_blocks(np.frombuffer(padded, values.dtype), width)
     return encoding, [runs_of(packed, blocks * block_bytes), runs_of(raw, raw_counts * (bits // 8))]
 
 
@@ -206,12 +208,3 @@ def _tail_packed(rest: Ints, width: int, bits: int) -> npt.NDArray[np.bool_]:
     """Whether values after the last full block are packed too, with zeros behind: where that is smaller."""
     packed: npt.NDArray[np.bool_] = width * (BLOCK_VALUES - rest) < (bits - width) * rest
     return packed
-
-
-def _spans(starts: Ints, ends: Ints, total: int) -> npt.NDArray[np.bool_]:
-    """(total,) true within the spans, which ascend and do not overlap."""
-    edges = np.zeros(total + 1, np.int8)
-    filled = ends > starts
-    np.add.at(edges, starts[filled], 1)
-    np.add.at(edges, ends[filled], -1)
-    return np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import (
     Chunks,
     Compressive,
@@ -21,7 +20,7 @@ from lancetable.file.encodings_v2_1.base import (
     compressive_to_message,
     misplaced,
 )
-from lancetable.file.encodings_v2_1.block import Block, VariableWidth
+from lancetable.file.encodings_v2_1.block import Block, Coded, VariableWidth
 from lancetable.file.encodings_v2_1.compressive.variable import variable_of
 from lancetable.file.kernels import fsst
 from lancetable.proto import encodings_v2_1_pb2 as pb
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Fsst", "compress_strings"]
-
-_MAX_EXPANSION = 8
-
 
 @dataclass(frozen=True)
 class Fsst:
@@ -49,27 +45,19 @@ class Fsst:
     def table(self) -> fsst.SymbolTable:
         return fsst.SymbolTable.parse(self.symbol_table)
 
-    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> VariableWidth:
-        return self._expand(self.values.decode_chunks(buffers, counts, limit), limit)
+    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
+        return self._coded(self.values.decode_chunks(buffers, counts, limit))
 
-    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> VariableWidth:
-        return self._expand(self.values.decode_blocks(chunks, counts, limit), limit)
+    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
+        return self._coded(self.values.decode_blocks(chunks, counts, limit))
 
-    def decode_values(self, values: Block, limit: int) -> VariableWidth:
-        return self._expand(self.values.decode_values(values, limit), limit)
+    def decode_values(self, values: Block, limit: int) -> Block:
+        return self._coded(self.values.decode_values(values, limit))
 
-    def _expand(self, codes: Block, limit: int) -> VariableWidth:
+    def _coded(self, codes: Block) -> Block:
         if not isinstance(codes, VariableWidth):
             raise misplaced(self, "values of a fixed width")
-        if len(codes.data) > limit // _MAX_EXPANSION:
-            raise CorruptFileError(
-                "strings that may expand too far", expected=f"at most {limit // _MAX_EXPANSION} bytes"
-            )
-        if not self.table.encoded:
-            return codes
-        octets = np.frombuffer(codes.data, np.uint8) if len(codes.data) else np.empty(0, np.uint8)
-        data, offsets = fsst.decompress(octets, codes.offsets, self.table)
-        return VariableWidth(offsets, data)
+        return Coded(codes, self.table) if self.table.encoded else codes
 
     @classmethod
     def from_proto(cls, message: pb.Fsst) -> Self:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class General:
         return self.values.decode_values(VariableWidth(offsets, found.data), limit)
 
     def _decompress(self, chunks: Chunks, limit: int) -> Chunks:
-        view = memoryview(chunks.data)
+        view = memoryview(cast(Any, chunks.data))
         pieces: list[Any] = []
         total = 0
         for start, size in zip(chunks.starts.tolist(), chunks.sizes.tolist()):

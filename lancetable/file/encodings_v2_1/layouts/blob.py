@@ -1,9 +1,9 @@
 """Blob: large values that lie apart from their column, which holds where they are.
 
-    [b'abc', b'', null]     inner page: packed struct of two u64      position  size
-                                                                          p     3     file[p : p + 3]
-                                                                          0     0     empty
-                                                                      1 << 16   0     null: definition << 16 | repetition
+    [b'abc', b'', null]     inner page: packed struct of two u64   position  size
+                                                                       p     3     file[p : p + 3]
+                                                                       0     0     empty
+                                                                   1 << 16   0     null: definition << 16 | repetition
 
 Positions are absolute in the file. A reader gives the bytes, or the descriptors as struct<position, size> where that is
 the type it is asked for. Source: format sheet of file version 2.1, section 4.

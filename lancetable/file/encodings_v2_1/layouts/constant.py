@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 __all__ = ["FullZip", "encode_fullzip_fixed", "encode_fullzip_variable"]
 
 _MAX_LEVEL_BITS: Final = 16
-_INDEX_WORDS: Final = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+_INDEX_WORDS: Final[dict[int, np.dtype[Any]]] = {
+    1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8"),
+}
 
 
 @dataclass(frozen=True, slots=True)

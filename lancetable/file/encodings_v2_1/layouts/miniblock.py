@@ -30,15 +30,23 @@ from lancetable.file.encodings_v2_1.base import (
     Compressive,
     Decoded,
     Ints,
+    Layout,
     compressive_from_message,
     compressive_to_message,
     decode_levels,
     whole,
 )
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Indices
-from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkTooLarge, EncodedLayout, LevelsTooDense, Limits, power_of_two
+from lancetable.file.encodings_v2_1.chunks import (
+    Chunked,
+    ChunkTooLarge,
+    EncodedLayout,
+    LevelsTooDense,
+    Limits,
+    power_of_two,
+)
 from lancetable.file.encodings_v2_1.levels import encode_levels, level_width
-from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of, select_rows
+from lancetable.file.encodings_v2_1.repdef import LISTS, Layers, check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows, cluster, join
 from lancetable.file.kernels import miniblock
@@ -60,9 +68,10 @@ _MAX_KEPT_BYTES: Final = 256 * 1024
 
 
 class _Table(NamedTuple):
-    """Where chunks begin, each (chunks + 1,): in bytes of buffer 1, and in values."""
+    """(chunks,) where chunks begin and end in the file, and (chunks + 1,) the values before each."""
 
-    bytes: Ints
+    starts: Ints
+    ends: Ints
     values: Ints
 
 
@@ -127,7 +136,7 @@ class MiniBlock:
         if table is None:
             table = kept.table = self._parse_table(next(replies), page)
         if by_index and index is None:
-            index = kept.index = _parse_index(next(replies), len(table.bytes) - 1, page.length)
+            index = kept.index = _parse_index(next(replies), len(table.starts), page.length)
         dictionary: pa.Array | None = None
         if self.dictionary is not None:
             if items is None:
@@ -138,8 +147,11 @@ class MiniBlock:
 
         if everything:
             data = np.frombuffer(next(replies), np.uint8)
-            entries = self._decode(data, table.bytes[:-1], np.diff(table.bytes), np.diff(table.values), layers, page)
-            found = self._finish(*entries[:3], layers, dictionary)
+            start = page.buffers[1].start
+            entries = self._decode(
+                data, table.starts - start, table.ends - table.starts, np.diff(table.values), layers, page
+            )
+            found = self._finish(*entries[:3], dictionary)
             check_levels(found[1], found[2], layers, found[0].length, page.length)
             if len(rows) == page.length:
                 return Decoded(*found, self.layers, len(rows))
@@ -148,6 +160,63 @@ class MiniBlock:
             assert index is not None
             return (yield from self._read_lists(page, rows, gap, layers, table, index, dictionary))
         return (yield from self._read_flat(page, rows, gap, layers, table, dictionary))
+
+    def joins(self, other: Layout) -> bool:
+        """Whether pages of the two layouts can be read together."""
+        return (
+            isinstance(other, MiniBlock)
+            and self.dictionary is None
+            and other.dictionary is None
+            and self.layers == other.layers
+            and self.values == other.values
+            and self.repetition == other.repetition
+            and self.definition == other.definition
+            and self.large_chunks == other.large_chunks
+            and self.indexed == other.indexed == any(layer in LISTS for layer in self.layers)
+        )
+
+    def read_together(
+        self, parts: Sequence[tuple[Page, MiniBlock, Ints]], column: Column, gap: int
+    ) -> ReadPlan[Decoded]:
+        """Some rows of each of several pages, whose layouts join this one, as if the pages were one."""
+        layers = layers_of(self.layers)
+        wanted: list[ByteRange] = []
+        known: list[tuple[_Table | None, _RowIndex | None]] = []
+        for page, layout, _ in parts:
+            layout._check(page, column, layers)
+            kept = page.kept
+            if not isinstance(kept, _Kept) or kept.layout is not layout:
+                kept = page.kept = _Kept(layout)
+            known.append((kept.table, kept.index))
+            if kept.table is None:
+                wanted.append(page.buffers[0])
+            if self.indexed and kept.index is None:
+                wanted.append(page.buffers[-1])
+        replies = iter((yield wanted) if wanted else ())
+        tables: list[_Table] = []
+        indices: list[_RowIndex] = []
+        for (page, layout, _), (table, index) in zip(parts, known):
+            if table is None:
+                table = page.kept.table = layout._parse_table(next(replies), page)
+            tables.append(table)
+            if self.indexed:
+                if index is None:
+                    index = page.kept.index = _parse_index(next(replies), len(table.starts), page.length)
+                indices.append(index)
+        first_page = parts[0][0]
+        before = np.cumsum([0, *(page.length for page, _, _ in parts)])
+        rows = np.concatenate([rows + start for (_, _, rows), start in zip(parts, before.tolist())])
+        whole_table = _Table(
+            np.concatenate([table.starts for table in tables]),
+            np.concatenate([table.ends for table in tables]),
+            _chained([table.values for table in tables]),
+        )
+        if not self.indexed:
+            return (yield from self._read_flat(first_page, rows, gap, layers, whole_table, None))
+        whole_index = _RowIndex(
+            _chained([index.starts for index in indices]), np.concatenate([index.continues for index in indices])
+        )
+        return (yield from self._read_lists(first_page, rows, gap, layers, whole_table, whole_index, None))
 
     def _check(self, page: Page, column: Column, layers: Layers) -> None:
         wanted = 2 + (self.dictionary is not None) + self.indexed
@@ -182,7 +251,8 @@ class MiniBlock:
                 "the last chunk holds a wrong number of values", expected=f"at most {_MAX_VALUES}", found=left
             )
         values[-1] = self.num_items
-        return _Table(starts, values)
+        starts += page.buffers[1].start
+        return _Table(starts[:-1], starts[1:], values)
 
     def _decode_items(self, data: memoryview, column: Column, page: Page) -> pa.Array:
         assert self.dictionary is not None
@@ -221,7 +291,6 @@ class MiniBlock:
         values: Block,
         repetition: Levels | None,
         definition: Levels | None,
-        layers: Layers,
         dictionary: pa.Array | None,
     ) -> tuple[Block, Levels | None, Levels | None]:
         if dictionary is not None:
@@ -249,12 +318,12 @@ class MiniBlock:
             counts = table.values[chosen + 1] - table.values[chosen]
             shift = table.values[chosen] - (np.cumsum(counts) - counts)
             wanted = rows - shift[np.cumsum(new) - 1]
-        data, starts = yield from _fetch_chunks(page, table, chosen, gap)
+        data, starts = yield from _fetch_chunks(table, chosen, gap)
         counts = table.values[chosen + 1] - table.values[chosen]
         values, repetition, definition, _ = self._decode(
-            data, starts, table.bytes[chosen + 1] - table.bytes[chosen], counts, layers, page
+            data, starts, table.ends[chosen] - table.starts[chosen], counts, layers, page
         )
-        found = self._finish(values, repetition, definition, layers, dictionary)
+        found = self._finish(values, repetition, definition, dictionary)
         check_levels(found[1], found[2], layers, found[0].length, None)
         return select_rows(*found, layers, wanted)
 
@@ -276,7 +345,7 @@ class MiniBlock:
         last = np.minimum(following, len(index.continues) - 1)
         moved = last > first
         last = np.where(moved & ~index.continues[last - 1], last - 1, last)
-        last[ends_of == page.length - 1] = len(index.continues) - 1
+        last[ends_of == index.starts[-1] - 1] = len(index.continues) - 1
         if isinstance(rows, range):
             chosen = np.arange(int(first[0]), int(last[-1]) + 1)
         else:
@@ -284,12 +353,12 @@ class MiniBlock:
             np.add.at(edges, first, 1)
             np.add.at(edges, last + 1, -1)
             chosen = np.flatnonzero(np.cumsum(edges[:-1]))
-        data, starts = yield from _fetch_chunks(page, table, chosen, gap)
+        data, starts = yield from _fetch_chunks(table, chosen, gap)
         counts = table.values[chosen + 1] - table.values[chosen]
         values, repetition, definition, num_levels = self._decode(
-            data, starts, table.bytes[chosen + 1] - table.bytes[chosen], counts, layers, page
+            data, starts, table.ends[chosen] - table.starts[chosen], counts, layers, page
         )
-        found = self._finish(values, repetition, definition, layers, dictionary)
+        found = self._finish(values, repetition, definition, dictionary)
         check_levels(found[1], found[2], layers, found[0].length, None)
         assert repetition is not None
 
@@ -387,10 +456,15 @@ def _parse_index(data: memoryview, num_chunks: int, num_rows: int) -> _RowIndex:
     return _RowIndex(starts, continues)
 
 
-def _fetch_chunks(page: Page, table: _Table, chosen: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
+def _chained(pieces: Sequence[Ints]) -> Ints:
+    """Counts before each chunk, page by page -> the same as if the pages were one."""
+    ends = np.cumsum([0, *(int(piece[-1]) for piece in pieces)]).tolist()
+    return np.concatenate([*(piece[:-1] + before for piece, before in zip(pieces, ends)), ends[-1:]])
+
+
+def _fetch_chunks(table: _Table, chosen: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
     """Ascending chunks: a buffer that holds them, and their positions in it."""
-    base = page.buffers[1].start
-    starts, ends = table.bytes[chosen] + base, table.bytes[chosen + 1] + base
+    starts, ends = table.starts[chosen], table.ends[chosen]
     ranges, shift = cluster(starts, ends, gap)
     buffers = yield ranges
     return np.frombuffer(join(buffers), np.uint8), starts - shift

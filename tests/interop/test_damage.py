@@ -1,0 +1,205 @@
+"""Damage to each kind of file of a table, seen through the public API.
+
+What may happen: an error of ours, the right answers, or, where page payloads were hit, other values. What may not: a
+crash of the process, a hang, another exception, memory beyond the limit, rows from a truncated file. Trials run in a
+child process with an address limit; this file is its program, too:
+
+    test_damage.py TABLE KIND DAMAGE SEED COUNT   ->   two lines of JSON for each trial, before and after it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lancetable
+from lancetable.errors import LanceError
+
+LIMIT_BYTES = 1 << 30  # address space above what the imports took
+TRIAL_SECONDS = 5.0
+TRIALS = 12
+
+FILES = {
+    "manifest": "_versions/*.manifest",
+    "transaction": "_transactions/*.txn",
+    "data": "data/*.lance",
+    "deletion array": "_deletions/*.arrow",
+    "deletion bitmap": "_deletions/*.bin",
+    "tag": "_refs/tags/*.json",
+}
+DAMAGES = ["flip", "truncate", "overwrite"]
+QUESTIONS: dict[str, Callable[[Any], Any]] = {
+    "schema": lambda ds: (str(ds.schema), len(repr(ds)) > 0, len(ds._repr_html_()) > 0),
+    "rows": lambda ds: ds.to_table(with_row_id=True).to_pylist(),
+    "count": lambda ds: (ds.count_rows(), len(ds)),
+    "filtered": lambda ds: ds.to_table(columns=["s"], filter="id % 5 = 1 AND s IS NOT NULL").to_pylist(),
+    "filtered count": lambda ds: ds.count_rows("id > 100"),
+    "take": lambda ds: ds.take([0, 7, 150, 90]).to_pylist(),
+    "take by id": lambda ds: ds._take_rows([0, 9, 250, (1 << 32) + 5]).to_pylist(),
+    "ordered": lambda ds: ds.to_table(columns=["id"], order_by=["id"], limit=5).to_pylist(),
+    "deleted": lambda ds: ds.to_table(columns=["id"], with_row_id=True, include_deleted_rows=True).num_rows,
+    "versions": lambda ds: [(each["version"], each["metadata"]) for each in ds.versions()],
+    "transactions": lambda ds: [repr(each) for each in ds.get_transactions()],
+    "fragments": lambda ds: [(each.metadata.to_json(), each.count_rows()) for each in ds.get_fragments()],
+    "one fragment": lambda ds: ds.get_fragments()[0].to_table(filter="id < 50").to_pylist(),
+    "stats": lambda ds: ds.stats.dataset_stats(),
+    "field stats": lambda ds: [(each.id, each.bytes_on_disk) for each in ds.stats.data_stats().fields],
+    "tags": lambda ds: ds.tags.list(),
+    "tagged": lambda ds: ds.checkout_version("t").count_rows(),
+    "before": lambda ds: ds.checkout_version(1).to_table().to_pylist(),
+    "validate": lambda ds: ds.validate(),
+    "files": lambda ds: ds.all_files().read_all().num_rows,
+    "delete": lambda ds: ds.delete("id = 33"),
+    "append": lambda ds: ds.insert(pa.table({"id": pa.array([1000], pa.int64())})),
+    "restore": lambda ds: ds.checkout_version(2).restore(),
+}
+
+
+def make_table(uri: str, writer: str) -> None:
+    """Two fragments, one with each form of deletion file, three versions before the newest, a tag."""
+    module: Any = {"ours": lancetable, "theirs": lance}[writer]
+    n = 6000
+    table = pa.table(
+        {
+            "id": pa.array(range(n), pa.int64()),
+            "s": pa.array([None if i % 7 == 0 else f"text {i}" for i in range(n)]),
+            "l": pa.array([list(range(i % 4)) for i in range(n)], pa.list_(pa.int32())),
+            "p": pa.array([{"x": i, "y": f"y{i % 3}"} for i in range(n)]),
+            "d": pa.array(["red", "green", "blue"] * (n // 3)).dictionary_encode(),
+        }
+    )
+    module.write_dataset(table.slice(0, 300), uri, data_storage_version="2.0")
+    dataset = module.write_dataset(table.slice(300), uri, mode="append")
+    dataset.delete("id IN (3, 4, 77, 200)")
+    dataset.delete("id >= 300 AND id < 5900")
+    dataset.tags.create("t", 2)
+    shutil.rmtree(Path(uri, "_indices"), ignore_errors=True)
+
+
+def damaged(damage: str, data: bytes, rng: random.Random) -> bytes:
+    """Anywhere, or (half of the time) within the last 2,000 bytes, where footers and metadata lie."""
+    out = bytearray(data)
+    at = rng.randrange(max(0, len(out) - 2000), len(out)) if rng.random() < 0.5 else rng.randrange(len(out))
+    if damage == "flip":
+        out[at] ^= 1 << rng.randrange(8)
+    elif damage == "truncate":
+        del out[at:]
+    else:
+        value = rng.choice([rng.randbytes(8), b"\xff" * 8, bytes(8), struct.pack("<Q", 1 << rng.randrange(64))])
+        out[at : at + 8] = value[: len(out) - at]
+    return bytes(out)
+
+
+def ask(uri: str) -> dict[str, Any]:
+    """The answer to every question, or the name of our error; any other exception passes through."""
+    answers: dict[str, Any] = {}
+    try:
+        dataset = lancetable.dataset(uri)
+    except LanceError as error:
+        return {"open": f"error {type(error).__name__}"}
+    for name, question in QUESTIONS.items():
+        answers[name] = answer(question, dataset)
+    return answers
+
+
+def answer(question: Callable[[Any], Any], dataset: Any) -> Any:
+    try:
+        return question(dataset)
+    except LanceError as error:
+        return f"error {type(error).__name__}"
+
+
+def run_trials(table: str, kind: str, damage: str, seed: int, count: int) -> None:
+    warnings.simplefilter("ignore")
+    rng = random.Random(f"{kind} {damage} {seed}")
+    place = Path(tempfile.mkdtemp(prefix="lancetable-damage-"))
+    # Writing comes last among the questions, so the truth about reading does not depend on it.
+    shutil.copytree(table, place / "whole")
+    expected = ask(str(place / "whole"))
+    paths = sorted(Path(table).glob(FILES[kind]))
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + LIMIT_BYTES, -1))
+    for trial in range(count):
+        path = rng.choice(paths)
+        bad = damaged(damage, path.read_bytes(), rng)
+        name = f"{path.relative_to(table)}"
+        print(json.dumps([trial, name, "begun"]), flush=True)
+        uri = place / str(trial)
+        shutil.copytree(table, uri, copy_function=os.link)
+        # A new file, never the old one written over: maps of it may be open.
+        (uri / name).unlink()
+        (uri / name).write_bytes(bad)
+        started = time.monotonic()
+        try:
+            found = ask(str(uri))
+            differing = [key for key in found if found[key] != expected.get(key)]
+            errors = [key for key in differing if isinstance(found[key], str) and found[key].startswith("error ")]
+            verdict = "same" if not differing else "error" if differing == errors else "changed"
+            details = [key for key in differing if key not in errors]
+        except BaseException:
+            verdict, details = "foreign", [traceback.format_exc()]
+        if time.monotonic() - started > TRIAL_SECONDS:
+            verdict, details = "slow", [str(time.monotonic() - started)]
+        if verdict == "foreign":
+            shutil.copytree(uri, f"{place}-{trial}")
+            details.append(f"{place}-{trial}/{name}")
+        shutil.rmtree(uri)
+        print(json.dumps([trial, name, verdict, details]), flush=True)
+    shutil.rmtree(place)
+
+
+@pytest.fixture(scope="module", params=["ours", "theirs"])
+def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("damage") / str(request.param)
+    make_table(str(path), request.param)
+    for kind, pattern in FILES.items():
+        assert list(path.glob(pattern)), f"the table has no {kind}"
+    return path
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", list(FILES))
+def test_damage(table: Path, kind: str, damage: str, scale: int) -> None:
+    count = TRIALS * scale
+    arguments = [str(table), kind, damage, "1", str(count)]
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60 + 2 * count,
+        check=False,
+        env={**os.environ, "LANCETABLE_FSYNC": "0"},
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, f"exit {done.returncode} in {lines[-1:]}\n{done.stderr[-2000:]}"
+    verdicts = [line for line in lines if line[2] != "begun"]
+    assert len(verdicts) == count
+    tally = Counter(line[2] for line in verdicts)
+    wrong = [line for line in verdicts if line[2] not in ("same", "error", "changed")]
+    assert not wrong, "\n".join(f"{line[1]} {line[2]}\n{line[3][0]}\n{line[3][1:]}" for line in wrong[:3])
+    print(kind, damage, dict(tally))
+    if damage == "truncate" and kind != "tag":
+        assert not tally["changed"], [line for line in verdicts if line[2] == "changed"]
+
+
+if __name__ == "__main__":
+    run_trials(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
