@@ -20,8 +20,9 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     flags = [] if os.name == "nt" else ["-O3", "-fno-strict-aliasing"]
-    module = Extension("lancetable.file.kernels._native", [PYX], extra_compile_args=flags, optional=True)
-    modules: list[Extension] = cythonize([module])
+    modules: list[Extension] = cythonize([Extension("lancetable.file.kernels._native", [PYX], extra_compile_args=flags)])
+    for module in modules:
+        module.optional = True  # cythonize() makes extensions anew and leaves this behind
     return modules
 
 

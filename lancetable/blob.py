@@ -230,11 +230,9 @@ class Blob:
                 raise OutOfRangeError(f"position and size of a blob must not be negative, got {number}")
 
     @staticmethod
-    def from_bytes(data: bytes | bytearray | memoryview) -> Blob:
-        """A blob of these bytes."""
-        if isinstance(data, str):
-            raise TypeError("a blob is made of bytes, not of text")
-        return Blob(data=bytes(data))
+    def from_bytes(data: Buffer) -> Blob:
+        """A blob of these bytes. Raises TypeError for anything that is not bytes-like."""
+        return Blob(data=bytes(memoryview(data)))
 
     @staticmethod
     def from_uri(uri: str, position: int | None = None, size: int | None = None) -> Blob:

@@ -37,7 +37,7 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.file import LanceFileSession
-from lancetable.fragment import LanceFragment, write_fragments, write_options
+from lancetable.fragment import LanceFragment, check_external_blobs, write_fragments, write_options
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.inputs import read_input
 from lancetable.operation import LanceOperation, Transaction
@@ -835,10 +835,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         `selector` says what the rows are: "ids", "addresses" or "indices". A null blob gives None for any range;
         of another one the range must lie within it. The rest is as in `read_blobs`.
         """
-        if selector not in ("ids", "addresses", "indices"):
-            raise InvalidInputError(f"selector must be one of 'ids', 'addresses', or 'indices', got {selector!r}")
         check_io_buffer(io_buffer_size)
-        return blob_ops.read_blob_ranges(self._table, blob_column, requests, selector)
+        return blob_ops.read_blob_ranges(self._table, blob_column, requests, blob_ops.checked_selector(selector))
 
     def sample(
         self, num_rows: int, columns: Columns | None = None, randomize_order: bool = True, **kwargs: Any
@@ -1251,8 +1249,10 @@ def write_dataset(
     enable_stable_row_ids, auto_cleanup_options, initial_bases, target_bases, target_all_bases, base_store_params,
     namespace_client, table_id
         Not supported: UnsupportedFeatureError when given.
-    external_blob_mode, allow_external_blob_outside_bases, blob_pack_file_size_threshold
-        They concern blobs of the format 2.2, which is not written yet; without effect.
+    blob_pack_file_size_threshold : int, optional
+        Largest file that blobs share, where their field does not say; 1 GiB by default. See `blob_field`.
+    external_blob_mode, allow_external_blob_outside_bases
+        They concern blobs that lie elsewhere, which are refused with UnsupportedFeatureError.
 
     Raises
     ------
@@ -1298,7 +1298,9 @@ def write_dataset(
         progress=progress,
         properties=transaction_properties_of(transaction_properties, commit_message),
         v2_manifest_paths=enable_v2_manifest_paths,
+        blob_pack_bytes=blob_pack_file_size_threshold,
     )
+    check_external_blobs(external_blob_mode, allow_external_blob_outside_bases)
     source = read_input(data_obj, schema)
     cache = None if session is None else session.cache
     if mode == "create":

@@ -466,6 +466,7 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
     """
     scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
     scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
+    check_external_blobs(external_blob_mode, allow_external_blob_outside_bases)
     scope.reject(
         "several base paths",
         planned=True,
@@ -508,6 +509,7 @@ def write_options(
     progress: FragmentWriteProgress | None,
     properties: Mapping[str, str] | None = None,
     v2_manifest_paths: bool = True,
+    blob_pack_bytes: int | None = None,
 ) -> write.WriteOptions:
     """The arguments that writes have in common. Raises InvalidInputError, UnsupportedFeatureError, TypeError."""
     sizes = {
@@ -515,6 +517,7 @@ def write_options(
         "max_bytes_per_file": max_bytes_per_file,
         "data_cache_bytes": data_cache_bytes,
         "max_page_bytes": max_page_bytes,
+        "blob_pack_bytes": blob_pack_bytes,
     }
     given: dict[str, Any] = {name: check_positive(name, value) for name, value in sizes.items() if value is not None}
     return write.WriteOptions(
@@ -524,6 +527,14 @@ def write_options(
         properties=dict(properties or {}),
         v2_manifest_paths=v2_manifest_paths,
     )
+
+
+def check_external_blobs(mode: str, outside_bases: bool) -> None:
+    """Blobs that lie elsewhere are refused when one is met; arguments about them must make sense all the same."""
+    if mode not in ("reference", "ingest"):
+        raise InvalidInputError(f"Invalid external blob mode: {mode}")
+    if mode == "ingest" and outside_bases:
+        raise InvalidOperationError('allow_external_blob_outside_bases only applies when external_blob_mode="reference"')
 
 
 def reporter(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:

@@ -89,7 +89,8 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         if blob_mode not in BLOB_MODES:
             raise InvalidInputError("blob_mode must be one of: 'lazy', 'bytes', 'descriptions'")
         scanner = self
-        if blob_mode != "descriptions" and any(field.is_blob or field.is_blob_v2 for field in self._version.schema.walk()):
+        has_blobs = any(field.is_blob or field.is_blob_v2 for field in self._version.schema.walk())
+        if blob_mode != "descriptions" and has_blobs:
             if blob_mode == "lazy":
                 return self._lazy_frame(kwargs)
             scanner = LanceScanner(replace(self._options, blob_handling="all_binary"), self._dataset, self._version)

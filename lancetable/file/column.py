@@ -111,6 +111,10 @@ class BlobSink(Protocol):
 class ColumnWriter(Protocol):
     """Writes one top-level field into its columns. Arrays are queued until a page is full."""
 
+    @property
+    def concurrent(self) -> bool:
+        """Whether pages may be encoded beside those of other fields: nothing is written meanwhile."""
+
     def write(self, array: pa.Array) -> Iterable[EncodedPage]:
         """Take the next rows; the pages that became full."""
 

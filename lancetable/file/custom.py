@@ -85,6 +85,7 @@ class PageEncoding(Protocol):
         """The opposite of `to_bytes`."""
 
 
+_METHODS: Final = ("encode", "decode", "to_bytes", "from_bytes")
 _OWN: Final = "lance."  # type urls of the format itself
 _BY_URL: dict[str, type[PageEncoding]] = {}
 _LISTENERS: list[Callable[[], None]] = []

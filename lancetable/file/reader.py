@@ -46,7 +46,8 @@ TAIL_BYTES: Final = 64 * 1024
 """Enough for the metadata of most files, and no more than a round trip costs anyway."""
 
 KEPT_BYTES: Final = 16 * 1024
-"""A file up to this size is read whole when it is opened, and its bytes stay with its metadata."""
+"""A file up to this size is read whole when it is opened, and its bytes stay with its metadata; those of one up to
+TAIL_BYTES stay until rows are read for the first time."""
 
 MAX_READERS: Final = 4096
 
@@ -63,7 +64,7 @@ def open_data_file(
     if size is None:
         size = store.size(path)
     start = max(size - TAIL_BYTES, 0)
-    content = store.read_all(path, size) if size <= KEPT_BYTES else None
+    content = store.read_all(path, size) if size <= TAIL_BYTES else None
     tail = store.read(path, start, size) if content is None else content
     footer = parse_footer(tail, size, path)
     family_of(footer.version, path)
@@ -180,7 +181,12 @@ class _Content(NamedTuple):
 
 def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
     """Where the bytes of the pages come from, and how far apart rows may lie to be fetched as one range."""
-    return (store, gap_bytes(store)) if meta.content is None else (_Content(meta.content), MAPPED)
+    content = meta.content
+    if content is None:
+        return store, gap_bytes(store)
+    if len(content) > KEPT_BYTES:
+        meta.content = None
+    return _Content(content), MAPPED
 
 
 def plan_columns(

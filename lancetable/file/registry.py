@@ -1,4 +1,4 @@
-"""The door for encodings of other packages: by the type url of a page, or by the arm of one of the format's messages."""
+"""The door for encodings of other packages: by the type url of a page, or by an arm of the format's own messages."""
 
 from __future__ import annotations
 

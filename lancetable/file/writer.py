@@ -9,16 +9,18 @@ Memory holds what waits for a page, no more: it does not grow with the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import EncodedPage, WriteOptions
+from lancetable.file.column import ColumnWriter, EncodedPage, WriteOptions
 from lancetable.file.columns import number_columns
 from lancetable.file.container import ALIGNMENT, PADDING, build_tail
 from lancetable.file.custom import check_fields
@@ -124,8 +126,8 @@ class FileWriter:
             arrays = [pa.concat_arrays([array]) for array in arrays]
         gathered = self._gather_statistics(arrays)
         try:
-            for column, array in zip(self._columns, arrays):
-                self._write_pages(column.write(array))
+            jobs = [(column, partial(column.write, array)) for column, array in zip(self._columns, arrays)]
+            self._write_columns(jobs, batch.num_rows >= _COPY_ROWS)
         finally:
             # The caller may change its memory once this call has returned.
             if gathered is not None:
@@ -141,6 +143,10 @@ class FileWriter:
         self._pad()
         return len(self._global_buffers)
 
+    def write_blob(self, data: Buffer) -> int:
+        """Write bytes between the pages, aligned; their position. For blobs that a column describes."""
+        return self._write_buffer(data)
+
     def add_schema_metadata(self, key: str, value: str | bytes) -> None:
         """Add an entry to the metadata of the schema in the file."""
         self._metadata[key] = value.encode() if isinstance(value, str) else value
@@ -149,8 +155,7 @@ class FileWriter:
         """Write what waits and the metadata, and close the file. A second call gives the same answer."""
         if self._closed is not None:
             return self._closed
-        for column in self._columns:
-            self._write_pages(column.finish())
+        self._write_columns([(column, column.finish) for column in self._columns], self._num_rows >= _COPY_ROWS)
         if self._statistics is not None and self._out.tell() >= MIN_FILE_BYTES:
             self.add_schema_metadata(METADATA_KEY, str(self.add_global_buffer(self._statistics.finish())))
         self._pad()
@@ -214,6 +219,34 @@ class FileWriter:
         self._statistics.add(batch)
         return None
 
+    def _write_columns(
+        self, jobs: Sequence[tuple[ColumnWriter, Callable[[], Iterable[EncodedPage]]]], many_rows: bool
+    ) -> None:
+        """Write the pages of one column after the other; where it pays, threads already encode those of the next."""
+        threads = pool.size() if many_rows and len(jobs) > 1 and not pool.in_worker() else 1
+        if threads < 2:
+            for _, encode in jobs:
+                self._write_pages(encode())
+            return
+        waiting: deque[Future[list[EncodedPage]]] = deque()
+        try:
+            for column, encode in jobs:
+                if not column.concurrent:
+                    while waiting:
+                        self._write_pages(waiting.popleft().result())
+                    self._write_pages(encode())
+                    continue
+                if len(waiting) > threads:
+                    self._write_pages(waiting.popleft().result())
+                waiting.append(pool.pool().submit(_encode_all, encode))
+            while waiting:
+                self._write_pages(waiting.popleft().result())
+        finally:
+            # After an error nothing may go on using the caller's arrays.
+            for future in waiting:
+                future.cancel()
+            wait(waiting)
+
     def _write_pages(self, pages: Iterable[EncodedPage]) -> None:
         for page in pages:
             positions = []
@@ -244,6 +277,10 @@ class FileWriter:
         over = self._out.tell() % len(self._padding)
         if over:
             self._out.write(self._padding[over:])
+
+
+def _encode_all(encode: Callable[[], Iterable[EncodedPage]]) -> list[EncodedPage]:
+    return list(encode())
 
 
 def _column_message(encoding: bytes) -> file2_pb2.ColumnMetadata:

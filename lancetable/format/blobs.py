@@ -1,7 +1,7 @@
 """Blobs: large values that lie apart from their column, which describes where each of them is.
 
-    first form    large_binary, key lance-encoding:blob      column: position, size                       in the data file
-    second form   extension lance.blob.v2 (from 2.2 on)      column: kind, position, size, blob_id, uri
+    first form    large_binary, key lance-encoding:blob    column: position, size      bytes in the data file
+    second form   extension lance.blob.v2 (from 2.2 on)    column: kind, position, size, blob_id, blob_uri
 
     kind 0  inline      in the data file, at `position`
          1  packed      in a file that several blobs share, at `position`     data/<stem of the data file>/<name>.blob
@@ -29,6 +29,7 @@ __all__ = [
     "DESCRIPTION",
     "DESCRIPTION_V2",
     "BlobKind",
+    "blob_directory",
     "blob_file_path",
     "described",
     "holds_blobs",
@@ -89,10 +90,18 @@ def holds_blobs(field: Field) -> bool:
     return any(each.is_blob_v2 for each in field.walk())
 
 
+def blob_directory(data_file: str) -> str:
+    """Where the blob files lie that a data file at this path describes."""
+    return data_file.removesuffix(".lance")
+
+
 def blob_file_path(data_file: str, blob_id: int) -> str:
-    """Where the blobs with this id lie, which a data file at this path describes."""
-    stem = data_file.rpartition(".")[0] if data_file.endswith(".lance") else data_file
-    return f"{stem}/{f'{blob_id:032b}'[::-1]}.blob"
+    """The blob file with this id, which a data file at this path describes."""
+    return f"{blob_directory(data_file)}/{f'{blob_id:032b}'[::-1]}.blob"
+
+
+def _stored(field: Field) -> Field:
+    return _description(field) if field.is_blob_v2 else field
 
 
 def _description(field: Field) -> Field:

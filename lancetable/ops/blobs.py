@@ -27,7 +27,17 @@ from lancetable.table.blobs import Places, join_places, locate_blobs, read_place
 from lancetable.table.fragments import blob_data_file, rows_of
 from lancetable.table.version import TableVersion
 
-__all__ = ["BlobHandle", "FoundBlobs", "Selector", "find_blobs", "handles", "locate", "read_blob_ranges", "read_blobs"]
+__all__ = [
+    "BlobHandle",
+    "FoundBlobs",
+    "Selector",
+    "checked_selector",
+    "find_blobs",
+    "handles",
+    "locate",
+    "read_blob_ranges",
+    "read_blobs",
+]
 
 Selector = Literal["ids", "addresses", "indices"]
 
@@ -198,6 +208,13 @@ def read_blob_ranges(
         (number, address, None if data is None else bytes(data))
         for number, (address, data) in enumerate(zip(found.addresses.tolist(), read_places(version.store, wanted)))
     ]
+
+
+def checked_selector(selector: str) -> Selector:
+    """Raises InvalidInputError for anything but the three ways to choose rows."""
+    if selector == "ids" or selector == "addresses" or selector == "indices":  # noqa: PLR1714 - mypy follows this form
+        return selector
+    raise InvalidInputError(f"selector must be one of 'ids', 'addresses', or 'indices', got {selector!r}")
 
 
 def checked_requests(requests: Any) -> tuple[list[int], list[int], list[int]]:

@@ -108,7 +108,7 @@ def project_mapping(
     schema: Schema, expressions: Mapping[str, str], *, add: Sequence[str] = (), blobs_as_bytes: bool = False
 ) -> Projection:
     """A projection of SQL expressions by the names their values get. Raises InvalidSqlError, ColumnNotFoundError."""
-    arrow = evaluation_schema(schema)
+    arrow = evaluation_schema(schema, blobs_as_bytes)
     parsed = {name: parse_expression(text, arrow) for name, text in expressions.items() if name not in add}
     paths: dict[str, None] = {}
     for expression in parsed.values():
@@ -242,9 +242,9 @@ def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
     return ColumnNotFoundError(f"No field named {path!r}; {hint}", column=path)
 
 
-def evaluation_schema(schema: Schema) -> pa.Schema:
-    """The schema that expressions are typed against: the types columns are read in, blobs as their descriptions."""
-    fields = map(described, schema.fields)
+def evaluation_schema(schema: Schema, blobs_as_bytes: bool = False) -> pa.Schema:
+    """The schema that expressions are typed against: the types that columns are read in, see `read_set`."""
+    fields = map(with_bytes if blobs_as_bytes else described, schema.fields)
     return pa.schema([pa.field(field.name, field.data_type, field.nullable) for field in fields])
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lancetable.commit.loop import commit_transaction, create_table
-from lancetable.errors import DatasetNotFoundError, VersionNotFoundError
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, VersionNotFoundError
 from lancetable.format.paths import ManifestNaming
 from lancetable.format.transaction import Overwrite, Restore, Transaction
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
@@ -33,19 +33,23 @@ def commit(
     """Commit to a table, given at any version, or create the one at a URI where nothing is yet.
 
     An Overwrite or Restore with read version 0 is taken as made from the newest version. Raises DatasetNotFoundError
-    for another operation without a table, VersionNotFoundError if the read version is not there, and what
-    `commit.loop` raises.
+    for another operation without a table, AlreadyExistsError if there is a table at the URI by now,
+    VersionNotFoundError if the read version is not there, and what `commit.loop` raises.
     """
     operation = transaction.operation
     if isinstance(target, str):
         if not isinstance(operation, Overwrite):
             raise DatasetNotFoundError(f"Dataset at path {target} was not found", path=target)
         store, base = open_store(target, storage_options)
+        handler = choose_handler(store, target, commit_lock, storage_options)
+        if handler.latest(store, base) is not None:
+            # Creating version 1 would succeed in a table whose first versions were cleaned up.
+            raise AlreadyExistsError(f"Dataset already exists: {target}", path=target)
         return create_table(
             store,
             base,
             target,
-            choose_handler(store, target, commit_lock, storage_options),
+            handler,
             replace(transaction, read_version=0),
             file_version=file_version_of(operation) or DEFAULT_VERSION,
             cache=TableCache(),

@@ -110,7 +110,12 @@ def _commit(version: TableVersion, found: _Found, predicate: str) -> TableVersio
             file = deletions.write(version.store, version.base, fragment_id, version.version, merged)
             updated.append(replace(fragment, deletion_file=file))
 
-        _for_each(mark, kept)
+        if version.store.capabilities.local:
+            # Threads only wait for each other where all files go to one directory.
+            for fragment_id in kept:
+                mark(fragment_id)
+        else:
+            _for_each(mark, kept)
         updated.sort(key=attrgetter("id"))
         operation = tx.Delete(tuple(updated), tuple(sorted(found.emptied)), predicate)
         transaction = Transaction.create(version.version, operation)

@@ -162,8 +162,9 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     include_deleted = bool(options.include_deleted_rows)
     if include_deleted and "_rowid" not in projection.virtual:
         raise InvalidInputError("include_deleted_rows is set but with_row_id is false")
-    predicate = None if options.filter is None else resolve_filter(schema, options.filter)
-    filter_columns, filter_virtual = _filter_columns(schema, predicate)
+    as_bytes = _BLOB_HANDLING[options.blob_handling]
+    predicate = None if options.filter is None else resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes)
+    filter_columns, filter_virtual = _filter_columns(schema, predicate, as_bytes)
     if predicate is not None:
         # What is wanted early is read with the filter's columns, in one go.
         filter_columns = _with_early(filter_columns, _early(projection.columns, options.late_materialization))
@@ -237,26 +238,29 @@ def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[
 # --- filter ----------------------------------------------------------------------------------------------------------
 
 
-def resolve_filter(schema: Schema, predicate: Filter) -> Expr:
+def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False) -> Expr:
     """The predicate as an expression. Raises InvalidSqlError, ColumnNotFoundError; TypeError for any other object."""
     if isinstance(predicate, str):
-        return parse_predicate(predicate, evaluation_schema(schema))
+        return parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes))
     if isinstance(predicate, pc.Expression):
         # Substrait is only needed here.
         from lancetable.expr import from_arrow_expression
 
-        return from_arrow_expression(predicate, evaluation_schema(schema))
+        return from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes))
     if isinstance(predicate, Expr):
         return predicate
     raise TypeError(f"a filter is SQL text or a pyarrow expression, not {type(predicate).__name__}")
 
 
-def _filter_columns(schema: Schema, predicate: Expr | None) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+def _filter_columns(
+    schema: Schema, predicate: Expr | None, as_bytes: bool
+) -> tuple[tuple[Field, ...], tuple[str, ...]]:
     if predicate is None:
         return (), ()
     names = columns_of(predicate)
     virtual = tuple(name for name in names if name in VIRTUAL)
-    return read_set(schema, [name for name in names if name not in VIRTUAL]), virtual
+    stored = [name for name in names if name not in VIRTUAL]
+    return read_set(schema, stored, blobs_as_bytes=as_bytes), virtual
 
 
 def _with_early(filter_columns: Sequence[Field], early: Sequence[Field]) -> tuple[Field, ...]:

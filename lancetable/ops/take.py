@@ -64,7 +64,8 @@ def take_offsets(
     """Rows by position among the live rows, in scan order; with `fragment` (an id), among that fragment's.
 
     Rows come in the order of `indices`, as often as they are named. A nested column keeps its place in its struct.
-    Blobs come as their descriptions unless `blobs_as_bytes`. Raises OutOfRangeError for positions that are negative or beyond the end, ColumnNotFoundError, TypeError.
+    Blobs come as their descriptions unless `blobs_as_bytes`.
+    Raises OutOfRangeError for positions that are negative or beyond the end, ColumnNotFoundError, TypeError.
     """
     projection = _projection(version, columns, blobs_as_bytes)
     wanted = _integers(indices, "row_indices")

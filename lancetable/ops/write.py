@@ -9,6 +9,7 @@ still appear, so its files stay.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,8 +36,9 @@ from lancetable.file.reader import FAMILIES
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
-from lancetable.format.paths import ManifestNaming, data_path
-from lancetable.format.schema import Field, Schema
+from lancetable.format.logical_types import EXTENSION_NAME_KEY
+from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNaming, data_path, join, parse_transaction_name
+from lancetable.format.schema import BLOB_KEY, BLOB_V2_NAME, Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
@@ -55,6 +57,8 @@ __all__ = [
     "overwrite",
     "write_fragments",
 ]
+
+logger = logging.getLogger(__name__)
 
 WriteMode = Literal["create", "append", "overwrite"]
 
@@ -95,7 +99,7 @@ def create(
     if handler.latest(store, base) is not None:
         raise AlreadyExistsError(f"Dataset already exists: {text}", path=text)
     file_version = options.file_version or DEFAULT_VERSION
-    stored = Schema.from_arrow(schema)
+    stored = Schema.from_arrow(blob_schema(schema, file_version))
     fragments = _write(store, base, text, stored, batches, options, file_version)
     operation = tx.Overwrite(tuple(fragments), stored)
     with _discarding(store, base, fragments):
@@ -166,8 +170,8 @@ def write_fragments(
     operation: tx.Append | tx.Overwrite
     if not isinstance(target, TableVersion):
         store, base = open_store(target, storage_options)
-        stored = Schema.from_arrow(schema)
         version = options.file_version or DEFAULT_VERSION
+        stored = Schema.from_arrow(blob_schema(schema, version))
         fragments = _write(store, base, os.fspath(target), stored, batches, options, version)
         operation, read_version = tx.Overwrite(tuple(fragments), stored), 0
     else:
@@ -180,9 +184,11 @@ def write_fragments(
                 raise SchemaMismatchError(
                     f"data files of version {file_version} cannot be mixed with those of a table in {table_format}"
                 )
+            if any(each.is_blob_v2 for each in target.schema.fields):
+                schema = blob_schema(schema, file_version)
             stored = _conforming(Schema.from_arrow(schema), target.schema)
         else:
-            stored = Schema.from_arrow(schema)
+            stored = Schema.from_arrow(blob_schema(schema, file_version))
         fragments = _write(store, base, target.uri, stored, batches, options, file_version)
         operation = tx.Append(tuple(fragments)) if mode == "append" else tx.Overwrite(tuple(fragments), stored)
     if sync:
@@ -192,11 +198,26 @@ def write_fragments(
 
 
 def discard_fragments(
-    uri: str | os.PathLike[str], names: Iterable[str], *, storage_options: Mapping[str, str] | None = None
-) -> None:
-    """Remove data files, given by their names below `data`, that were written and will not be committed."""
+    uri: str | os.PathLike[str],
+    names: Iterable[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    transaction_uuid: str | None = None,
+) -> bool:
+    """Remove data files, given by their names below `data`, that were written and will not be committed.
+
+    Nothing is removed, and False returned, while there is a file of the transaction `transaction_uuid` that was to
+    commit them: it is written before a version appears and removed when that surely failed.
+    """
     store, base = open_store(uri, storage_options)
+    if transaction_uuid is not None:
+        for each in store.list_names(join(base, TRANSACTIONS_DIR)):
+            parsed = parse_transaction_name(each.name)
+            if parsed is not None and parsed[1] == transaction_uuid:
+                logger.warning("%s: transaction %s may be committed, its data files stay", uri, transaction_uuid)
+                return False
     store.delete([data_path(base, name) for name in names])
+    return True
 
 
 def _check_target(version: TableVersion) -> FileVersion:
@@ -283,6 +304,10 @@ def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str,
         if found is None:
             continue
         path = prefix + expected.name
+        if expected.is_blob_v2 and found.is_blob_v2:
+            # With or without the children that name a part of an object elsewhere.
+            present.append(expected.id)
+            continue
         if found.logical_type != expected.logical_type:
             return f"`{path}` should have type {expected.logical_type} but type was {found.logical_type}"
         if expected.is_struct and not expected.is_packed and expected.children:
@@ -309,7 +334,10 @@ def _conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.R
         ):
             columns = batch.columns
         else:
-            columns = [storage_array(_column(batch, names, each), each.data_type, each.name) for each in schema.fields]
+            columns = [
+                storage_array(_blobs(_column(batch, names, each), each), each.data_type, each.name)
+                for each in schema.fields
+            ]
         for place, each in required:
             _check_required(columns[place], each, each.name)
         yield pa.RecordBatch.from_arrays(columns, schema=target)
@@ -319,6 +347,39 @@ def _column(batch: pa.RecordBatch, names: list[str], each: Field) -> pa.Array:
     if names.count(each.name) != 1:
         raise SchemaMismatchError(f"a batch has {names.count(each.name)} columns {each.name!r}; its schema promised 1")
     return batch.column(each.name)
+
+
+def _blobs(array: pa.Array, field: Field) -> pa.Array:
+    """A blob column of the second form with the children that the schema has, from bytes or from other children."""
+    if not field.is_blob_v2:
+        return array
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if array.type.equals(field.data_type):
+        return array
+    if pa.types.is_large_binary(array.type):
+        given = {"data": array}
+    elif pa.types.is_struct(array.type):
+        given = {part.name: array.field(part.name) for part in array.type}
+    else:
+        return array
+    parts = [
+        given[part.name] if part.name in given else pa.nulls(len(array), part.data_type) for part in field.children
+    ]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(parts, fields=list(field.data_type), mask=mask)
+
+
+def blob_schema(schema: pa.Schema, version: FileVersion) -> pa.Schema:
+    """The schema with blobs in the form that new tables of a version have: from 2.2 on the second."""
+    if version is not FileVersion.V2_2:
+        return schema
+    for number, each in enumerate(schema):
+        if pa.types.is_large_binary(each.type) and BLOB_KEY.encode() in (each.metadata or {}):
+            kind = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
+            metadata = {EXTENSION_NAME_KEY: BLOB_V2_NAME}
+            schema = schema.set(number, pa.field(each.name, kind, each.nullable, metadata))
+    return schema
 
 
 def _is_list(data_type: pa.DataType) -> bool:

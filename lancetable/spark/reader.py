@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lancetable.errors import ColumnNotFoundError
+from lancetable.fragment import LanceFragment
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.types import convert_batch, wire_schema
 
@@ -34,15 +35,28 @@ class FragmentPartition(InputPartition):
         self.fragment_ids = tuple(fragment_ids)
 
 
-def open_pinned(options: SourceOptions, version: int | None = None) -> LanceDataset:
+class Pin(NamedTuple):
+    """The version that all processes of one read look at: a tag may move, and may name a version of a branch."""
+
+    branch: str | None
+    version: int
+
+    @classmethod
+    def of(cls, dataset: LanceDataset) -> Pin:
+        return cls(dataset.table_version.branch, dataset.version)
+
+
+def open_pinned(options: SourceOptions, pin: Pin | None = None) -> LanceDataset:
+    """The table at the pinned version, or at the one the options name."""
     import lancetable
 
-    return lancetable.dataset(
-        options.uri,
-        version=version if version is not None else options.version,
-        asof=options.timestamp_as_of if version is None else None,
-        storage_options=options.storage_options or None,
-    )
+    storage_options = options.storage_options or None
+    if pin is None:
+        version, asof = options.version, options.timestamp_as_of
+        return lancetable.dataset(options.uri, version, asof, storage_options=storage_options)
+    if pin.branch is None:
+        return lancetable.dataset(options.uri, pin.version, storage_options=storage_options)
+    return lancetable.dataset(options.uri, storage_options=storage_options).checkout_version((pin.branch, pin.version))
 
 
 def projected_schema(dataset: LanceDataset, columns: Sequence[str] | None) -> pa.Schema:
@@ -66,18 +80,18 @@ def pack_fragments(rows: Sequence[tuple[int, int]], task_rows: int) -> list[tupl
 
 
 class LanceReader(DataSourceReader):
-    def __init__(self, options: SourceOptions, schema: StructType, version: int | None) -> None:
-        dataset = open_pinned(options, version)
+    def __init__(self, options: SourceOptions, schema: StructType, pin: Pin | None) -> None:
+        dataset = open_pinned(options, pin)
         known = projected_schema(dataset, options.columns).names
         for name in schema.fieldNames():
             if name not in known:
                 raise ColumnNotFoundError(f"no column {name!r} in {options.uri}; there are {', '.join(known)}")
         self._options = options
         self._schema = schema
-        self._version: int = dataset.version
+        self._pin = Pin.of(dataset)
 
     def partitions(self) -> list[InputPartition]:
-        dataset = open_pinned(self._options, self._version)
+        dataset = open_pinned(self._options, self._pin)
         rows = [(fragment.fragment_id, fragment.count_rows()) for fragment in dataset.get_fragments()]
         # A table without rows gets one partition without fragments: Spark would replace an empty list by a null one.
         groups = pack_fragments(rows, self._options.task_rows) or [()]
@@ -87,14 +101,12 @@ class LanceReader(DataSourceReader):
         wire = wire_schema(self._schema)
         if not partition.fragment_ids:
             return
-        dataset = open_pinned(self._options, self._version)
-        wanted = set(partition.fragment_ids)
-        fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in wanted]
+        dataset = open_pinned(self._options, self._pin)
         columns = self._options.columns
         scanner = dataset.scanner(
             columns=[name for name in (columns or wire.names) if name in wire.names],
             filter=self._options.filter,
-            fragments=fragments,
+            fragments=[LanceFragment(dataset, fragment_id) for fragment_id in partition.fragment_ids],
             batch_size=self._options.batch_rows,
         )
         for batch in scanner.to_batches():

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.reader import LanceReader, open_pinned, projected_schema
+from lancetable.spark.reader import LanceReader, Pin, open_pinned, projected_schema
 from lancetable.spark.types import spark_schema
 from lancetable.spark.writer import LanceWriter
 
@@ -27,7 +27,7 @@ class LanceDataSource(DataSource):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._version: int | None = None
+        self._pin: Pin | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -36,11 +36,11 @@ class LanceDataSource(DataSource):
     def schema(self) -> StructType:
         options = SourceOptions.parse(self.options)
         dataset = open_pinned(options)
-        self._version = dataset.version
+        self._pin = Pin.of(dataset)
         return spark_schema(projected_schema(dataset, options.columns))
 
     def reader(self, schema: StructType) -> LanceReader:
-        return LanceReader(SourceOptions.parse(self.options), schema, self._version)
+        return LanceReader(SourceOptions.parse(self.options), schema, self._pin)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
         return LanceWriter(SourceOptions.parse(self.options), schema, overwrite)

@@ -81,13 +81,14 @@ def wire_schema(schema: st.StructType) -> pa.Schema:
 def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None = None) -> pa.Schema:
     """The Arrow schema of a new table for a frame of this Spark schema.
 
-    `vector_dimensions` names top-level array columns to be stored as fixed-size lists of so many items.
+    `vector_dimensions` names top-level array columns to be stored as fixed-size lists of so many items. Names may come
+    in lower case, as Spark hands over the keys of options.
     """
-    vectors = dict(vector_dimensions or {})
+    vectors = {name.lower(): dimension for name, dimension in (vector_dimensions or {}).items()}
     fields = []
     for field in schema.fields:
         arrow = _wire_type(field.dataType, field.name, "item")
-        dimension = vectors.pop(field.name, None)
+        dimension = vectors.pop(field.name.lower(), None)
         if dimension is not None:
             if not pa.types.is_list(arrow):
                 raise InvalidInputError(f"column {field.name!r} is {field.dataType.simpleString()}, not an array")

@@ -2,11 +2,16 @@
 
 A task's files are named apart per attempt and count only when the message that names them reaches the commit, so a
 retried or speculative task never doubles rows. Files that a failed task leaves behind are not part of any version.
+
+Spark also calls `abort` when `commit` raised, or its process died, after the version had appeared. The transaction is
+therefore named when the write begins: as long as its file is there a commit was begun and not surely given up, and the
+data files stay.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from lancetable.errors import DatasetNotFoundError, SchemaMismatchError
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.types import convert_batches, table_schema, wire_schema
+from lancetable.table.version import open_version
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -36,6 +42,7 @@ class LanceWriter(DataSourceArrowWriter):
 
         self._options = options
         self._overwrite = overwrite
+        self._transaction_uuid = str(uuid.uuid4())
         wire_schema(schema)  # a type without an Arrow form is refused here, before any task starts
         incoming = table_schema(schema, options.vector_dimensions)
         try:
@@ -86,8 +93,9 @@ class LanceWriter(DataSourceArrowWriter):
         return WrittenFragments([json.dumps(fragment.to_json()) for fragment in fragments], rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        import lancetable
         from lancetable.fragment import FragmentMetadata
+        from lancetable.operation import LanceOperation, Transaction
+        from lancetable.ops import commit as commits
 
         fragments = [
             FragmentMetadata.from_json(text)
@@ -95,17 +103,19 @@ class LanceWriter(DataSourceArrowWriter):
             if isinstance(message, WrittenFragments)
             for text in message.fragments
         ]
-        operation: Any
+        operation: LanceOperation.BaseOperation
         if self._overwrite or self._read_version is None:
-            operation = lancetable.LanceOperation.Overwrite(self._schema, fragments)
+            operation = LanceOperation.Overwrite(self._schema, fragments)
         else:
-            operation = lancetable.LanceOperation.Append(fragments)
-        lancetable.LanceDataset.commit(
-            self._options.uri,
-            operation,
-            read_version=self._read_version or 0,
-            storage_options=self._options.storage_options or None,
-        )
+            operation = LanceOperation.Append(fragments)
+        transaction = Transaction(self._read_version or 0, operation, self._transaction_uuid).to_format()
+        storage_options = self._options.storage_options or None
+        if self._read_version is None:
+            # Not an Overwrite of whatever is there by now: a table that another job made meanwhile keeps its rows.
+            commits.commit(self._options.uri, transaction, storage_options=storage_options)
+        else:
+            target = open_version(self._options.uri, self._read_version, storage_options=storage_options)
+            commits.commit(target, transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         from lancetable.fragment import FragmentMetadata
@@ -118,7 +128,12 @@ class LanceWriter(DataSourceArrowWriter):
             for text in message.fragments
         ]
         paths = [file.path for fragment in fragments for file in fragment.files]
-        discard_fragments(self._options.uri, paths, storage_options=self._options.storage_options or None)
+        discard_fragments(
+            self._options.uri,
+            paths,
+            storage_options=self._options.storage_options or None,
+            transaction_uuid=self._transaction_uuid,
+        )
 
 
 def _append_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schema:

@@ -123,7 +123,11 @@ class ObjectStore(Protocol):
         """The last `min(length, size)` bytes and the size of the object."""
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
-        """Write a whole object, replacing the old one. A reader sees the old bytes or the new ones, never a part."""
+        """Write a whole object, replacing the old one. A reader sees the old bytes or the new ones, never a part.
+
+        AT_SYNC is for objects under new names, which nothing refers to yet: until the call returns, a listing may
+        show one that is not complete.
+        """
 
     def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
         """WON, LOST or UNKNOWN; at most one caller ever wins a path. Never check-then-write."""

@@ -86,6 +86,11 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"LocalStore(fsync={self._fsync}, mmap={self._mmap})"
 
+    @property
+    def mapped(self) -> bool:
+        """Whether ranges are slices of a memory map, which cost nothing until their bytes are touched."""
+        return self._mmap
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LocalStore) and (self._fsync, self._mmap) == (other._fsync, other._mmap)
 
@@ -223,11 +228,47 @@ class LocalStore:
     # ---- writing ----------------------------------------------------------------------------------------------
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
-        """Write a temporary file and rename it over the name. See ObjectStore."""
+        """Write a temporary file and rename it over the name. See ObjectStore.
+
+        With AT_SYNC, a name that is new is written at once: nothing refers to the file before the `sync`.
+        """
+        if durability is Durability.AT_SYNC and self._put_new(path, data):
+            return
         writer = LocalWriter(path, fsync=self._fsync and durability is not Durability.NEVER, buffer_bytes=0)
         with writer:
             writer.write(data)
             writer.finish(background=durability is Durability.AT_SYNC)
+
+    def _put_new(self, path: str, data: Buffer) -> bool:
+        """Write a file under a name that nobody has; False, and nothing written, where that is not to be had."""
+        if self._fsync and sys.platform == "win32":
+            return False
+        try:
+            descriptor = os.open(path, _WRITE_FLAGS, 0o666)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        except (OSError, ValueError) as error:
+            raise _failure(error, path, writing=True) from error
+        try:
+            view = memoryview(data).cast("B")
+            while view:
+                view = view[os.write(descriptor, view[:_MAX_WRITE_BYTES]) :]
+            if not self._fsync:
+                open_descriptor, descriptor = descriptor, -1
+                os.close(open_descriptor)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            if descriptor >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+            if isinstance(error, OSError):
+                raise _failure(error, path, writing=True) from error
+            raise
+        if self._fsync:
+            _QUEUE.mark(path.rpartition("/")[0])
+            _QUEUE.submit(path, descriptor)
+        return True
 
     def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
         """Write a temporary file and link it to the name, which fails where the name is taken. See ObjectStore.

@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lancetable.errors import InvalidInputError, LanceError
+from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.file.writer import FileWriter
+from lancetable.format.blobs import blob_directory, stored_schema
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.paths import data_path, new_data_file_name
+from lancetable.format.version import FileVersion
+from lancetable.table.blob_writer import BlobColumns
 
 if TYPE_CHECKING:
     from lancetable.format.schema import Schema
-    from lancetable.format.version import FileVersion
     from lancetable.store.base import ObjectStore, ObjectWriter
 
 __all__ = ["WriteLimits", "WriteProgress", "remove_quietly", "write_data_files"]
+
+_BLOB_FILE_VERSIONS = frozenset({FileVersion.V2_2})
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +48,10 @@ class WriteLimits:
     max_page_bytes: int | None = None
     statistics: bool = True
     keep_arrays: bool = False
+    blob_pack_bytes: int | None = None  # largest file that blobs share; None for 1 GiB
 
     def __post_init__(self) -> None:
-        for name in ("max_rows_per_file", "max_bytes_per_file", "data_cache_bytes", "max_page_bytes"):
+        for name in ("max_rows_per_file", "max_bytes_per_file", "data_cache_bytes", "max_page_bytes", "blob_pack_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")
@@ -95,29 +100,40 @@ class _Run:
         self._name = ""
         self._sink: ObjectWriter | None = None
         self._writer: FileWriter | None = None
+        self._blobs: BlobColumns | None = None
+        self._stored = stored_schema(schema)
+        if self._stored is not schema and file_version not in _BLOB_FILE_VERSIONS:
+            raise UnsupportedFeatureError(
+                f"Blob v2 requires file version >= 2.2, not {file_version}", feature=f"blob files in {file_version}"
+            )
 
     def write(self, batch: pa.RecordBatch) -> None:
         start, num_rows = 0, batch.num_rows
         while start < num_rows:
             writer = self._writer or self._begin_file()
             length = min(num_rows - start, self._limits.max_rows_per_file - writer.num_rows)
-            writer.write(batch.slice(start, length))
+            part = batch.slice(start, length)
+            writer.write(part if self._blobs is None else self._blobs.describe(part))
             start += length
             if writer.num_rows >= self._limits.max_rows_per_file or writer.tell() >= self._limits.max_bytes_per_file:
                 self.finish_file()
 
     def _begin_file(self) -> FileWriter:
         self._name = new_data_file_name()
-        self._sink = self._store.open_writer(data_path(self._base, self._name))
+        path = data_path(self._base, self._name)
+        self._sink = self._store.open_writer(path)
         self._writer = FileWriter(
             self._sink,
-            self._schema,
+            self._stored,
             self._version,
             data_cache_bytes=self._limits.data_cache_bytes,
             max_page_bytes=self._limits.max_page_bytes,
             statistics=self._limits.statistics,
             keep_arrays=self._limits.keep_arrays,
         )
+        if self._stored is not self._schema:
+            sink, pack_bytes = self._writer.write_blob, self._limits.blob_pack_bytes
+            self._blobs = BlobColumns(self._store, path, self._schema, sink, pack_bytes)
         if self._progress is not None:
             self._progress("begin", Fragment(id=len(self.fragments)))
         return self._writer
@@ -125,6 +141,8 @@ class _Run:
     def finish_file(self) -> None:
         if self._writer is None:
             return
+        if self._blobs is not None:
+            self._blobs.finish()
         written = self._writer.close()
         major, minor = self._version.manifest_pair
         file = DataFile(
@@ -135,7 +153,7 @@ class _Run:
             minor=minor,
             size_bytes=written.size_bytes,
         )
-        self._writer = self._sink = None
+        self._writer = self._sink = self._blobs = None
         self.fragments.append(Fragment(id=0, files=(file,), physical_rows=written.num_rows))
         if self._progress is not None:
             self._progress("complete", self.fragments[-1])
@@ -144,6 +162,8 @@ class _Run:
         if self._sink is not None:
             try:
                 self._sink.abort()
+                if self._blobs is not None:
+                    self._blobs.abandon()
             except (LanceError, OSError) as error:
                 # The error that made us give up is the one to show.
                 logger.warning("could not remove an unfinished data file: %s", error)
@@ -152,8 +172,12 @@ class _Run:
 
 def remove_quietly(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> None:
     """Delete the data files of fragments that were never committed; a failure is logged, cleanup finds them later."""
-    paths = [data_path(base, file.path) for fragment in fragments for file in fragment.files if file.base_id is None]
+    files = [file for fragment in fragments for file in fragment.files if file.base_id is None]
+    paths = [data_path(base, file.path) for file in files]
     try:
         store.delete(paths)
+        for file, path in zip(files, paths):
+            if file.file_version in _BLOB_FILE_VERSIONS:
+                store.delete_prefix(blob_directory(path))
     except (LanceError, OSError) as error:
         logger.warning("could not remove %d data files that were never committed: %s", len(paths), error)

@@ -106,8 +106,9 @@ class _Types:
         kind = self._one(kinds)
         if kind == "struct":
             children = self._children(depth, above | {"struct"})
-            # What cannot be null cannot lie in a struct that is.
+            # What cannot be null cannot lie in a struct that is; pylance loses what lies beside it.
             strict = any(_has_empty_struct(child.type) for child in children)
+            children = [child for child in children if _has_empty_struct(child.type)][:1] if strict else children
             return pa.field(name, pa.struct(children), not strict and self._nullable())
         if kind == "list":
             item = self.field("item", depth - 1, above | {"list"})
@@ -356,8 +357,9 @@ def comparable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     nothing below a null.
     """
     if isinstance(array, pa.ChunkedArray):
-        parts = [comparable(chunk) for chunk in array.chunks] or [comparable(pa.array([], array.type))]
-        return pa.concat_arrays(parts)
+        if array.num_chunks == 0:
+            return comparable(array.combine_chunks())
+        return pa.concat_arrays([comparable(chunk) for chunk in array.chunks])
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return comparable(array.storage)

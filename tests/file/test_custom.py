@@ -60,6 +60,9 @@ SCHEMA = pa.schema([pa.field("n", pa.int64(), metadata={"lancetable:encoding": D
 TABLE = pa.table([pa.array(VALUES, pa.int64()), pa.array([str(v) for v in VALUES])], schema=SCHEMA)
 
 
+NOISE = pa.table({"x": np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 5000)})
+
+
 def write(path: Path, version: str, table: pa.Table = TABLE, **settings: Any) -> str:
     with LanceFileWriter(path, table.schema, version=version, **settings) as writer:
         writer.write_batch(table)
@@ -134,7 +137,7 @@ def test_names_that_are_taken_or_not_ones_own_are_refused(delta: type[Delta]) ->
 
 
 def test_an_arm_of_the_messages_can_be_replaced(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.lance", "2.1", pa.table({"x": pa.array(np.random.default_rng(1).random(5000))}))
+    path = write(tmp_path / "a.lance", "2.1", NOISE)
     expected = LanceFileReader(path).read_all().to_table()
     with pytest.raises(AlreadyExistsError, match="flat"):
         register_encoding(Flat)
@@ -159,7 +162,7 @@ def test_an_arm_of_the_messages_can_be_replaced(tmp_path: Path) -> None:
 
 
 def test_without_its_class_an_arm_is_refused_by_name(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.lance", "2.1", pa.table({"x": pa.array(np.random.default_rng(1).random(5000))}))
+    path = write(tmp_path / "a.lance", "2.1", NOISE)
     unregister_encoding(Flat)
     try:
         with pytest.raises(UnsupportedFeatureError, match=r"a\.lance.*flat"):

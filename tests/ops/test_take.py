@@ -79,6 +79,18 @@ def test_rows_that_are_gone_are_left_out(busy: Any) -> None:
 ROWS = 100  # fewer than the first fragment has
 
 
+def test_addresses_of_many_fragments_in_any_order(busy: Any) -> None:
+    live = busy.theirs.to_table(columns=["_rowaddr", "k"]).to_pydict()
+    key_of = dict(zip(live["_rowaddr"], live["k"], strict=True))
+    rng = np.random.default_rng(5)
+    fragment_ids = [fragment.fragment_id for fragment in busy.theirs.get_fragments()]
+    wanted = [fragment_id << 32 | int(offset) for fragment_id in fragment_ids for offset in rng.integers(0, 9, 6)]
+    wanted = rng.permutation(np.array([*wanted, 99 << 32], np.uint64))
+    found = take_addresses(busy.ours, wanted, ["k"]).column(0).to_pylist()
+    assert found == [key_of[address] for address in wanted.tolist() if address in key_of]
+    assert 0 < len(found) < len(wanted)
+
+
 def test_positions_within_one_fragment(busy: Any) -> None:
     for fragment in busy.theirs.get_fragments():
         total = fragment.count_rows()

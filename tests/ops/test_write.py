@@ -427,6 +427,28 @@ def test_write_fragments_for_an_append(path: Path) -> None:
     assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
 
 
+def test_fragments_that_cannot_be_made_durable_are_removed(path: Path) -> None:
+    version = create(path, rows(1))
+    before = files(path)
+    store = FaultyStore(version.store)
+    store.fail("sync")
+    with pytest.raises(StoreError):
+        write.write_fragments(replace(version, store=store), rows(2).schema, rows(2).to_batches())
+    assert files(path) == before
+
+
+def test_wide_rows_without_nulls_are_checked_column_by_column(path: Path) -> None:
+    schema = pa.schema([pa.field(f"c{i}", pa.int8(), nullable=i != 700) for i in range(900)])
+    table = pa.Table.from_arrays([pa.array([i % 100], pa.int8()) for i in range(900)], schema=schema)
+    version = write.create(path, schema, table.to_batches())
+    assert write.append(version, schema, table.select(sorted(schema.names)).to_batches()).version == 2
+    broken = pa.RecordBatch.from_arrays(
+        [pa.array([None if i == 700 else 1], pa.int8()) for i in range(900)], names=schema.names
+    )
+    with pytest.raises(SchemaMismatchError, match="`c700` contained null"):
+        write.append(version, schema, [broken])
+
+
 @pytest.mark.parametrize("mode", ["create", "append", "overwrite"])
 def test_write_fragments_for_a_new_table(path: Path, mode: Any) -> None:
     transaction = write.write_fragments(path, rows(1).schema, iter(rows(1).to_batches()), mode=mode)

@@ -87,6 +87,11 @@ def test_a_cast_that_would_lose_digits_is_refused() -> None:
         types.convert_batch(batch, pa.schema([("t", pa.timestamp("us"))]))
 
 
+def test_vector_columns_are_found_whatever_their_case() -> None:
+    schema = st.StructType([st.StructField("MyVec", st.ArrayType(st.FloatType()))])
+    assert table_schema(schema, {"myvec": 3}).field("MyVec").type.list_size == 3
+
+
 def test_vector_columns_of_a_new_table() -> None:
     from pyspark.sql.types import ArrayType, FloatType, LongType, StructField, StructType
 

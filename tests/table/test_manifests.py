@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from lancetable.handlers.base import ManifestLocation
 from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.memory import MemoryStore
+from lancetable.table.cache import TableCache
 from lancetable.table.manifests import ManifestFile, history, pack, packed_file, read_manifest
 from lancetable.table.version import TableVersion, open_version
 from lancetable.testing.stores import CountingStore
@@ -177,6 +179,21 @@ def test_history_agrees_with_pylance(three_fragments: TableVersion, table_dir: P
         assert abs(apart) <= timedelta(microseconds=1)  # pylance rounds through a float
         for name, value in expected["metadata"].items():
             assert getattr(summary, name) == int(value), name
+
+
+def test_history_of_a_table_that_was_made_again_at_its_place(tmp_path: Path) -> None:
+    """Two tables with the same names of versions and one cache: neither sees the other's history."""
+    cache, uri = TableCache(), str(tmp_path / "t")
+    seen = []
+    for value in (1, 2):
+        shutil.rmtree(uri, ignore_errors=True)
+        lance.write_dataset(pa.table({"id": [value]}), uri)
+        lance.write_dataset(pa.table({"id": [value]}), uri, mode="append")
+        version = open_version(uri, cache=cache)
+        found = history(version)
+        assert found[0].timestamp == open_version(uri, 1).manifest.timestamp
+        seen.append(found)
+    assert seen[0][0] != seen[1][0]
 
 
 def test_history_reads_each_manifest_once(three_fragments: TableVersion, table_dir: Path) -> None:

@@ -13,7 +13,7 @@ on. Source: protos/encodings_v2_0.proto, Blob.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,7 @@ class BlobWriter:
     """Writes payloads as they come and queues their descriptors, which become the pages."""
 
     __slots__ = ("_column", "_field", "_options", "_queue", "_sink")
+    concurrent: ClassVar[bool] = False
 
     def __init__(self, column: int, field: Field, options: WriteOptions, sink: BlobSink) -> None:
         self._column = column

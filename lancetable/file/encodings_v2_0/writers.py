@@ -11,7 +11,7 @@ parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +120,7 @@ class LeafWriter:
     """A field in one column."""
 
     __slots__ = ("_column", "_field", "_options", "_path", "_queue")
+    concurrent: ClassVar[bool] = False
 
     def __init__(self, column: int, field: Field, path: str, options: WriteOptions) -> None:
         self._column = column
@@ -172,6 +173,7 @@ class StructWriter:
     """A struct; it must not be null, since its header holds no validity."""
 
     __slots__ = ("_children", "_column", "_num_rows", "_path")
+    concurrent: ClassVar[bool] = False
 
     def __init__(self, column: int, field: Field, path: str, children: Sequence[_Writer]) -> None:
         self._column = column
@@ -213,6 +215,7 @@ class ListWriter:
     """Lists: ends in one column, items below."""
 
     __slots__ = ("_column", "_ends", "_field", "_items", "_nulls", "_num_items", "_options", "_path", "_queued_bytes")
+    concurrent: ClassVar[bool] = False
 
     def __init__(self, column: int, field: Field, path: str, options: WriteOptions, items: _Writer) -> None:
         self._column = column

@@ -506,7 +506,7 @@ def _dictionary_if_smaller(
     wishes = column.wishes
     count = len(array)
     most = int(count / wishes.dictionary_divisor)
-    distinct = stats.count_distinct(array, most)
+    distinct = stats.count_distinct(array, most, item_bytes)
     if distinct is None or _dictionary_bytes(distinct, count, item_bytes) > wishes.dictionary_ratio * plain:
         return None
     encoded = array.dictionary_encode()

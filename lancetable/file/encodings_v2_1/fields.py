@@ -29,7 +29,7 @@ from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
 from lancetable.file.encodings_v2_1.base import Column, Decoded, Layout
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
-from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, Level, unravel
+from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, NULLABLE_ITEM, Level, unravel
 from lancetable.file.fetch import ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
 from lancetable.format.schema import BLOB_KEY, Field
@@ -229,6 +229,10 @@ class LeafColumn:
         """Whether nothing lies above the leaf."""
         return len(self._expected) == 1
 
+    @property
+    def _is_hollow(self) -> bool:
+        return bool(pa.types.is_struct(self._field_type) and self._field_type.num_fields == 0)
+
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[Spine]]:
         """The wanted rows, one spine for each page."""
         if self._repeat > 1:
@@ -288,7 +292,11 @@ class LeafColumn:
             raise page.corrupt(f"values that Arrow refuses: {error}") from error
 
     def _spine(self, page: Page, decoded: Decoded) -> Spine:
-        bitmap, levels = unravel(decoded, self._expected)
+        if decoded.layers == (NULLABLE_ITEM,) and self._is_hollow:
+            # A struct without children has no levels, whatever lies above it; nothing there is null.
+            bitmap, levels = None, [Level(None)] * (len(self._expected) - 1)
+        else:
+            bitmap, levels = unravel(decoded, self._expected)
         values = decoded.values.to_array(self._column.data_type, bitmap, page.limits.page_bytes)
         if self._column.data_type is not self._field_type and not values.type.equals(self._field_type):
             values = _wanted_children(values, self._field_type)

@@ -278,7 +278,7 @@ class _Walk:
         table = np.zeros(self._next_code, LEVEL)
         layers: list[int] = []
         level = 0
-        null_inside = False
+        null_inside = missing_lists = False
         for number, (is_list, null_code, empty_code) in enumerate(declared):
             if is_list:
                 # A null struct hides the list below it, which readers then make a null list.
@@ -287,8 +287,12 @@ class _Walk:
                 null = bool(null_code) or spare
                 layers.append(_LIST_LAYERS[null, bool(empty_code)])
                 level += spare
+                missing_lists |= null or bool(empty_code)
             else:
-                layers.append(NULLABLE_ITEM if null_code else ALL_VALID_ITEM)
+                # pylance fails on a struct that has nulls in one page and none in another, where that one has levels.
+                spare = not null_code and missing_lists
+                layers.append(NULLABLE_ITEM if null_code or spare else ALL_VALID_ITEM)
+                level += spare
                 null_inside |= bool(null_code)
             for code in (null_code, empty_code):
                 if code:

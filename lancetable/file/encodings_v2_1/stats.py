@@ -19,6 +19,9 @@ _POWERS: Final = np.uint64(1) << np.arange(64, dtype=np.uint64)
 _SAMPLE_SLICES: Final = 16
 _SLICE_VALUES: Final = 256
 _SAMPLE_VALUES: Final = 4096
+_MIN_SAMPLE_VALUES: Final = 64
+_SAMPLE_BYTES: Final = 256 << 10
+_LARGER_SAMPLE: Final = 8
 
 UInt = npt.NDArray[Any]  # unsigned, 1 to 8 bytes wide
 
@@ -67,22 +70,30 @@ def byte_entropy(values: npt.NDArray[Any]) -> float:
     return total / octets.shape[1]
 
 
-def count_distinct(array: pa.Array, most: int) -> int | None:
+def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None:
     """Estimated number of different values, None if a sample shows that there are more than `most`.
 
-    The estimate takes values seen once in the sample as a sign of as many more that were not seen.
+    Few values are counted. The sample is the smaller the larger values are, and a second one is larger where the first
+    leaves doubts.
     """
     count = len(array)
-    if count <= _SAMPLE_VALUES:
-        found = len(array.unique())
-        return found if found <= most else None
-    places = np.linspace(0, count - 1, _SAMPLE_VALUES).astype(np.int64)
-    counts = np.asarray(array.take(pa.array(places)).value_counts().field(1))
-    seen, once = len(counts), int(np.count_nonzero(counts == 1))
-    estimate = seen + int(once * (count - _SAMPLE_VALUES) / _SAMPLE_VALUES)
-    if once < seen // 8:
-        estimate = seen + once
-    return estimate if estimate <= most else None
+    least = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, int(_SAMPLE_BYTES / (value_bytes + 1))))
+    for size in (least, _LARGER_SAMPLE * least):
+        if 2 * size >= count:
+            break
+        places = np.linspace(0, count - 1, size).astype(np.int64)
+        counts = np.asarray(array.take(pa.array(places)).value_counts().field(1))
+        once, twice = int(np.count_nonzero(counts == 1)), int(np.count_nonzero(counts == 2))
+        # After Chao: how many were not seen shows in how many were seen only once or twice.
+        estimate = len(counts) + once * max(once - 1, 0) // (2 * (twice + 1))
+        if estimate > most:
+            return None
+        if once * 8 < len(counts):
+            return estimate
+    else:
+        return estimate
+    found = len(array.unique())
+    return found if found <= most else None
 
 
 def is_constant(values: npt.NDArray[Any]) -> bool:

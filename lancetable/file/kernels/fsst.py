@@ -164,16 +164,19 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
     return out[:total], new_offsets
 
 
-def compress(data: npt.NDArray[np.uint8], offsets: Offsets) -> tuple[Codes, npt.NDArray[np.int64], SymbolTable]:
-    """Compress values. `offsets` are (n + 1,) offsets into `data`.
+def compress(
+    data: npt.NDArray[np.uint8], offsets: Offsets, table: SymbolTable | None = None
+) -> tuple[Codes, npt.NDArray[np.int64], SymbolTable]:
+    """Compress values. `offsets` are (n + 1,) offsets into `data`, `table` one that was trained before.
 
-    -> the codes, their (n + 1,) offsets from zero on, and the table. Inputs below 32 KiB are stored raw.
+    -> the codes, their (n + 1,) offsets from zero on, and the table. Without a table, inputs below 32 KiB are stored raw.
     """
     offsets = offsets.astype(np.int64)
     start, end = int(offsets[0]), int(offsets[-1])
-    if end - start < MIN_INPUT_BYTES:
-        return data[start:end], offsets - start, SymbolTable(np.empty(0, np.uint64), np.empty(0, np.uint8), False)
-    table = train(data, offsets)
+    if table is None:
+        if end - start < MIN_INPUT_BYTES:
+            return data[start:end], offsets - start, SymbolTable(np.empty(0, np.uint64), np.empty(0, np.uint8), False)
+        table = train(data, offsets)
     if native is not None:
         codes, ends = native.compress(data, offsets, table.words, table.lengths)
         return _trimmed(codes, int(ends[-1])), ends, table

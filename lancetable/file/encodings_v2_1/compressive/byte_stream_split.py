@@ -76,7 +76,7 @@ def encode_byte_streams(block: FixedWidth, limits: Limits) -> Chunked:
     counts = even_counts(block.length, per_chunk)
     whole = block.length // per_chunk
     octets = values.view(np.uint8).reshape(-1, values.dtype.itemsize)
-    head = octets[: whole * per_chunk].reshape(whole, per_chunk, -1).transpose(0, 2, 1)
+    head = octets[: whole * per_chunk].reshape(whole, per_chunk, octets.shape[1]).transpose(0, 2, 1)
     tail = byte_stream_split.split(values[whole * per_chunk :])
     data = np.concatenate((np.ascontiguousarray(head).reshape(-1), tail.reshape(-1)))
     return Chunked(ByteStreamSplit(Flat(block.bits)), counts, [[runs_of(data, counts * values.dtype.itemsize)]])

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from lancetable.file import pool
 from lancetable.file.encodings_v2_1.base import (
     Chunks,
     Compressive,
@@ -70,15 +72,51 @@ class Fsst:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
+_TRAINING_BYTES: Final = 256 << 10
+_PART_BYTES: Final = 2 << 20
+
+
 def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
     """The codes of all values and the encoding that expands them, None where that would not be smaller.
 
     The result keeps the width of the offsets.
     """
-    first, last = int(block.offsets[0]), int(block.offsets[-1])
-    codes, offsets, table = fsst.compress(np.frombuffer(block.data, np.uint8), block.offsets)
-    total = int(offsets[-1]) - int(offsets[0])
-    if not table.encoded or total + fsst.TABLE_BYTES >= last - first:
+    data = np.frombuffer(block.data, np.uint8)
+    content = int(block.offsets[-1]) - int(block.offsets[0])
+    if content < fsst.MIN_INPUT_BYTES:
         return None
-    packed = VariableWidth(offsets.astype(block.offsets.dtype), codes)
+    table = _train(block, content)
+    bounds = _parts(block.offsets, content)
+    if len(bounds) > 2 and pool.size() > 1 and not pool.in_worker():
+        pieces = pool.pool().map(
+            lambda part: fsst.compress(data, block.offsets[part[0] : part[1] + 1], table), zip(bounds, bounds[1:])
+        )
+    else:
+        pieces = iter([fsst.compress(data, block.offsets, table)])
+    codes, offsets, base = [], [np.zeros(1, np.int64)], 0
+    for found, ends, _ in pieces:
+        codes.append(found[: int(ends[-1])])
+        offsets.append(ends[1:] + base)
+        base += int(ends[-1])
+    if base + fsst.TABLE_BYTES >= content or base > np.iinfo(block.offsets.dtype).max:
+        return None
+    packed = VariableWidth(
+        np.concatenate(offsets).astype(block.offsets.dtype), codes[0] if len(codes) == 1 else np.concatenate(codes)
+    )
     return packed, Fsst(table.to_bytes(), variable_of(packed))
+
+
+def _train(block: VariableWidth, content: int) -> fsst.SymbolTable:
+    """A table from a sample of whole values."""
+    if content > 2 * _TRAINING_BYTES:
+        wanted = max(64, block.length * _TRAINING_BYTES // content)
+        block = block.take(np.linspace(0, block.length - 1, min(wanted, block.length)).astype(np.int64))
+    return fsst.train(np.frombuffer(block.data, np.uint8), block.offsets)
+
+
+def _parts(offsets: npt.NDArray[Any], content: int) -> list[int]:
+    """Rows at which parts of about equal size begin, and the end."""
+    count = min(max(content // _PART_BYTES, 1), 4 * pool.size())
+    targets = int(offsets[0]) + content * np.arange(1, count) // count
+    inside = np.searchsorted(offsets, targets).tolist()
+    return sorted({0, *inside, len(offsets) - 1})

@@ -229,13 +229,12 @@ def rows_of(array: pa.StructArray) -> PackedRows | None:
         return None
     parts = [_fixed_child(child, field.name, array) for child, field in zip(children, array.type)]
     widths = [part.bits // 8 for part in parts]
-    rows = np.empty((len(array), sum(widths)), np.uint8)
-    at = 0
-    for part, width in zip(parts, widths):
-        rows[:, at : at + width] = np.frombuffer(part.data, np.uint8).reshape(-1, width)
-        at += width
+    at = sum(widths)
+    rows = np.empty(len(array), [(f"{number}", f"V{width}") for number, width in enumerate(widths)])
+    for number, (part, width) in enumerate(zip(parts, widths)):
+        rows[f"{number}"] = np.frombuffer(part.data, f"V{width}")
     encoding = PackedStruct(tuple(part.bits for part in parts), Flat(8 * at))
-    return PackedRows(encoding, FixedWidth(8 * at, rows.reshape(-1), len(array)))
+    return PackedRows(encoding, FixedWidth(8 * at, rows.view(np.uint8), len(array)))
 
 
 def encode_rows(packed: PackedRows, limits: Limits) -> Chunked:
