@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 import lancetable
-from lancetable.cli import inspect
+from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
 from lancetable.dataset import LanceDataset
 from lancetable.errors import LanceError
@@ -163,9 +163,18 @@ def head(
     Output(as_json).table(table.to_pylist(), table.schema.names)
 
 
-@cli.group("inspect")
+class FileByDefault(click.Group):
+    """`inspect FILE` means `inspect file FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["file", *args]
+        return super().parse_args(ctx, args)
+
+
+@cli.group("inspect", cls=FileByDefault)
 def inspect_group() -> None:
-    """Show what is inside a manifest, a transaction or a data file."""
+    """Show what is inside a manifest, a transaction or a data file: `inspect FILE` shows a data file."""
 
 
 @inspect_group.command()
@@ -195,6 +204,14 @@ def transaction(uri: str, version: int | str | None, as_json: bool, storage_opti
 def data_file(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
     """A data file: columns, pages and their encodings."""
     Output(as_json).tree(uri, inspect.describe_file(uri, storage_options))
+
+
+@inspect_group.command("compression")
+@click.argument("uri")
+@common(version=False)
+def file_compression(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """Each column of a data file: bytes in Arrow, bytes in the file, encodings; reads all of the file."""
+    Output(as_json).table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
 
 
 def open_table(uri: str, version: int | str | None, storage_options: dict[str, str] | None) -> LanceDataset:

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.file.kernels import native, varbin
-from lancetable.format.schema import Field, Schema
+from lancetable.format.schema import BLOB_KEY, Field, Schema
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -254,7 +254,8 @@ class _Leaf:
 
 
 def _leaves_of(field: Field, column: int, path: tuple[int, ...] = ()) -> Iterator[_Leaf]:
-    if field.is_struct and field.children:
+    # The parts of a blob's description have no ids, and nobody asks for them.
+    if field.is_struct and field.children and BLOB_KEY not in field.metadata:
         if not path:
             yield _Leaf(field, column, path, _NullSummary())
         for position, child in enumerate(field.children):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -212,8 +212,9 @@ def read_blob_ranges(
 
 def checked_selector(selector: str) -> Selector:
     """Raises InvalidInputError for anything but the three ways to choose rows."""
-    if selector == "ids" or selector == "addresses" or selector == "indices":  # noqa: PLR1714 - mypy follows this form
-        return selector
+    for known in get_args(Selector):
+        if selector == known:
+            return known  # type: ignore[no-any-return]  # one of the literals
     raise InvalidInputError(f"selector must be one of 'ids', 'addresses', or 'indices', got {selector!r}")
 
 

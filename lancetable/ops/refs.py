@@ -54,11 +54,13 @@ def create_tag(version: TableVersion, name: str, reference: Reference | None = N
     Raises AlreadyExistsError for a name in use, InvalidRefError for one that no tag may have, VersionNotFoundError and
     RefNotFoundError for the reference.
     """
+    taken = AlreadyExistsError(f"Ref conflict error: tag {name} already exists", path=version.uri)
     if refs.find_tag(version.store, version.main_base, name) is not None:
-        raise AlreadyExistsError(f"Ref conflict error: tag {name} already exists", path=version.uri)
+        raise taken
     now = format_time(time.time_ns())
-    target = _target(version, reference)
-    refs.write_tag(version.store, version.main_base, name, replace(_contents(target), created_at=now, updated_at=now))
+    tag = replace(_contents(_target(version, reference)), created_at=now, updated_at=now)
+    if not refs.create_tag(version.store, version.main_base, name, tag):
+        raise taken
 
 
 def update_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:

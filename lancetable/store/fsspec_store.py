@@ -97,8 +97,7 @@ class FsspecStore:
         return FsspecStore, (self._protocol, self._options, self._given)
 
     def __repr__(self) -> str:
-        shown = {name: "***" if _is_secret(name) else value for name, value in self._options.items()}
-        return f"FsspecStore({self._protocol!r}, {shown!r})"
+        return f"FsspecStore({self._protocol!r}, {_without_secrets(self._options)!r})"
 
     def uri(self, path: str) -> str:
         """Protocol and path; neither holds credentials."""
@@ -350,9 +349,8 @@ class FsspecStore:
         if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
             return missing(path)
         text = f"{type(error).__name__}: {error}"
-        for name, value in self._options.items():
-            if _is_secret(name) and isinstance(value, str) and len(value) >= 4:
-                text = text.replace(value, "***")
+        for secret in _secrets_in(self._options):
+            text = text.replace(secret, "***")
         return StoreError(f"{self.uri(path)}: {text}", path=path)
 
 
@@ -451,14 +449,14 @@ def wrap_fsspec(file_system: Any, path: str) -> tuple[ObjectStore, str]:
     """The store of a file system object; the local one is used directly, without fsspec."""
     from fsspec import AbstractFileSystem
 
-    from lancetable.store.local import LocalStore
+    from lancetable.store.open import open_store
 
     if not isinstance(file_system, AbstractFileSystem):
         raise InvalidInputError(f"an fsspec file system is expected, not {type(file_system).__name__}")
     protocol = file_system.protocol if isinstance(file_system.protocol, str) else file_system.protocol[0]
     inner = file_system._strip_protocol(path).rstrip("/")
     if protocol in ("file", "local"):
-        return LocalStore(), inner
+        return open_store(inner)
     return FsspecStore(protocol, {}, file_system), inner
 
 
@@ -491,8 +489,26 @@ def _construct(protocol: str, options: Mapping[str, Any]) -> Any:
         raise StoreError(f"{protocol}:// cannot be opened: {type(error).__name__}") from error
 
 
-def _is_secret(name: str) -> bool:
-    return any(word in name.lower() for word in _SECRET_WORDS)
+def _is_secret(name: object) -> bool:
+    return any(word in str(name).lower() for word in _SECRET_WORDS)
+
+
+def _without_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Options to be shown. They nest: `client_kwargs` of s3fs holds keys, too."""
+    return {
+        name: "***" if _is_secret(name) else _without_secrets(value) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+    }
+
+
+def _secrets_in(options: Mapping[Any, Any], secret: bool = False) -> Iterator[str]:
+    """Texts that no message may repeat; with `secret` every text counts."""
+    for name, value in options.items():
+        hidden = secret or _is_secret(name)
+        if isinstance(value, Mapping):
+            yield from _secrets_in(value, hidden)
+        elif hidden and isinstance(value, str) and len(value) >= 4:
+            yield value
 
 
 def _same_path(one: str, other: str) -> bool:

@@ -51,7 +51,8 @@ class WriteLimits:
     blob_pack_bytes: int | None = None  # largest file that blobs share; None for 1 GiB
 
     def __post_init__(self) -> None:
-        for name in ("max_rows_per_file", "max_bytes_per_file", "data_cache_bytes", "max_page_bytes", "blob_pack_bytes"):
+        sizes = ("max_rows_per_file", "max_bytes_per_file", "data_cache_bytes", "max_page_bytes", "blob_pack_bytes")
+        for name in sizes:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")

@@ -473,14 +473,23 @@ class Places:
 
     __slots__ = ("columns", "owner", "pieces")
 
-    def __init__(self, files: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+    def __init__(self, files: Sequence[DataFile]) -> None:
         self.columns: list[Mapping[int, int]] = []
         self.owner: dict[int, int] = {}
         self.pieces: dict[tuple[int, ...], Pieces] = {}
-        for file_number, (fields, column_indices) in enumerate(files):
+        for file_number, file in enumerate(files):
             # 0.1 files have no columns to point at; they are refused by name when they are opened.
-            indices = column_indices or (-1,) * len(fields)
-            mapping = {field: index for field, index in zip(fields, indices, strict=True) if field >= 0}
+            indices = file.column_indices or (-1,) * len(file.fields)
+            used = [(field, index) for field, index in zip(file.fields, indices, strict=True) if field >= 0]
+            mapping = dict(used)
+            columns = [index for _, index in used if index >= 0]
+            if len(mapping) != len(used) or len(set(columns)) != len(columns):
+                raise CorruptFileError(
+                    f"data file {file.path}: a field or a column is listed twice: fields {list(file.fields)}, "
+                    f"columns {list(file.column_indices)}",
+                    path=file.path,
+                    found=used,
+                )
             self.columns.append(mapping)
             for field in mapping:
                 # Two files never hold the same field; should a writer have left one behind, the newest file counts.
@@ -637,7 +646,7 @@ def files_of(version: TableVersion, fragment: Fragment) -> FragmentFiles:
     known = rows_of(version).places
     places = known.get(key)
     if places is None:
-        places = known[key] = Places(key)
+        places = known[key] = Places(fragment.files)
     made = FragmentFiles(fragment, fragment.files, places)
     kept[fragment.id] = made
     return made

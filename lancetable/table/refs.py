@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from lancetable.errors import CorruptFileError, InvalidRefError, NotFoundError, RefNotFoundError
 from lancetable.format.paths import BRANCHES_DIR, TAGS_DIR, branch_path, join, tag_path
 from lancetable.format.refs import BranchContents, TagContents, check_branch_name, check_tag_name
+from lancetable.store.base import PutOutcome
 
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
 
 __all__ = [
     "check_branch_exists",
+    "create_tag",
     "delete_tag",
     "find_tag",
     "list_branches",
@@ -44,6 +46,21 @@ def read_tag(store: ObjectStore, main_base: str, name: str) -> TagContents:
 def write_tag(store: ObjectStore, main_base: str, name: str, tag: TagContents) -> None:
     """Write or replace a tag. Not transactional: of two writers at once the later one stays."""
     store.put(tag_path(main_base, check_tag_name(name)), tag.to_json())
+
+
+def create_tag(store: ObjectStore, main_base: str, name: str, tag: TagContents) -> bool:
+    """Write a tag unless there is one of this name; whether it was written. Of two writers at once one wins, where the
+    store creates exclusively."""
+    path, data = tag_path(main_base, check_tag_name(name)), tag.to_json()
+    if store.capabilities.conditional_create != "native":
+        if store.find(path) is not None:
+            return False
+        store.put(path, data)
+        return True
+    outcome = store.put_if_absent(path, data)
+    if outcome is PutOutcome.UNKNOWN:
+        return bytes(store.read_all(path)) == data
+    return outcome is PutOutcome.WON
 
 
 def delete_tag(store: ObjectStore, main_base: str, name: str) -> None:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from lancetable.format.version import FileVersion
 
-__all__ = ["PEERS", "column_fields", "comparable", "random_array", "row_choices"]
+__all__ = ["PEERS", "column_fields", "comparable", "random_array", "row_choices", "stands_alone"]
 
 PREFIX: Final = "lance-encoding:"
 MAX_DEPTH: Final = 4
@@ -101,7 +101,7 @@ class _Types:
                 kinds.append("packed")
             if self._large:
                 kinds.append("map")
-                if "list" not in above:
+                if not above:
                     kinds.append("fixed struct")
         kind = self._one(kinds)
         if kind == "struct":
@@ -152,13 +152,19 @@ class _Types:
         if kind == "text":
             return pa.field(name, self._one(TEXTS), nullable, self._keys(_TEXT_KEYS, above))
         if kind == "dictionary":
-            items = self._one([*TEXTS, pa.int64(), pa.float64(), pa.binary(16)])
+            items = self._one([*TEXTS, pa.int64(), pa.float64(), pa.uint8()])
             return pa.field(name, pa.dictionary(self._one(_INDICES), items), nullable)
         item = self._one([pa.bool_(), *NUMBERS, pa.decimal128(9, 2), pa.binary(3)])
         size = self._one([1, 2, 3, 8, 31, 64, 257])
         if item in NUMBERS and self._one([False, False, True]):
             item = pa.list_(item, self._one([1, 2, 5]))
         return pa.field(name, pa.list_(item, size), nullable, self._keys(_WIDE_KEYS, above))
+
+
+def stands_alone(field: pa.Field) -> bool:
+    """Whether pylance cannot read a column beside others: with structs that are empty, or fixed-size lists of structs."""
+    kind = field.type
+    return _has_empty_struct(kind) or (pa.types.is_fixed_size_list(kind) and pa.types.is_struct(kind.value_type))
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:
@@ -358,7 +364,7 @@ def comparable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     """
     if isinstance(array, pa.ChunkedArray):
         if array.num_chunks == 0:
-            return comparable(array.combine_chunks())
+            return comparable(pa.nulls(0, array.type))
         return pa.concat_arrays([comparable(chunk) for chunk in array.chunks])
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):

@@ -17,19 +17,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader as OracleReader
 from lance.file import LanceFileWriter as OracleWriter
 
 from lancetable.file import LanceFileReader, LanceFileWriter
 from lancetable.format.version import FileVersion
-from lancetable.testing.nested import column_fields, comparable, random_array, row_choices
+from lancetable.testing.nested import column_fields, comparable, random_array, row_choices, stands_alone
 
 EXAMPLES = 125 * int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     EXAMPLES = max(EXAMPLES, 2500)
 
+PHASES = [Phase.generate] if os.environ.get('QUICK') else list(Phase)
 SEEN: Counter[str] = Counter()
 
 SIZES = [0, 1, 2, 3, 10, 100, 100, 1000, 1024, 1025, 3000, 10_000]
@@ -43,7 +44,7 @@ def batches_of(table: pa.Table, cuts: Sequence[float]) -> list[pa.RecordBatch]:
     found = []
     for start, end in zip(ends, ends[1:]):
         part = table.slice(start, end - start)
-        arrays = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in part.columns]
+        arrays = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in part.columns]
         found.append(pa.record_batch(arrays, schema=table.schema))
     return found
 
@@ -97,6 +98,7 @@ def example(
     sizes: dict[str, int | None],
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(seed)
+    fields = [field for field in fields if stands_alone(field)][:1] or fields
     schema = pa.schema([field.with_name(f"c{k}") for k, field in enumerate(fields)])
     table = pa.Table.from_arrays([random_array(rng, field, n) for field in fields], schema=schema)
     expected = [comparable(column) for column in table.columns]
@@ -118,7 +120,7 @@ def example(
         if isinstance(error, KeyboardInterrupt):
             raise
         note(f"pylance does not write this: {error}")
-        SEEN["refused by pylance"] += 1
+        SEEN[f"pylance refuses: {str(error)[:100]}"] += 1
         return
     check(LanceFileReader(str(theirs)), table, expected, rng, "pylance to ours")
     SEEN["theirs"] += 1
@@ -128,7 +130,7 @@ def example(
 def test_files_of_either_side_read_equal_on_both(version: FileVersion, tmp_path: Path) -> None:
     SEEN.clear()
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, phases=PHASES)
     @given(
         fields=st.lists(column_fields("c", version), min_size=1, max_size=3),
         n=st.sampled_from(SIZES),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from lancetable.errors import AlreadyExistsError, InvalidRefError, RefNotFoundError, VersionNotFoundError
 from lancetable.ops import refs
 from lancetable.ops.delete import delete
+from lancetable.store.fsspec_store import FsspecStore
+from lancetable.table import refs as table_refs
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 
 
@@ -86,6 +89,21 @@ def test_delete_tag(version: TableVersion) -> None:
     refs.delete_tag(version, "t")
     assert refs.list_tags(version) == {}
     assert pylance_tags(version).list() == {}
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_of_two_writers_of_one_name_one_is_told(
+    version: TableVersion, monkeypatch: pytest.MonkeyPatch, exclusive: bool
+) -> None:
+    if not exclusive:
+        version = replace(version, store=FsspecStore("file", {}))
+    refs.create_tag(version, "t", 1)
+    # The other one looked before the first had written.
+    monkeypatch.setattr(table_refs, "find_tag", lambda *arguments: None)
+    with pytest.raises(AlreadyExistsError):
+        refs.create_tag(version, "t", 2)
+    monkeypatch.undo()
+    assert refs.get_tag(version, "t").version == 1
 
 
 def test_errors(version: TableVersion) -> None:

@@ -126,6 +126,23 @@ def test_errors_and_repr_hold_no_secrets() -> None:
     assert secret not in repr(store)
 
 
+def test_secrets_inside_nested_options_are_hidden() -> None:
+    secret = "s3cr3tv4lue"
+    options = {"client_kwargs": {"aws_secret_access_key": secret, "region_name": "x"}, "token": {"refresh": secret}}
+    store = FsspecStore("dir", options)
+    assert secret not in repr(store)
+    assert "region_name" in repr(store)
+    error = store._failure(RuntimeError(f"403 for {secret}"), "x")
+    assert (secret in str(error), "403" in str(error)) == (False, True)
+
+
+def test_the_local_file_system_object_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, fsync in (("0", False), ("1", True)):
+        monkeypatch.setenv("LANCETABLE_FSYNC", value)
+        store, path = open_store((fsspec.filesystem("file"), str(tmp_path)))
+        assert (store, path) == (LocalStore(fsync=fsync), str(tmp_path))
+
+
 def test_a_file_system_that_cannot_be_made() -> None:
     store = FsspecStore("dir", {"token": "s3cr3tv4lue"})
     with pytest.raises(StoreError) as caught:

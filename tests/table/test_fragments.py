@@ -262,6 +262,18 @@ def test_a_column_that_is_not_there_is_noticed(simple: TableVersion) -> None:
         read_all(changed(simple, change))
 
 
+@pytest.mark.parametrize(("fields", "columns"), [([0, 0], [0, 1]), ([0, 1], [1, 1])])
+def test_a_field_or_column_listed_twice_is_noticed(simple: TableVersion, fields: list[int], columns: list[int]) -> None:
+    """One flipped bit makes these; read as they stand, a column would be null or hold the values of another."""
+
+    def change(message: table_pb2.Manifest) -> None:
+        message.fragments[0].files[0].fields[:] = fields
+        message.fragments[0].files[0].column_indices[:] = columns
+
+    with pytest.raises(CorruptFileError, match="twice"):
+        read_all(changed(simple, change))
+
+
 @pytest.mark.parametrize(
     "path", ["../secret.lance", "/etc/passwd", "a/../../b", "C:/x", "a\\b", "", "file:///etc/passwd"]
 )

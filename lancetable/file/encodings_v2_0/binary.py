@@ -23,7 +23,7 @@ from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_
 from lancetable.file.encodings_v2_0.flat import Flat, bitmap_piece
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import MAPPED, ReadPlan, Slots, cluster, join, positions
-from lancetable.file.kernels import general, varbin
+from lancetable.file.kernels import general, native, varbin
 from lancetable.proto import encodings_v2_0_pb2 as pb
 from lancetable.store.base import ByteRange
 
@@ -219,6 +219,9 @@ def select_spans(
     if len(starts) == 1:
         start, end = int(starts[0]), int(ends[0])
         return pa.py_buffer(np.array([0, end - start], dtype)), pa.py_buffer(data[start:end])
+    if native is not None:
+        found, chosen_bytes = native.gather(starts, ends, data, dtype.itemsize)
+        return pa.py_buffer(found), pa.py_buffer(chosen_bytes)
     if len(starts) <= _FEW:
         pieces = [bytes(data[start:end]) for start, end in zip(starts.tolist(), ends.tolist())]
         offsets = np.zeros(len(starts) + 1, dtype)

@@ -25,7 +25,7 @@ from lancetable.file.encodings_v2_0.binary import encode_binary
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import ReadPlan, Slots, count_slots, gather
-from lancetable.file.kernels import varbin
+from lancetable.file.kernels import native, varbin
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
 if TYPE_CHECKING:
@@ -73,6 +73,10 @@ class Dictionary:
         if is_dictionary:
             return items.as_dictionary(numbers)
         _check_size(page, numbers, items)
+        if native is not None and items.values.null_count == 1:
+            valid = numbers != 0
+            validity = None if valid.all() else varbin.pack_validity(valid)
+            return Decoded(len(numbers), varbin.take_items(items.values, numbers, None), validity)
         plain = pa.Array.from_buffers(index_type, len(numbers), [None, indices.buffers[0]], 0)
         return Decoded(len(numbers), array=items.values.take(plain))
 

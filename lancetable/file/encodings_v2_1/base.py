@@ -48,6 +48,7 @@ __all__ = [
 
 _ALL_VALID_ITEM: Final = 1  # nulls are the business of the encoding
 _LAYOUT_URL: Final = "/lance.encodings21.PageLayout"
+_LAYOUT_PREFIX_2_3: Final = "/lance.encodings23."
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -183,7 +184,12 @@ def _parse_page(data: bytes) -> Layout:
     if other is not None:
         return CustomLayout(other)
     message = pb.PageLayout()
-    unpack_any(data, _LAYOUT_URL, message)
+    try:
+        unpack_any(data, _LAYOUT_URL, message)
+    except CorruptFileError as error:
+        if str(error.found).startswith(_LAYOUT_PREFIX_2_3):
+            raise UnsupportedFeatureError("a page of version 2.3", feature="data file version 2.3") from error
+        raise
     return layout_from_message(message)
 
 

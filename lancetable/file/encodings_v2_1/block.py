@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.fetch import aligned_buffer, bits_between
-from lancetable.file.kernels import fsst, varbin
+from lancetable.file.kernels import fsst, native, varbin
 
 __all__ = [
     "Block",
@@ -197,6 +197,8 @@ class VariableWidth:
         return VariableWidth(self.offsets[start : stop + 1], self.data)
 
     def take(self, indices: Ints) -> VariableWidth:
+        if native is not None:
+            return VariableWidth(*native.take(self.offsets, self.data, indices, None, self.offsets.itemsize, 8))
         if len(indices) <= _FEW:
             offsets = self.offsets
             view = memoryview(self.data)
@@ -346,6 +348,9 @@ class Indices:
         if pa.types.is_dictionary(data_type):
             return pa.DictionaryArray.from_arrays(indices, self.items, ordered=data_type.ordered, safe=False)
         self._check_size(numbers, min(limit, _MAX_INT32) if offset_bytes(data_type) == 4 else limit)
+        if native is not None and is_variable(data_type) and self.items.type == data_type and not self.items.null_count:
+            found = varbin.take_items(self.items, numbers, validity)
+            return pa.Array.from_buffers(data_type, self.length, [validity, *found], _null_count(validity))
         return self.items.take(indices)
 
     def _checked(self, numbers: npt.NDArray[Any], validity: pa.Buffer | None) -> npt.NDArray[Any]:

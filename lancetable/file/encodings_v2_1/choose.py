@@ -8,12 +8,14 @@
     strings       FSST where compiled kernels run, else offsets and bytes
     on request    zstd or LZ4 around any of these; byte stream split below it
 
-Field metadata `lance-encoding:...` has the last word, see `Wishes`. Source: format sheet of file version 2.1, section 7.
+Field metadata `lance-encoding:...` has the last word, see `Wishes`.
+Source: format sheet of file version 2.1, section 7.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -202,8 +204,8 @@ def encode_values(column: Column, shredded: Shredded) -> EncodedLayout:
     definition = shredded.visible_definition
     if len(values) == 0 or (definition is not None and int(definition.min()) > 0):
         # Old readers of 2.1 lose the nulls in lists of nothing else, unless they are stored like values.
-        plain = len(values) == 0 or not shredded.num_lists or type_bits(data_type) not in (8, 16, 32, 64)
-        if column.large or plain:
+        simple = is_variable(data_type) or not (pa.types.is_nested(data_type) or pa.types.is_dictionary(data_type))
+        if column.large or len(values) == 0 or not shredded.num_lists or not simple:
             return encode_all_null(shredded, column.large)
     if pa.types.is_dictionary(data_type):
         return _encode_dictionary_array(column, shredded)
@@ -253,13 +255,11 @@ def _chunked_page(
     if column.wishes.chunk_bytes is not None:
         target = min(max(column.wishes.chunk_bytes, 64), 1 << 20 if column.large else 28 << 10)
     limits = chunk_limits(shredded, column.large, target, _MAX_VALUES[column.version])
-    while True:
-        try:
+    while limits.max_values > 2:
+        with suppress(ChunkTooLarge):
             return encode_miniblock(shredded, chunk(limits), column.large, dictionary)
-        except ChunkTooLarge:
-            if limits.max_values <= 2:
-                raise
-            limits = limits._replace(max_values=limits.max_values // 2, target_bytes=max(limits.target_bytes // 2, 1))
+        limits = limits._replace(max_values=limits.max_values // 2, target_bytes=max(limits.target_bytes // 2, 1))
+    return encode_miniblock(shredded, chunk(limits), column.large, dictionary)
 
 
 def _chunk_or_zip(
@@ -456,9 +456,7 @@ def _filled(indices: pa.Array) -> FixedWidth:
 def _dictionary_page(column: Column, shredded: Shredded, indices: FixedWidth, items: pa.Array) -> EncodedLayout:
     dictionary = _encode_items(column, items)
     try:
-        return _chunked_page(
-            column, shredded, lambda limits: chunk_fixed(indices, column.wishes, limits), dictionary
-        )
+        return _chunked_page(column, shredded, lambda limits: chunk_fixed(indices, column.wishes, limits), dictionary)
     except ChunkTooLarge as error:
         raise LevelsTooDense from error
 

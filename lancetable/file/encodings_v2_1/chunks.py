@@ -1,6 +1,6 @@
 """Values on their way into mini-block chunks, and how an Arrow array becomes such values.
 
-    array  ->  FixedWidth or VariableWidth  ->  Chunked: an encoding, and for each buffer the runs of all chunks
+array  ->  FixedWidth or VariableWidth  ->  Chunked: an encoding, and for each buffer the runs of all chunks
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = Non
     """
     offsets = offsets_of(array)
     if missing is None and array.null_count:
-        missing = nulls_of(array) == 1
+        missing = np.asarray(nulls_of(array), np.bool_)
     if missing is not None and np.diff(offsets)[missing].any():
         bitmap = pa.py_buffer(np.packbits(~missing, bitorder="little"))
         buffers = [bitmap, pa.py_buffer(np.ascontiguousarray(offsets)), array.buffers()[2]]

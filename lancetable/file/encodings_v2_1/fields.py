@@ -39,6 +39,7 @@ __all__ = ["open_field"]
 _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _MAX_INT32: Final = (1 << 31) - 1
 _PART_ROWS: Final = 256 * 1024  # of a page that several threads share
+_MAX_PARTS: Final = 64
 
 
 def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
@@ -349,9 +350,12 @@ class FieldReader:
         # The leaf with the fewest pages decides: cutting it further would decode its pages in parts.
         starts = min((leaf.starts for leaf in self._leaves), key=len)
         cuts = page_cuts(starts, rows)
-        if all(len(cut) < 2 * _PART_ROWS for cut in cuts):
-            return cuts
-        return [cut[first : first + _PART_ROWS] for cut in cuts for first in range(0, len(cut), _PART_ROWS)]
+        parts = []
+        for cut in cuts:
+            # A page may claim any number of rows.
+            step = max(_PART_ROWS, -(-len(cut) // _MAX_PARTS)) if len(cut) >= 2 * _PART_ROWS else len(cut)
+            parts += [cut[first : first + step] for first in range(0, len(cut), step)]
+        return parts
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         leaves = self._leaves

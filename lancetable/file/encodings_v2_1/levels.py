@@ -1,6 +1,6 @@
 """Levels on their way out: one encoding for a page, in the block form, applied to the levels of each chunk.
 
-    plain, bit packing to the width of the highest level, or, in 2.2, run lengths: whatever is smallest
+plain, bit packing to the width of the highest level, or, in 2.2, run lengths: whatever is smallest
 """
 
 from __future__ import annotations

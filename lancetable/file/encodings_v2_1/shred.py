@@ -278,7 +278,7 @@ class _Walk:
         table = np.zeros(self._next_code, LEVEL)
         layers: list[int] = []
         level = 0
-        null_inside = missing_lists = False
+        null_inside = seen_list = False
         for number, (is_list, null_code, empty_code) in enumerate(declared):
             if is_list:
                 # A null struct hides the list below it, which readers then make a null list.
@@ -287,10 +287,10 @@ class _Walk:
                 null = bool(null_code) or spare
                 layers.append(_LIST_LAYERS[null, bool(empty_code)])
                 level += spare
-                missing_lists |= null or bool(empty_code)
+                seen_list = True
             else:
-                # pylance fails on a struct that has nulls in one page and none in another, where that one has levels.
-                spare = not null_code and missing_lists
+                # pylance miscounts structs above lists that cannot be null, and fails if other pages have null ones.
+                spare = not null_code and seen_list
                 layers.append(NULLABLE_ITEM if null_code or spare else ALL_VALID_ITEM)
                 level += spare
                 null_inside |= bool(null_code)
@@ -300,7 +300,8 @@ class _Walk:
                     table[code] = level
         definition: Levels | None = None
         if self._codes is not None:
-            definition = self._codes.astype(LEVEL) if len(table) == 2 and table[1] == 1 else table.take(self._codes, mode="clip")
+            plain = len(table) == 2 and table[1] == 1
+            definition = self._codes.astype(LEVEL) if plain else table.take(self._codes, mode="clip")
         elif level:
             definition = np.zeros(self._num_entries, LEVEL)
         return Shredded(

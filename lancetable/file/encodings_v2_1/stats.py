@@ -98,6 +98,6 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
 
 def is_constant(values: npt.NDArray[Any]) -> bool:
     """Whether all of (n, ...) values, at least one, are equal; found out early where they are not."""
-    if (values[: _SLICE_VALUES] != values[0]).any():
+    if (values[:_SLICE_VALUES] != values[0]).any():
         return False
     return bool((values == values[0]).all())

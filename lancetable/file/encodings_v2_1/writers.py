@@ -39,9 +39,7 @@ _QUEUE_BYTES_PER_BLOB: Final = 16
 _NULL_PLACE: Final = 1 << 16  # definition level 1
 
 
-def open_writers(
-    version: FileVersion, schema: Schema, options: WriteOptions, blobs: BlobSink
-) -> list[ColumnWriter]:
+def open_writers(version: FileVersion, schema: Schema, options: WriteOptions, blobs: BlobSink) -> list[ColumnWriter]:
     """A writer for each top-level field. Raises UnsupportedFeatureError for fields that the version cannot hold."""
     writers: list[ColumnWriter] = []
     column = 0
@@ -127,11 +125,7 @@ class FieldWriter:
 
     def _encode(self, jobs: Sequence[_Job], size: int) -> Iterator[EncodedPage]:
         parallel = (
-            len(jobs) > 1
-            and size >= _PARALLEL_BYTES
-            and self.concurrent
-            and pool.size() > 1
-            and not pool.in_worker()
+            len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and pool.size() > 1 and not pool.in_worker()
         )
         if not parallel:
             for job in jobs:
@@ -163,9 +157,7 @@ class FieldWriter:
         encoded = []
         row = job.first_row
         for page in pages:
-            encoded.append(
-                EncodedPage(job.column, page.length, page.page.buffers, pack_page(page.page.layout), row)
-            )
+            encoded.append(EncodedPage(job.column, page.length, page.page.buffers, pack_page(page.page.layout), row))
             row += page.num_rows
         return encoded
 

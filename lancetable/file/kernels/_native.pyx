@@ -21,10 +21,14 @@ from lancetable.errors import CorruptFileError
 cdef extern from *:
     """
     #include <string.h>
+    #if defined(__SSE2__)
+    #include <emmintrin.h>
+    #endif
     #if defined(__GNUC__) || defined(__clang__)
     #define lt_likely(x) __builtin_expect(!!(x), 1)
     #define lt_popcount(x) ((int)__builtin_popcountll(x))
     #define lt_swap(x) __builtin_bswap64(x)
+    #define lt_lowest(x) __builtin_ctzll(x)
     #else
     #define lt_likely(x) (x)
     static inline int lt_popcount(uint64_t x) {
@@ -38,12 +42,27 @@ cdef extern from *:
         x = ((x & 0x0000ffff0000ffffULL) << 16) | ((x >> 16) & 0x0000ffff0000ffffULL);
         return (x << 32) | (x >> 32);
     }
+    static inline int lt_lowest(uint64_t x) { return lt_popcount((x & (0 - x)) - 1); }
     #endif
     /* Words at any address. */
     static inline uint16_t lt_load16(const uint8_t *at) { uint16_t x; memcpy(&x, at, 2); return x; }
     static inline uint32_t lt_load32(const uint8_t *at) { uint32_t x; memcpy(&x, at, 4); return x; }
     static inline uint64_t lt_load64(const uint8_t *at) { uint64_t x; memcpy(&x, at, 8); return x; }
     static inline void lt_store64(uint8_t *at, uint64_t x) { memcpy(at, &x, 8); }
+    /* Bit k: whether the k-th of 16 levels is at most `low`. */
+    static inline uint32_t lt_at_most(const uint8_t *at, uint16_t low) {
+    #if defined(__SSE2__)
+        __m128i walls = _mm_set1_epi16((short)low), zero = _mm_setzero_si128();
+        __m128i a = _mm_loadu_si128((const __m128i *)at), b = _mm_loadu_si128((const __m128i *)(at + 16));
+        a = _mm_cmpeq_epi16(_mm_subs_epu16(a, walls), zero);
+        b = _mm_cmpeq_epi16(_mm_subs_epu16(b, walls), zero);
+        return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(a, b));
+    #else
+        uint32_t bits = 0;
+        for (int k = 0; k < 16; k++) bits |= (uint32_t)(lt_load16(at + 2 * k) <= low) << k;
+        return bits;
+    #endif
+    }
     /* Copy n bytes where both sides have `room` bytes: short ones as two words, whatever their length. */
     static inline void lt_copy(uint8_t *to, const uint8_t *from, int64_t n, int64_t room) {
         if (lt_likely(n <= 16 && room >= 16)) {
@@ -58,6 +77,8 @@ cdef extern from *:
     bint lt_likely(bint x) nogil
     int lt_popcount(uint64_t x) nogil
     uint64_t lt_swap(uint64_t x) nogil
+    int lt_lowest(uint64_t x) nogil
+    uint32_t lt_at_most(const uint8_t* at, uint16_t low) nogil
     uint16_t lt_load16(const uint8_t* at) nogil
     uint32_t lt_load32(const uint8_t* at) nogil
     uint64_t lt_load64(const uint8_t* at) nogil
@@ -1019,12 +1040,13 @@ cdef int run_lengths_of(
     int64_t chunks, word_t* out, int64_t room,
 ) noexcept nogil:
     cdef int64_t i, k, j, left, length
+    cdef int64_t slack = 8 // <int64_t>sizeof(word_t)  # values in the word that is stored at once
     cdef word_t value
+    cdef uint64_t word
     for i in range(chunks):
         left = counts[i]
         if runs[i] < 0 or runs[i] > num_runs or left < 0 or left > room:
             return OUTSIDE
-        room -= left
         num_runs -= runs[i]
         for k in range(runs[i]):
             length = lengths[k]
@@ -1032,10 +1054,24 @@ cdef int run_lengths_of(
                 return ZERO_RUN
             length = min(length, left)
             value = values[k]
-            for j in range(length):
-                out[j] = value
+            if lt_likely(length + slack <= room):
+                word = value
+                if sizeof(word_t) == 1:
+                    word |= word << 8
+                if sizeof(word_t) <= 2:
+                    word |= word << 16
+                if sizeof(word_t) <= 4:
+                    word |= word << 32
+                j = 0
+                while j < length:
+                    lt_store64(<uint8_t*>(out + j), word)
+                    j += slack
+            else:
+                for j in range(length):
+                    out[j] = value
             out += length
             left -= length
+            room -= length
         if left:
             return SHORT_RUNS
         values += runs[i]
@@ -1114,45 +1150,34 @@ def byte_streams(data, starts, counts, out, int width):
 # ---------------------------------------------------------------------------------------------------- twins of levels.py
 
 
-cdef inline uint32_t bits_at_most(uint64_t four, uint64_t walls) noexcept nogil:
-    """For four levels below 0x8000, which are at most what `walls` - 0x8000 holds four times: bits 0 to 3."""
-    cdef uint64_t found = ((walls - four) & <uint64_t>0x8000800080008000) >> 15
-    return <uint32_t>((found * <uint64_t>0x0001000200040008) >> 48) & 0xF
+cdef uint64_t mask_at_most(const uint8_t* levels, int64_t count, uint16_t low) noexcept nogil:
+    """Bit k: whether level k of up to 64 is at most `low`; zeros behind the last."""
+    cdef uint64_t mask = 0
+    cdef int64_t k = 0
+    if lt_likely(count >= 64):
+        for k in range(0, 64, 16):
+            mask |= <uint64_t>lt_at_most(levels + 2 * k, low) << k
+    else:
+        for k in range(count):
+            mask |= <uint64_t>(lt_load16(levels + 2 * k) <= low) << k
+    return mask
 
 
-cdef int64_t validity_of(const uint8_t* levels, int64_t count, int low, uint8_t* bitmap) noexcept nogil:
+cdef int64_t validity_of(const uint8_t* levels, int64_t count, uint16_t low, uint8_t* bitmap) noexcept nogil:
     """The bitmap, and how many bits are set."""
-    cdef int64_t i, octets = count // 8, valid = 0
-    cdef uint64_t walls, first, second, every = 0
-    cdef uint8_t bits
-    cdef int k
-    if low < 0x8000:
-        walls = <uint64_t>(0x8000 + low) * <uint64_t>0x0001000100010001
-        for i in range(octets):
-            first = lt_load64(levels + 16 * i)
-            second = lt_load64(levels + 16 * i + 8)
-            every |= first | second
-            bitmap[i] = <uint8_t>(bits_at_most(first, walls) | bits_at_most(second, walls) << 4)
-    if low >= 0x8000 or every & <uint64_t>0x8000800080008000:
-        for i in range(octets):
-            bits = 0
-            for k in range(8):
-                bits |= <uint8_t>((lt_load16(levels + 16 * i + 2 * k) <= low) << k)
-            bitmap[i] = bits
-    if count % 8:
-        bits = 0
-        for k in range(<int>(count % 8)):
-            bits |= <uint8_t>((lt_load16(levels + 16 * octets + 2 * k) <= low) << k)
-        bitmap[octets] = bits
-    octets = (count + 7) // 8
-    for i in range(octets // 8):
-        valid += lt_popcount(lt_load64(bitmap + 8 * i))
-    for i in range(octets // 8 * 8, octets):
-        valid += lt_popcount(bitmap[i])
+    cdef int64_t i, valid = 0
+    cdef uint64_t mask
+    for i in range(0, count, 64):
+        mask = mask_at_most(levels + 2 * i, count - i, low)
+        valid += lt_popcount(mask)
+        if count - i >= 64:
+            lt_store64(bitmap + i // 8, mask)
+        else:
+            memcpy(bitmap + i // 8, &mask, (count - i + 7) // 8)
     return valid
 
 
-def validity(definition, int low):
+def validity(definition, uint16_t low):
     """-> bitmap, number of zeros."""
     cdef Bytes source = Bytes(definition)
     cdef int64_t count = source.size // 2, valid
@@ -1161,24 +1186,6 @@ def validity(definition, int low):
     with nogil:
         valid = validity_of(source.at, count, low, target.at)
     return bitmap, count - valid
-
-
-def visible_positions(definition, int top):
-    cdef Bytes source = Bytes(definition)
-    cdef int64_t count = source.size // 2, i, kept = 0
-    cdef const uint8_t* levels = source.at
-    with nogil:
-        for i in range(count):
-            kept += lt_load16(levels + 2 * i) <= top
-    positions = np.empty(kept + 1, np.int64)  # a place for the one that is not kept
-    cdef Bytes target = Bytes(positions, True)
-    cdef int64_t* out = <int64_t*>target.at
-    with nogil:
-        kept = 0
-        for i in range(count):
-            out[kept] = i
-            kept += lt_load16(levels + 2 * i) <= top
-    return positions[:kept]
 
 
 cdef struct ListLayer:
@@ -1191,26 +1198,30 @@ cdef void list_layer_of(
     const uint8_t* repetition, const uint8_t* definition, int64_t count, int low, int high, int slots, int null,
     int64_t* offsets, uint8_t* valid, uint16_t* outer, uint16_t* levels, ListLayer* found,
 ) noexcept nogil:
-    cdef int64_t i, items = 0, starts = 0, lists = 0, nulls = 0
-    cdef uint16_t again, level
+    cdef int64_t first, at, hidden = 0, starts = 0, lists = 0, nulls = 0
+    cdef uint64_t mask
+    cdef uint16_t level
     cdef bint missing
-    for i in range(count):
-        again = lt_load16(repetition + 2 * i)
-        if again == 0:
-            items += 1
-            continue
-        level = lt_load16(definition + 2 * i)
-        outer[starts] = again - 1
-        levels[starts] = level
-        starts += 1
-        # Written in any case; the next list takes the place if this is not one.
-        missing = (level == null and null != 0) or level > high
-        offsets[lists] = items
-        valid[lists] = not missing
-        nulls += missing and level <= slots
-        lists += level <= slots
-        items += level <= low
-    offsets[lists] = items
+    for first in range(0, count, 64):
+        # Lists start where the repetition level is not 0; everything between two of them is an item.
+        mask = ~mask_at_most(repetition + 2 * first, count - first, 0)
+        if count - first < 64:
+            mask &= (<uint64_t>1 << (count - first)) - 1
+        while mask:
+            at = first + lt_lowest(mask)
+            mask &= mask - 1
+            level = lt_load16(definition + 2 * at)
+            outer[starts] = lt_load16(repetition + 2 * at) - 1
+            levels[starts] = level
+            starts += 1
+            # Written in any case; the next list takes the place if this is not one.
+            missing = (level == null and null != 0) or level > high
+            offsets[lists] = at - hidden
+            valid[lists] = not missing
+            nulls += missing and level <= slots
+            lists += level <= slots
+            hidden += level > low
+    offsets[lists] = count - hidden
     found.starts, found.lists, found.nulls = starts, lists, nulls
 
 
@@ -1223,8 +1234,9 @@ def list_layer(repetition, definition, int low, int high, int slots, int null):
     if count and lt_load16(again.at) == 0:
         check(NO_LIST)
     with nogil:
-        for i in range(count):
-            starts += lt_load16(again.at + 2 * i) != 0
+        for i in range(0, count, 64):
+            starts -= lt_popcount(mask_at_most(again.at + 2 * i, count - i, 0))
+        starts += count
     offsets = np.empty(starts + 1, np.int64)
     valid = np.empty(starts + 1, np.bool_)
     outer = np.empty(starts, np.uint16)
@@ -1377,59 +1389,6 @@ def interleave(streams):
 # ---------------------------------------------------------------------------------------------------- twins of varbin.py
 
 
-cdef int64_t offsets_from_ends_of(
-    const uint8_t* ends, int64_t count, uint64_t adjustment, int64_t base, offset_t* offsets, uint8_t* valid,
-    int* code,
-) noexcept nogil:
-    """The last end, and how many values are null in `offsets[0]`, which is set to zero afterwards."""
-    cdef int64_t i, nulls = 0
-    cdef uint64_t end, before = base
-    cdef bint missing, bad = False
-    for i in range(count):
-        end = lt_load64(ends + 8 * i)
-        missing = end >= adjustment
-        if missing:
-            end -= adjustment
-        bad |= end < before
-        before = end
-        offsets[i + 1] = <offset_t>(end - <uint64_t>base)
-        valid[i] = not missing
-        nulls += missing
-    code[0] = DECREASE if bad else OK
-    offsets[0] = 0
-    return nulls
-
-
-def offsets_from_ends(ends, uint64_t null_adjustment, int64_t limit, int64_t base, int offset_bytes):
-    """-> offsets, validity, number of nulls, last end; the caller looks at the last end."""
-    cdef Bytes source = Bytes(ends)
-    cdef int64_t count = source.size // 8, nulls
-    cdef uint64_t last
-    cdef int code = OK
-    offsets = np.empty(count + 1, np.int32 if offset_bytes == 4 else np.int64)
-    valid = np.empty(count, np.bool_)
-    cdef Bytes target = Bytes(offsets, True), mask = Bytes(valid, True)
-    with nogil:
-        if offset_bytes == 4:
-            nulls = offsets_from_ends_of(
-                source.at, count, null_adjustment, base, <int32_t*>target.at, mask.at, &code
-            )
-        else:
-            nulls = offsets_from_ends_of(
-                source.at, count, null_adjustment, base, <int64_t*>target.at, mask.at, &code
-            )
-    check(code)
-    if count:
-        last = lt_load64(source.at + 8 * (count - 1))
-        last -= null_adjustment if last >= null_adjustment else 0
-        # Ends that do not decrease lie below the last.
-        if last > <uint64_t>limit:
-            check(OUTSIDE)
-        if offset_bytes == 4 and last - <uint64_t>base > 0x7FFFFFFF:
-            check(TOO_LONG)
-    return offsets, valid if nulls else None
-
-
 cdef int64_t span_offsets_of(
     const int64_t* starts, const int64_t* ends, int64_t count, int64_t size, offset_t* offsets
 ) noexcept nogil:
@@ -1495,159 +1454,102 @@ def gather(starts, ends, data, int offset_bytes):
 
 
 cdef int64_t taken_offsets_of(
-    const offset_t* offsets, int64_t values, const word_t* rows, int64_t count, offset_t* out
+    const offset_t* offsets, int64_t values, int64_t size, const word_t* rows, const uint8_t* valid, int64_t count,
+    offset_t* out,
 ) noexcept nogil:
-    """Bytes of the values at `rows`; -3 for a row that is not there, -2 if they are too long for their offsets."""
-    cdef int64_t i, total = 0
+    """Bytes of the values at `rows`; -1 if one lies outside, -2 if they are too long for their offsets, -3 for a row
+    that is not there.
+    """
+    cdef int64_t i, start, end, total = 0
     cdef uint64_t row
+    cdef bint bad = False
     out[0] = 0
     for i in range(count):
-        row = rows[i]
-        if row >= <uint64_t>values:
-            return -3
-        total += offsets[row + 1] - offsets[row]
+        if valid == NULL or valid[i >> 3] >> (i & 7) & 1:
+            row = rows[i]
+            if row >= <uint64_t>values:
+                return -3
+            start, end = offsets[row], offsets[row + 1]
+            bad |= (start < 0) | (end < start) | (end > size)
+            total += end - start
+            if sizeof(offset_t) == 4 and total > 0x7FFFFFFF:
+                return -2
         out[i + 1] = <offset_t>total
-        if sizeof(offset_t) == 4 and total > 0x7FFFFFFF:
-            return -2
-    return total
+    return -1 if bad else total
 
 
 cdef void copy_taken(
     const uint8_t* data, int64_t size, const offset_t* offsets, const word_t* rows, int64_t count,
-    uint8_t* out, int64_t total,
+    const offset_t* new_offsets, uint8_t* out, int64_t total,
 ) noexcept nogil:
-    cdef int64_t i, length, start
+    cdef int64_t i, start, done, length
     for i in range(count):
-        start = offsets[rows[i]]
-        length = offsets[rows[i] + 1] - start
-        lt_copy(out, data + start, length, min(total, size - start))
-        out += length
-        total -= length
+        done = new_offsets[i]
+        length = new_offsets[i + 1] - done
+        if length:
+            start = offsets[rows[i]]
+            lt_copy(out + done, data + start, length, min(total - done, size - start))
 
 
-cdef tuple take_of(Bytes data, const offset_t* offsets, int64_t values, const word_t* rows, int64_t count):
+cdef tuple take_of(
+    Bytes data, const offset_t* offsets, int64_t values, const word_t* rows, Bytes valid, int64_t count
+):
     cdef int64_t total
+    cdef const uint8_t* bits = NULL if valid is None else valid.at
+    if valid is not None and valid.size * 8 < count:
+        raise ValueError("a bitmap too short")
     new_offsets = np.empty(count + 1, np.int32 if sizeof(offset_t) == 4 else np.int64)
     cdef Bytes bound = Bytes(new_offsets, True)
     with nogil:
-        total = -1 if check_offsets(offsets, values, data.size) else 0
-        if total == 0:
-            total = taken_offsets_of(offsets, values, rows, count, <offset_t*>bound.at)
+        total = taken_offsets_of(offsets, values, data.size, rows, bits, count, <offset_t*>bound.at)
     check_total(total)
     out = np.empty(total, np.uint8)
     cdef Bytes target = Bytes(out, True)
     with nogil:
-        copy_taken(data.at, data.size, offsets, rows, count, target.at, total)
+        copy_taken(data.at, data.size, offsets, rows, count, <offset_t*>bound.at, target.at, total)
     return new_offsets, out
 
 
-def take(offsets, data, rows, int offset_bytes, int row_bytes):
-    """-> offsets, bytes. `rows` are unsigned, or signed of 8 bytes."""
+def take(offsets, data, rows, validity, int offset_bytes, int row_bytes):
+    """-> offsets, bytes. `rows` are unsigned, or signed of 8 bytes; what is not valid is left empty."""
     cdef Bytes bound = Bytes(offsets), source = Bytes(data), row = Bytes(rows)
+    cdef Bytes valid = None if validity is None else Bytes(validity)
     cdef int64_t values = bound.size // offset_bytes - 1, count = row.size // row_bytes
     if values < 0:
         raise ValueError("no offsets")
     if offset_bytes == 4:
         if row_bytes == 1:
-            return take_of(source, <int32_t*>bound.at, values, <uint8_t*>row.at, count)
+            return take_of(source, <int32_t*>bound.at, values, <uint8_t*>row.at, valid, count)
         if row_bytes == 2:
-            return take_of(source, <int32_t*>bound.at, values, <uint16_t*>row.at, count)
+            return take_of(source, <int32_t*>bound.at, values, <uint16_t*>row.at, valid, count)
         if row_bytes == 4:
-            return take_of(source, <int32_t*>bound.at, values, <uint32_t*>row.at, count)
-        return take_of(source, <int32_t*>bound.at, values, <uint64_t*>row.at, count)
+            return take_of(source, <int32_t*>bound.at, values, <uint32_t*>row.at, valid, count)
+        return take_of(source, <int32_t*>bound.at, values, <uint64_t*>row.at, valid, count)
     if row_bytes == 1:
-        return take_of(source, <int64_t*>bound.at, values, <uint8_t*>row.at, count)
+        return take_of(source, <int64_t*>bound.at, values, <uint8_t*>row.at, valid, count)
     if row_bytes == 2:
-        return take_of(source, <int64_t*>bound.at, values, <uint16_t*>row.at, count)
+        return take_of(source, <int64_t*>bound.at, values, <uint16_t*>row.at, valid, count)
     if row_bytes == 4:
-        return take_of(source, <int64_t*>bound.at, values, <uint32_t*>row.at, count)
-    return take_of(source, <int64_t*>bound.at, values, <uint64_t*>row.at, count)
+        return take_of(source, <int64_t*>bound.at, values, <uint32_t*>row.at, valid, count)
+    return take_of(source, <int64_t*>bound.at, values, <uint64_t*>row.at, valid, count)
 
 
 cdef bint is_ascii_of(const uint8_t* data, int64_t size) noexcept nogil:
     """Whether no byte has its high bit set."""
     cdef int64_t i, k
-    cdef uint64_t every = 0
+    cdef uint64_t every = 0, a, b, c, d
     for i in range(0, size - 4095, 4096):
-        for k in range(0, 4096, 8):
-            every |= lt_load64(data + i + k)
-        if every & <uint64_t>0x8080808080808080:
+        a = b = c = d = 0
+        for k in range(i, i + 4096, 32):
+            a |= lt_load64(data + k)
+            b |= lt_load64(data + k + 8)
+            c |= lt_load64(data + k + 16)
+            d |= lt_load64(data + k + 24)
+        if (a | b | c | d) & <uint64_t>0x8080808080808080:
             return False
     for i in range(size & ~<int64_t>4095, size):
         every |= data[i]
-    return every & <uint64_t>0x8080808080808080 == 0
-
-
-cdef bint is_utf8_of(const uint8_t* data, int64_t size) noexcept nogil:
-    cdef int64_t i = 0
-    cdef uint8_t lead, next
-    cdef int more
-    while i < size:
-        while i + 16 <= size and (
-            (lt_load64(data + i) | lt_load64(data + i + 8)) & <uint64_t>0x8080808080808080
-        ) == 0:
-            i += 16
-        if i == size:
-            return True
-        lead = data[i]
-        i += 1
-        if lead < 0x80:
-            continue
-        if lead < 0xC2 or lead > 0xF4:
-            return False
-        more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
-        if more > size - i:
-            return False
-        next = data[i]
-        # Overlong forms, surrogates, and what lies beyond the last character.
-        if (
-            (lead == 0xE0 and next < 0xA0)
-            or (lead == 0xED and next > 0x9F)
-            or (lead == 0xF0 and next < 0x90)
-            or (lead == 0xF4 and next > 0x8F)
-        ):
-            return False
-        while more:
-            if data[i] & 0xC0 != 0x80:
-                return False
-            i += 1
-            more -= 1
-    return True
-
-
-cdef bint starts_inside(const uint8_t* data, int64_t size, const offset_t* offsets, int64_t values) noexcept nogil:
-    """Whether a value begins in the middle of a character."""
-    cdef int64_t i
-    cdef bint found = False
-    for i in range(values):
-        if offsets[i] < size:
-            found |= data[offsets[i]] & 0xC0 == 0x80
-    return found
-
-
-def is_utf8(offsets, data, int offset_bytes):
-    """Whether every value is UTF-8 of its own."""
-    cdef Bytes bound = Bytes(offsets), source = Bytes(data)
-    cdef int64_t values = bound.size // offset_bytes - 1, first = 0, last = 0
-    cdef bint fine = values >= 0
-    cdef int64_t i
-    cdef uint64_t every = 0
-    if not fine:
-        raise ValueError("no offsets")
-    with nogil:
-        if offset_bytes == 4:
-            fine = check_offsets(<int32_t*>bound.at, values, source.size) == OK
-            first, last = (<int32_t*>bound.at)[0], (<int32_t*>bound.at)[values]
-        else:
-            fine = check_offsets(<int64_t*>bound.at, values, source.size) == OK
-            first, last = (<int64_t*>bound.at)[0], (<int64_t*>bound.at)[values]
-        if fine and not is_ascii_of(source.at + first, last - first):
-            fine = is_utf8_of(source.at + first, last - first)
-            if fine and offset_bytes == 4:
-                fine = not starts_inside(source.at, last, <int32_t*>bound.at, values)
-            elif fine:
-                fine = not starts_inside(source.at, last, <int64_t*>bound.at, values)
-    return fine
+    return every < 0x80
 
 
 def is_ascii(data):

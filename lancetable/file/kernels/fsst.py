@@ -167,9 +167,9 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
 def compress(
     data: npt.NDArray[np.uint8], offsets: Offsets, table: SymbolTable | None = None
 ) -> tuple[Codes, npt.NDArray[np.int64], SymbolTable]:
-    """Compress values. `offsets` are (n + 1,) offsets into `data`, `table` one that was trained before.
+    """Compress values. `offsets` are (n + 1,) offsets into `data`, `table` is one that was trained before.
 
-    -> the codes, their (n + 1,) offsets from zero on, and the table. Without a table, inputs below 32 KiB are stored raw.
+    -> the codes, their (n + 1,) offsets from zero on, and the table. Without one, inputs below 32 KiB are stored raw.
     """
     offsets = offsets.astype(np.int64)
     start, end = int(offsets[0]), int(offsets[-1])

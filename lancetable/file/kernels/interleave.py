@@ -48,7 +48,8 @@ def runs_of(data: Any, sizes: npt.NDArray[np.int64] | int, count: int | None = N
 
 def total_sizes(streams: Sequence[Runs]) -> npt.NDArray[np.int64]:
     """(n,) bytes that the runs of all streams have together."""
-    return np.diff(np.add.reduce([stream.offsets for stream in streams]))
+    sizes: npt.NDArray[np.int64] = np.diff(np.add.reduce([stream.offsets for stream in streams]))
+    return sizes
 
 
 def padding(sizes: npt.NDArray[np.int64], alignment: int, filler: int) -> Runs:

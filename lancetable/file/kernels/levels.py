@@ -41,9 +41,6 @@ def validity(definition: Levels, low: int) -> tuple[npt.NDArray[np.uint8] | None
 
 def visible_positions(definition: Levels, top: int) -> npt.NDArray[np.int64]:
     """Where `definition <= top`."""
-    if native is not None:
-        positions: npt.NDArray[np.int64] = native.visible_positions(definition, top)
-        return positions
     return np.flatnonzero(definition <= top)
 
 

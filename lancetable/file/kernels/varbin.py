@@ -29,6 +29,7 @@ __all__ = [
     "offsets_to_ends",
     "pack_validity",
     "take",
+    "take_items",
 ]
 
 _HIGH_BITS: Final = 0x8080808080808080
@@ -64,11 +65,6 @@ def offsets_from_ends(
     """
     if len(ends) == 1:
         return _offsets_of_one(int(ends[0]), null_adjustment, limit, dtype, base)
-    if native is not None and 0 <= base <= limit:
-        found: tuple[Offsets, npt.NDArray[np.bool_] | None] = native.offsets_from_ends(
-            ends, null_adjustment, limit, base, dtype.itemsize
-        )
-        return found
     offsets = np.empty(len(ends) + 1, dtype)
     offsets[0] = 0
     if len(ends) == 0:
@@ -183,31 +179,45 @@ def gather(
 
 
 def take(
-    offsets: Offsets, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any]
+    offsets: Offsets, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], validity: pa.Buffer | None = None
 ) -> tuple[Offsets, npt.NDArray[np.uint8]]:
     """Values at `rows`, integers in any order, of (n + 1,) offsets into `data` -> offsets of the same type, and bytes.
 
-    Raises CorruptFileError for rows that are not there, offsets that decrease or leave the data, and values that
-    together do not fit the type of the offsets.
+    Rows that are not set in the bitmap `validity` are not looked at and become empty.
+    Raises CorruptFileError for rows that are not there, values that end before they start or outside of the data, and
+    values that together do not fit the type of the offsets.
     """
     if rows.dtype.kind == "i":
         rows = rows.astype(np.int64, copy=False)
     if native is not None:
         found: tuple[Offsets, npt.NDArray[np.uint8]] = native.take(
-            offsets, data, aligned(rows), offsets.dtype.itemsize, rows.dtype.itemsize
+            offsets, data, aligned(rows), validity, offsets.dtype.itemsize, rows.dtype.itemsize
         )
         return found
-    if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= len(offsets) - 1):
+    valid: Any = slice(None)
+    if validity is not None:
+        valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little", count=len(rows)).view(np.bool_)
+    used = rows[valid]
+    if len(used) and (int(used.min()) < 0 or int(used.max()) >= len(offsets) - 1):
         raise CorruptFileError("an index beyond the dictionary", expected=f"below {len(offsets) - 1}")
-    if (offsets[1:] < offsets[:-1]).any():
-        raise CorruptFileError("a value ends before it starts")
-    wide = offsets.astype(np.int64, copy=False)
-    found_offsets, chosen = gather(wide[:-1][rows], wide[1:][rows], data)
-    if int(found_offsets[-1]) > np.iinfo(offsets.dtype).max:
+    starts, ends = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    starts[valid], ends[valid] = offsets[:-1][used], offsets[1:][used]
+    new_offsets, chosen = gather(starts, ends, data)
+    if int(new_offsets[-1]) > np.iinfo(offsets.dtype).max:
         raise CorruptFileError(
-            "values too long for their type", expected=np.iinfo(offsets.dtype).max, found=int(found_offsets[-1])
+            "values too long for their type", expected=np.iinfo(offsets.dtype).max, found=int(new_offsets[-1])
         )
-    return found_offsets.astype(offsets.dtype, copy=False), chosen
+    return new_offsets.astype(offsets.dtype, copy=False), chosen
+
+
+def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer | None) -> tuple[pa.Buffer, pa.Buffer]:
+    """Offsets and bytes of strings or bytes at checked `numbers`; nulls among the items have none."""
+    dtype = _OFFSET_DTYPES[items.type.id]
+    _, ends, content = items.buffers()
+    offsets = np.frombuffer(ends, dtype, len(items) + 1, items.offset * dtype.itemsize)
+    data = np.frombuffer(content, np.uint8) if content is not None and content.size else np.empty(0, np.uint8)
+    new_offsets, chosen = take(offsets, data, numbers, validity)
+    return pa.py_buffer(new_offsets), pa.py_buffer(chosen)
 
 
 def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
@@ -226,16 +236,18 @@ def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
 
 def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
     """Raise CorruptFileError unless each value of (n + 1,) checked offsets is UTF-8 of its own."""
-    if native is not None:
-        if not native.is_utf8(offsets, data, offsets.dtype.itemsize):
-            raise CorruptFileError("a string is not UTF-8")
-        return
-    used = data[int(offsets[0]) : int(offsets[-1])]
+    start, end = int(offsets[0]), int(offsets[-1])
+    used = data[start:end]
     if is_ascii(used):
         return
-    kind = pa.string() if offsets.dtype.itemsize == 4 else pa.large_string()
-    array = pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    # All bytes are looked at as one string, which is faster; then no value may begin inside a character.
+    ends = pa.py_buffer(np.array((0, len(used)), np.int64))
+    whole = pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(used)])
     try:
-        array.validate(full=True)
+        whole.validate(full=True)
     except pa.ArrowInvalid as error:
         raise CorruptFileError("a string is not UTF-8") from error
+    starts = offsets[:-1]
+    first_bytes = used.take((starts if int(starts[-1]) < end else starts[starts < end]) - start)
+    if (first_bytes & np.uint8(0xC0) == 0x80).any():  # 10xxxxxx goes on with a character
+        raise CorruptFileError("a string is not UTF-8")

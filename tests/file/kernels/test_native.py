@@ -251,13 +251,6 @@ def test_validity(case: tuple[np.ndarray, int], low: int, high_levels: bool) -> 
 
 
 @needs_native
-@given(numbers(), st.integers(0, 5))
-def test_visible_positions(case: tuple[np.ndarray, int], top: int) -> None:
-    definition = case[0].astype(np.uint16) % np.uint16(4)
-    agree(levels, lambda: levels.visible_positions(definition, top))
-
-
-@needs_native
 @given(numbers(), st.integers(0, 1 << 32), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2), st.booleans())
 def test_list_layer(case: tuple[np.ndarray, int], seed: int, low: int, own: int, beyond: int, nullable: bool) -> None:
     repetition = case[0].astype(np.uint16) % np.uint16(3)
@@ -326,26 +319,6 @@ def test_interleave(runs: list[tuple[bytes, bytes, bytes]]) -> None:
 
 
 @needs_native
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=2, max_size=60),
-    st.integers(0, 20),
-    st.sampled_from([np.dtype(np.int32), np.dtype(np.int64)]),
-    st.one_of(st.none(), st.tuples(st.integers(0, 59), st.integers(-3, 1 << 40))),
-    st.integers(-1, 3),
-)
-def test_offsets_from_ends(
-    values: list[tuple[int, bool]], base: int, dtype: np.dtype[Any], change: tuple[int, int] | None, room: int
-) -> None:
-    ends = base + np.cumsum([length for length, _ in values])
-    limit = int(ends[-1]) + room
-    adjustment = int(ends[-1]) + 1
-    stored = (ends + [adjustment * null for _, null in values]).astype(np.uint64)
-    if change is not None and change[0] < len(stored):
-        stored[change[0]] += np.uint64(change[1] & (1 << 64) - 1)
-    agree(varbin, lambda: varbin.offsets_from_ends(stored, adjustment, limit, dtype, base))
-
-
-@needs_native
 @given(st.binary(max_size=60), st.lists(st.tuples(st.integers(-1, 62), st.integers(-1, 62)), max_size=20))
 def test_gather(data: bytes, spans: list[tuple[int, int]]) -> None:
     starts = np.array([start for start, _ in spans], np.int64)
@@ -359,13 +332,18 @@ def test_gather(data: bytes, spans: list[tuple[int, int]]) -> None:
     st.lists(st.integers(0, 21), max_size=40),
     st.sampled_from([np.dtype(name) for name in ("i4", "i8")]),
     st.sampled_from([*DTYPES, np.dtype("i8")]),
+    st.one_of(st.none(), st.integers(0, (1 << 40) - 1)),
 )
-def test_take(values: list[bytes], rows: list[int], dtype: np.dtype[Any], row_dtype: np.dtype[Any]) -> None:
+def test_take(
+    values: list[bytes], rows: list[int], dtype: np.dtype[Any], row_dtype: np.dtype[Any], bits: int | None
+) -> None:
     offsets = np.cumsum([0, *map(len, values)]).astype(dtype)
     data = np.frombuffer(b"".join(values), np.uint8)
-    found = agree(varbin, lambda: varbin.take(offsets, data, np.array(rows, row_dtype)))
-    if max(rows, default=0) < len(values):
-        assert found[1].tobytes() == b"".join(values[row] for row in rows)
+    validity = None if bits is None else pa.py_buffer(bits.to_bytes(5, "little"))
+    found = agree(varbin, lambda: varbin.take(offsets, data, np.array(rows, row_dtype), validity))
+    seen = [row for place, row in enumerate(rows) if bits is None or bits >> place & 1]
+    if max(seen, default=0) < len(values):
+        assert found[1].tobytes() == b"".join(values[row] for row in seen)
     else:
         assert found is CorruptFileError
 

@@ -88,11 +88,11 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
     table = _train(block, content)
     bounds = _parts(block.offsets, content)
     if len(bounds) > 2 and pool.size() > 1 and not pool.in_worker():
-        pieces = pool.pool().map(
-            lambda part: fsst.compress(data, block.offsets[part[0] : part[1] + 1], table), zip(bounds, bounds[1:])
-        )
+        parts = [block.offsets[bounds[number] : bounds[number + 1] + 1] for number in range(len(bounds) - 1)]
     else:
-        pieces = iter([fsst.compress(data, block.offsets, table)])
+        parts = [block.offsets]
+    every = pool.pool().map if len(parts) > 1 else map
+    pieces = every(lambda part: fsst.compress(data, part, table), parts)
     codes, offsets, base = [], [np.zeros(1, np.int64)], 0
     for found, ends, _ in pieces:
         codes.append(found[: int(ends[-1])])

@@ -15,7 +15,7 @@ Source: format sheets of file versions 2.1, section 4, and 2.2, section 3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
@@ -46,6 +46,7 @@ from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.levels import encode_levels
 from lancetable.file.encodings_v2_1.repdef import (
+    LISTS,
     NULLABLE_ITEM,
     Layers,
     check_levels,
@@ -56,7 +57,7 @@ from lancetable.file.encodings_v2_1.repdef import (
 from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.file.kernels.interleave import interleave
-from lancetable.file.kernels.levels import Levels
+from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
@@ -191,13 +192,11 @@ def _stored(data: memoryview, data_type: pa.DataType) -> Block:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-_MAX_INLINE_BYTES: Final = 32
-
-
 def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
     """No values at all: every entry is null or hidden. In 2.2 (`large`) levels are compressed."""
     if shredded.layers == (NULLABLE_ITEM,):
         return EncodedLayout(ConstantPage(shredded.layers), [])
+    shredded = _null_throughout(shredded)
     buffers: list[Pieces] = []
     encodings: list[Compressive | None] = []
     for levels in (shredded.repetition, shredded.definition):
@@ -208,8 +207,30 @@ def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
                 encoding, data = encoded.encoding, [interleave(encoded.streams)]
         encodings.append(encoding)
         buffers.append(data)
-    counts = [0 if encoding is None else shredded.num_entries for encoding in encodings]
-    return EncodedLayout(ConstantPage(shredded.layers, None, *encodings, *counts), buffers)
+    repetition, definition = encodings
+    layout = ConstantPage(
+        shredded.layers,
+        None,
+        repetition,
+        definition,
+        0 if repetition is None else shredded.num_entries,
+        0 if definition is None else shredded.num_entries,
+    )
+    return EncodedLayout(layout, buffers)
+
+
+def _null_throughout(shredded: Shredded) -> Shredded:
+    """Whatever lies in a null struct declared nullable too: pylance does not believe that the nulls are hidden there."""
+    layers, definition = shredded.layers, shredded.definition
+    inner = next((number for number, kind in enumerate(layers) if kind in LISTS), len(layers))
+    while inner and layers[inner - 1] != NULLABLE_ITEM:
+        inner -= 1
+    places = [number + 1 for number, kind in enumerate(layers[:inner]) if kind == NULLABLE_ITEM]
+    if definition is None or len(places) == inner:
+        return shredded
+    more = layers_of(layers).num_levels - len(places)
+    table = np.array([0, *places, *range(inner + 1, inner + 1 + more)], LEVEL)
+    return replace(shredded, layers=(NULLABLE_ITEM,) * inner + layers[inner:], definition=table[definition])
 
 
 def encode_constant(shredded: Shredded, value: list[bytes]) -> EncodedLayout:

@@ -321,7 +321,11 @@ def _spread(sizes: npt.NDArray[Any], shredded: Shredded) -> Ints:
 
 
 def _layout(
-    shredded: Shredded, bits: tuple[int, int], values: Compressive, bits_per_value: int | None, bits_per_offset: int | None
+    shredded: Shredded,
+    bits: tuple[int, int],
+    values: Compressive,
+    bits_per_value: int | None,
+    bits_per_offset: int | None,
 ) -> FullZip:
     return FullZip(
         bits_rep=bits[0],
