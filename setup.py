@@ -20,7 +20,8 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     flags = [] if os.name == "nt" else ["-O3", "-fno-strict-aliasing"]
-    modules: list[Extension] = cythonize([Extension("lancetable.file.kernels._native", [PYX], extra_compile_args=flags)])
+    kernels = Extension("lancetable.file.kernels._native", [PYX], extra_compile_args=flags)
+    modules: list[Extension] = cythonize([kernels])
     for module in modules:
         module.optional = True  # cythonize() makes extensions anew and leaves this behind
     return modules

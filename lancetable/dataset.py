@@ -1299,6 +1299,7 @@ def write_dataset(
         properties=transaction_properties_of(transaction_properties, commit_message),
         v2_manifest_paths=enable_v2_manifest_paths,
         blob_pack_bytes=blob_pack_file_size_threshold,
+        keep_arrays=isinstance(data_obj, pa.Table),
     )
     check_external_blobs(external_blob_mode, allow_external_blob_outside_bases)
     source = read_input(data_obj, schema)

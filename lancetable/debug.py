@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -57,6 +58,16 @@ PACKAGES = [
     "obstore",
 ]
 
+NOT_INSTALLED = "not installed"
+EXTRAS = {
+    "s3": ("obstore", "s3fs"),
+    "gcs": ("obstore", "gcsfs"),
+    "azure": ("obstore", "adlfs"),
+    "dynamodb": ("boto3",),
+    "spark": ("pandas",),
+    "cli": ("click", "rich"),
+}
+
 
 def format_schema(dataset: LanceDataset) -> str:
     """The schema with ids, logical types and metadata, as indented text."""
@@ -96,10 +107,15 @@ def list_transactions(dataset: LanceDataset, /, max_transactions: int = 10) -> l
 
 
 def show_versions() -> str:
-    """Print, and return, the versions of lancetable, Python and the packages it works with, and which kernels run."""
+    """Print, and return, the versions of lancetable, Python and the packages it works with, and which kernels run, and
+    which extras are installed.
+    """
     lines = [f"python       {sys.version.split()[0]} ({platform.system()} {platform.machine()})"]
     lines.extend(f"{name:<12} {installed_version(name)}" for name in PACKAGES)
-    lines.append(f"{'kernels':<12} {'compiled' if has_native_kernels() else 'NumPy'}")
+    lines.append(f"{'kernels':<12} {kernel_report()}")
+    for extra, packages in EXTRAS.items():
+        absent = [name for name in packages if installed_version(name) == NOT_INSTALLED]
+        lines.append(f"{'extra ' + extra:<14} {'missing ' + ', '.join(absent) if absent else 'installed'}")
     text = "\n".join(lines)
     print(text)  # noqa: T201  # printing is what this function is for
     return text
@@ -110,12 +126,15 @@ def installed_version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
 
 
-def has_native_kernels() -> bool:
-    """Whether the compiled kernels run; without them the same loops run in NumPy."""
-    return kernels.NATIVE
+def kernel_report() -> str:
+    """Which kernels run, and why not the compiled ones."""
+    if kernels.NATIVE:
+        return "compiled"
+    reason = "LANCETABLE_KERNELS=0" if os.environ.get("LANCETABLE_KERNELS") == "0" else "not built: no C compiler?"
+    return f"NumPy ({reason}); slower, and files from 2.1 on get no FSST"
 
 
 def render(value: Any, depth: int = 0) -> str:

@@ -487,6 +487,7 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
         data_storage_version=data_storage_version,
         use_legacy_format=use_legacy_format,
         progress=progress,
+        keep_arrays=isinstance(data, pa.Table),
     )
     source = read_input(data, schema)
     written = write.write_fragments(
@@ -510,6 +511,7 @@ def write_options(
     properties: Mapping[str, str] | None = None,
     v2_manifest_paths: bool = True,
     blob_pack_bytes: int | None = None,
+    keep_arrays: bool = False,
 ) -> write.WriteOptions:
     """The arguments that writes have in common. Raises InvalidInputError, UnsupportedFeatureError, TypeError."""
     sizes = {
@@ -521,7 +523,7 @@ def write_options(
     }
     given: dict[str, Any] = {name: check_positive(name, value) for name, value in sizes.items() if value is not None}
     return write.WriteOptions(
-        limits=WriteLimits(**given),
+        limits=WriteLimits(**given, keep_arrays=keep_arrays),
         file_version=version_to_write(data_storage_version, use_legacy_format),
         progress=None if progress is None else reporter(progress),
         properties=dict(properties or {}),

@@ -127,3 +127,40 @@ def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> N
 def test_tables_in_memory_and_any_uri_are_read() -> None:
     lance.write_dataset({"a": [1]}, "memory://cli/t", mode="overwrite")
     assert run_json("head", "memory://cli/t") == [{"a": 1}]
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_compression_of_a_file(version: str, tmp_path: Path) -> None:
+    numbers = pa.array(range(1000), pa.int64())
+    point = pa.StructArray.from_arrays([numbers, pa.array([[i] * (i % 3) for i in range(1000)])], ["x", "l"])
+    table = pa.table(
+        {"n": numbers, "s": ["the same text", "another text"] * 500, "p": point, "none": pa.nulls(1000, pa.int8())}
+    )
+    path = str(tmp_path / "a.lance")
+    with lance.file.LanceFileWriter(path, table.schema, version=version) as writer:
+        writer.write_batch(table)
+    rows = run_json("inspect", "compression", path)
+    by_path = {row["path"]: row for row in rows}
+    leaves = {"n", "s", "p.x", "p.l.item", "none"}
+    assert set(by_path) == leaves | {"(all)"} | ({"p", "p.l"} if version == "2.0" else set())
+    # Every byte of Arrow counts once.
+    assert by_path["(all)"]["arrow_bytes"] == table.nbytes == sum(row["arrow_bytes"] for row in rows[:-1])
+    pages = run_json("inspect", path)["columns"]
+    for row in rows[:-1]:
+        buffers = [buffer for page in pages[row["column"]]["pages"] for buffer in page["buffers"]]
+        assert row["file_bytes"] == sum(buffer["size_bytes"] for buffer in buffers)
+        assert sum(row["encodings"].values()) == row["pages"] == 1
+    assert by_path["n"]["ratio"] == round(by_path["n"]["file_bytes"] / 8000, 4)
+    (used,) = by_path["n"]["encodings"]
+    assert used == ("nullable(flat 64)" if version == "2.0" else "mini_block(inline_bitpacking 64)")
+    assert "dictionary" in next(iter(by_path["s"]["encodings"]))
+    assert "p.l.item" in run("inspect", "compression", path)
+
+
+def test_blob_descriptions_are_inspected(tmp_path: Path) -> None:
+    data = pa.table([lance.blob_array([b"a", None, b"x" * 70_000])], schema=pa.schema([lance.blob_field("b")]))
+    ds = lance.write_dataset(data, tmp_path / "t", data_storage_version="2.2")
+    path = f"{ds.uri}/data/{ds.get_fragments()[0].data_files()[0].path}"
+    assert [field["path"] for field in run_json("inspect", path)["schema"]] == ["b"]
+    (used,) = run_json("inspect", "compression", path)[0]["encodings"]
+    assert used.startswith("full_zip(variable_packed_struct(")

@@ -82,3 +82,17 @@ def test_scope_rejects_only_what_is_given() -> None:
     for value in (True, 0, "", [1]):
         with pytest.raises(NotImplementedError, match="argument a"):
             scope.reject("x", planned=True, a=value)
+
+
+def test_show_versions_tells_which_kernels_run_and_which_extras_are_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debug.kernels, "NATIVE", True)
+    assert "kernels      compiled\n" in lance.show_versions()
+    monkeypatch.setattr(debug.kernels, "NATIVE", False)
+    monkeypatch.setenv("LANCETABLE_KERNELS", "0")
+    assert "NumPy (LANCETABLE_KERNELS=0)" in lance.show_versions()
+    monkeypatch.delenv("LANCETABLE_KERNELS")
+    monkeypatch.setitem(debug.EXTRAS, "odd", ("numpy", "no-such-package"))
+    text = lance.show_versions()
+    assert "NumPy (not built" in text and "extra odd      missing no-such-package" in text

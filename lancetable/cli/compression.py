@@ -118,7 +118,7 @@ def arrow_sizes(store: ObjectStore, path: str, metadata: FileMetadata, places: M
 
 def add_sizes(field: Field, array: pa.Array, places: Mapping[int, int], sizes: Counter[int]) -> None:
     """Add the bytes of an array to the fields that have a column."""
-    if is_single_column(field) or field.id in places and not has_columns(field.children, places):
+    if is_single_column(field) or not has_columns(field.children, places):
         sizes[field.id] += array.nbytes
         return
     children = list(children_of(field, array))
@@ -173,7 +173,10 @@ def node_text(message: Message) -> str:
     if arm is None:
         return "none"
     inner = getattr(message, arm)
-    below = [node_text(node) for node in nodes_below(inner)]
+    below = [
+        f"dictionary {node_text(node)}" if name == "dictionary" else node_text(node)
+        for name, node in nodes_below(inner)
+    ]
     bits = getattr(inner, "bits_per_value", None) or getattr(inner, "uncompressed_bits_per_value", None)
     scheme = getattr(getattr(inner, "compression", None), "scheme", None)
     label = arm.removesuffix("_layout")
@@ -185,13 +188,13 @@ def node_text(message: Message) -> str:
     return f"{label}({', '.join(below)})" if below else label
 
 
-def nodes_below(message: Message) -> Iterator[Message]:
-    """The nodes of the tree next below a message that is none itself; those of levels left out."""
+def nodes_below(message: Message) -> Iterator[tuple[str, Message]]:
+    """The nodes of the tree next below a message that is none itself, by the name of their field; no levels."""
     for field, value in message.ListFields():
         if field.message_type is None or field.name in _LEVELS:
             continue
         for each in [value] if isinstance(value, Message) else value:
             if each.DESCRIPTOR.full_name in _NODES:
-                yield each
+                yield field.name, each
             else:
                 yield from nodes_below(each)

@@ -81,7 +81,7 @@ def describe_fragment(fragment: Fragment) -> dict[str, Any]:
 
 def describe_schema(schema: Schema) -> list[dict[str, Any]]:
     """One entry per field, parents before children."""
-    return [describe_field(schema, field) for field in schema.walk()]
+    return [describe_field(schema, field) for field in schema.walk() if field.id >= 0]
 
 
 def describe_field(schema: Schema, field: Field) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -72,8 +72,8 @@ class ColumnReader(Protocol):
         """The wanted rows, in order, as one array or several. `rows` is not empty and lies within `num_rows`."""
 
 
-Pieces = list[Any]
-"""One buffer of a page as bytes-like objects to be written one after the other."""
+Pieces: TypeAlias = "Iterable[Any]"
+"""One buffer of a page as bytes-like objects to be written one after the other, each before the next is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Memory holds what waits for a page, no more: it does not grow with the file.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["FileWriter", "WrittenFile"]
 
 _MAX_ALIGNMENT: Final = 1 << 20
-_COPY_ROWS: Final = 8192
 _PARALLEL_ROWS: Final = 32 * 1024
+# Batches below this many rows are joined until there are twice as many, or too many bytes or batches.
+_SMALL_ROWS: Final = 32 * 1024
+_MAX_JOINED_BYTES: Final = 8 << 20
+_MAX_JOINED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,15 @@ class FileWriter:
         options = WriteOptions(
             cache_bytes=8 << 20 if data_cache_bytes is None else data_cache_bytes // max(len(schema.fields), 1),
             max_page_bytes=_max_page_bytes(max_page_bytes),
-            keep_arrays=keep_arrays,
+            keep_arrays=True,  # `write` hands on nothing that could change
         )
         self._out = writer
         self._schema = schema
         self._version = version
         self._keep_arrays = keep_arrays
+        self._cache_bytes = options.cache_bytes
+        self._small: list[list[pa.Array]] = []  # batches that wait for more
+        self._small_rows = self._small_bytes = 0
         self._metadata: dict[str, bytes] = dict(schema.metadata)
         self._types = [field.data_type for field in schema.fields]
         self._names = [field.name for field in schema.fields]
@@ -101,6 +108,7 @@ class FileWriter:
         self._messages = [_column_message(encoding) for column in self._columns for encoding in column.column_encodings]
         self._global_buffers: list[ByteRange] = []
         self._statistics = StatisticsBuilder(schema, zone_rows) if statistics and schema.fields else None
+        self._gathering: Future[None] | None = None
         self._num_rows = 0
         self._closed: WrittenFile | None = None
 
@@ -111,7 +119,7 @@ class FileWriter:
 
     def tell(self) -> int:
         """Bytes written so far and, about, those that wait."""
-        return self._out.tell() + sum(column.queued_bytes for column in self._columns)
+        return self._out.tell() + self._small_bytes + sum(column.queued_bytes for column in self._columns)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the next rows. Columns are found by name; extension arrays are stored as what they hold.
@@ -121,18 +129,62 @@ class FileWriter:
         if self._closed is not None:
             raise InvalidInputError("the file is closed")
         arrays = self._storage_arrays(batch)
-        if not self._keep_arrays and batch.num_rows < _COPY_ROWS:
-            # Statistics look at small batches later; by then the caller may have changed the memory.
-            arrays = [pa.concat_arrays([array]) for array in arrays]
-        gathered = self._gather_statistics(arrays)
+        num_rows = batch.num_rows
+        if num_rows >= _SMALL_ROWS:
+            self._write_small()
+            given = arrays
+            if not self._keep_arrays:
+                arrays = [self._kept(number, array) for number, array in enumerate(given)]
+            stable = self._keep_arrays or not any(map(operator.is_, arrays, given))
+            self._write_arrays(arrays, num_rows, stable=stable)
+        elif num_rows:
+            # The caller may change its memory once this call has returned.
+            self._small.append(arrays if self._keep_arrays else [pa.concat_arrays([array]) for array in arrays])
+            self._small_rows += num_rows
+            self._small_bytes += sum([array.nbytes for array in arrays])
+            if (
+                self._small_rows >= 2 * _SMALL_ROWS
+                or self._small_bytes >= min(self._cache_bytes, _MAX_JOINED_BYTES)
+                or len(self._small) >= _MAX_JOINED
+                or self._may_be_refused(arrays)
+            ):
+                self._write_small()
+        self._num_rows += num_rows
+
+    def _kept(self, number: int, array: pa.Array) -> pa.Array:
+        """A copy of what may have to wait; an array that fills a page by itself is written before `write` returns."""
+        fills_page = not self._schema.fields[number].children and array.nbytes > self._cache_bytes
+        return array if fills_page else pa.concat_arrays([array])
+
+    def _may_be_refused(self, arrays: Sequence[pa.Array]) -> bool:
+        """Whether nulls stand where there may be none: the error belongs to the call that brought them."""
+        return any(
+            array.null_count and (not field.nullable or field.children)
+            for array, field in zip(arrays, self._schema.fields)
+        )
+
+    def _write_small(self) -> None:
+        """Hand on the small batches that wait, as one."""
+        small, num_rows = self._small, self._small_rows
+        self._small, self._small_rows, self._small_bytes = [], 0, 0
+        if not small:
+            return
+        try:
+            joined = small[0] if len(small) == 1 else [pa.concat_arrays(column) for column in zip(*small)]
+        except pa.ArrowException:  # dictionaries that cannot be merged
+            for arrays in small:
+                self._write_arrays(arrays, len(arrays[0]), stable=True)
+            return
+        self._write_arrays(joined, num_rows, stable=True)
+
+    def _write_arrays(self, arrays: list[pa.Array], num_rows: int, *, stable: bool) -> None:
+        self._gather_statistics(arrays)
         try:
             jobs = [(column, partial(column.write, array)) for column, array in zip(self._columns, arrays)]
-            self._write_columns(jobs, batch.num_rows >= _COPY_ROWS)
+            self._write_columns(jobs, num_rows >= _PARALLEL_ROWS)
         finally:
-            # The caller may change its memory once this call has returned.
-            if gathered is not None:
-                gathered.result()
-        self._num_rows += batch.num_rows
+            if not stable:
+                self._statistics_are_gathered()
 
     def add_global_buffer(self, data: Buffer) -> int:
         """Write bytes of the caller's into the file; the number under which they are found, from 1 on."""
@@ -155,7 +207,9 @@ class FileWriter:
         """Write what waits and the metadata, and close the file. A second call gives the same answer."""
         if self._closed is not None:
             return self._closed
-        self._write_columns([(column, column.finish) for column in self._columns], self._num_rows >= _COPY_ROWS)
+        self._write_small()
+        self._write_columns([(column, column.finish) for column in self._columns], self._num_rows >= _PARALLEL_ROWS)
+        self._statistics_are_gathered()
         if self._statistics is not None and self._out.tell() >= MIN_FILE_BYTES:
             self.add_schema_metadata(METADATA_KEY, str(self.add_global_buffer(self._statistics.finish())))
         self._pad()
@@ -209,15 +263,22 @@ class FileWriter:
             for array, data_type, name in zip(columns, self._types, self._names)
         ]
 
-    def _gather_statistics(self, arrays: list[pa.Array]) -> Future[None] | None:
+    def _gather_statistics(self, arrays: list[pa.Array]) -> None:
         """Let the statistics look at the next rows, beside the encoding of a large batch."""
         if self._statistics is None or not arrays:
-            return None
+            return
         batch = pa.RecordBatch.from_arrays(arrays, self._names)
+        self._statistics_are_gathered()
         if batch.num_rows >= _PARALLEL_ROWS and not pool.in_worker() and pool.size() > 1:
-            return pool.pool().submit(self._statistics.add, batch)
-        self._statistics.add(batch)
-        return None
+            self._gathering = pool.pool().submit(self._statistics.add, batch)
+        else:
+            self._statistics.add(batch)
+
+    def _statistics_are_gathered(self) -> None:
+        """Wait until the statistics have seen all rows."""
+        gathering, self._gathering = self._gathering, None
+        if gathering is not None:
+            gathering.result()
 
     def _write_columns(
         self, jobs: Sequence[tuple[ColumnWriter, Callable[[], Iterable[EncodedPage]]]], many_rows: bool

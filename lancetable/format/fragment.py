@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from lancetable.errors import CorruptFileError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.format.paths import check_relative, deletion_name
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
@@ -362,7 +362,10 @@ def _set_lineage(message: table_pb2.DataFragment, name: str, value: bytes | Line
     elif value is LineagePlace.COLUMN:
         getattr(message, f"column_{name}").SetInParent()
     else:
-        raise ValueError(f"fragment {message.id}: sequences in files of their own are not written")
+        raise UnsupportedFeatureError(
+            f"fragment {message.id}: row ids or row versions in files of their own are not written",
+            feature="external row id sequences",
+        )
 
 
 def _lineage_to_json(value: bytes | LineagePlace | None, key: str) -> dict[str, Any] | None:

@@ -267,10 +267,10 @@ class Schema:
 
     @property
     def by_id(self) -> Mapping[int, Field]:
-        """Every field by its id. Cached."""
+        """Every field by its id; the parts of a blob's description in a data file have none. Cached."""
         cached = self._by_id
         if cached is None:
-            cached = {each.id: each for each in self.walk()}
+            cached = {each.id: each for each in self.walk() if each.id >= 0}
             object.__setattr__(self, "_by_id", cached)
         return cached
 

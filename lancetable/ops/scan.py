@@ -105,7 +105,7 @@ class _Match(NamedTuple):
     window: _Window
     selection: Selection  # the rows looked at
     mask: npt.NDArray[np.bool_] | None  # which of them pass the filter, None for all
-    count: int  # how many do
+    num_matches: int  # how many do
     read: list[ColumnLike]  # the filter's columns
 
 
@@ -425,7 +425,7 @@ class _Run:
         plan, fragment = self.plan, match.window.fragment
         selection, mask = match.selection, match.mask
         if mask is not None:
-            selection = narrow(selection, mask, match.count)
+            selection = narrow(selection, mask, match.num_matches)
         late = plan.late_columns
         fetched = iter(read_columns_of(self.version, fragment, late, selection, self.rows))
         arrow_mask = None if mask is None else pa.array(mask)
@@ -439,7 +439,7 @@ class _Run:
 
     def count_windows(self, windows: Sequence[_Window]) -> int:
         """How many rows of windows pass the filter."""
-        return sum([match.count for match in self._match(windows)])
+        return sum([match.num_matches for match in self._match(windows)])
 
     def match_windows(self, windows: Sequence[_Window]) -> list[tuple[_Window, Offsets]]:
         """The physical offsets of the rows that pass the filter, for each window that has some."""

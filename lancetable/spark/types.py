@@ -60,7 +60,7 @@ _WIDENED: dict[pa.DataType, pa.DataType] = {
     pa.binary_view(): pa.binary(),
     pa.date64(): pa.date32(),
 }
-_TO_SPARK = dict(_PLAIN)
+_TO_SPARK: dict[pa.DataType, type[st.DataType]] = dict(_PLAIN)
 _TO_WIRE = {spark: arrow for arrow, spark in _PLAIN}
 _TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
 

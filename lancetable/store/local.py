@@ -392,14 +392,13 @@ class LocalWriter:
         if view.format != "B" or view.ndim != 1:
             view = view.cast("B")
         self._position += len(view)
-        if len(self._buffer) + len(view) <= self._buffer_bytes:
-            self._buffer += view
-            return
-        self._flush()
-        if len(view) < self._buffer_bytes // 4:
-            self._buffer += view
-        else:
+        if len(view) >= self._buffer_bytes // 4:
+            self._flush()
             self._write_out(view)
+            return
+        if len(self._buffer) + len(view) > self._buffer_bytes:
+            self._flush()
+        self._buffer += view
 
     def tell(self) -> int:
         """Bytes accepted so far."""

@@ -388,3 +388,18 @@ def test_packed_and_blobs():
     assert packed.field("b").is_blob and not packed.field("p").is_blob
     plain = pa.schema([pa.field("p", POINT, metadata={"packed": "false"}), ("b", pa.large_binary())])
     assert not any(field.is_packed or field.is_blob for field in Schema.from_arrow(plain).walk())
+
+
+def test_the_description_of_a_blob_has_no_ids() -> None:
+    """Data files of 2.2 describe a blob by fields that follow it, all with the id -1."""
+    metadata = {"lance-encoding:blob": b"true"}
+    blob = file_pb2.Field(name="b", id=1, parent_id=-1, logical_type="struct", metadata=metadata)
+    parts = [file_pb2.Field(name=name, id=-1, parent_id=-1, logical_type="uint64") for name in ("position", "size")]
+    after = file_pb2.Field(name="a", id=2, parent_id=-1, logical_type="int8")
+    protos = [blob, *parts, after]
+    schema = Schema.from_protos(protos)
+    assert [[child.name for child in field.children] for field in schema.fields] == [["position", "size"], []]
+    assert set(schema.by_id) == {1, 2} and schema.path_of(1) == "b"
+    assert [message.name for message in schema.to_protos()] == ["b", "position", "size", "a"]
+    with pytest.raises(CorruptFileError, match="negative"):
+        Schema.from_protos([after, *parts])

@@ -35,7 +35,7 @@ from lancetable.errors import LanceError
 
 LIMIT_BYTES = 1 << 30  # address space above what the imports took
 TRIAL_SECONDS = 5.0
-TRIALS = 12
+TRIALS = 6
 
 FILES = {
     "manifest": "_versions/*.manifest",
@@ -71,6 +71,8 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "append": lambda ds: ds.insert(pa.table({"id": pa.array([1000], pa.int64())})),
     "restore": lambda ds: ds.checkout_version(2).restore(),
 }
+
+ROWS = {"rows", "count", "filtered", "take", "take by id", "tagged", "before", "one fragment"}
 
 
 def make_table(uri: str, writer: str) -> None:
@@ -197,6 +199,10 @@ def test_damage(table: Path, kind: str, damage: str, scale: int) -> None:
     wrong = [line for line in verdicts if line[2] not in ("same", "error", "changed")]
     assert not wrong, "\n".join(f"{line[1]} {line[2]}\n{line[3][0]}\n{line[3][1:]}" for line in wrong[:3])
     print(kind, damage, dict(tally))
+    # A manifest has no checksum: a field id or a name may turn into another one that is as good. Seldom.
+    rows = [line for line in verdicts if line[2] == "changed" and ROWS & set(line[3])]
+    if kind == "manifest":
+        assert len(rows) <= 1 + count // 50, rows
     if damage == "truncate" and kind != "tag":
         assert not tally["changed"], [line for line in verdicts if line[2] == "changed"]
 

@@ -20,8 +20,8 @@ import pytest
 import lancetable
 
 PROCESSES = 2  # of each library
-APPENDS = 6
-DELETES = 5
+APPENDS = 4
+DELETES = 4
 WRITER = Path(__file__).with_name("race_writer.py")
 LIBRARIES = {"ours": lancetable, "theirs": lance}
 

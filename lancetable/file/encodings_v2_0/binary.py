@@ -8,7 +8,7 @@ A row needs its own end and the one before it. Source: protos/encodings_v2_0.pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -48,6 +48,7 @@ _MAX_INT32: Final = (1 << 31) - 1
 _FEW: Final = 64  # values that are joined faster than Arrow's machinery starts
 _SMALL_BYTES: Final = 1024
 _MAX_INT64: Final = (1 << 63) - 1
+_BLOCK_ROWS: Final = 32 * 1024  # 256 KiB of ends, which a file takes without collecting them first
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +285,9 @@ def encode_binary(
     arrays: Sequence[pa.Array], buffers: BufferList, compression: str = "", level: int | None = None
 ) -> Binary:
     """Strings or bytes of one type. Their bytes are taken over without a copy, those under nulls included."""
-    ends, adjustment, spans = encode_ends(arrays)
-    indices = Flat(64, buffers.add([ends]))
+    spans = _spans_of(arrays)
+    adjustment = sum(stop - start for start, stop in spans) + 1
+    indices = Flat(64, buffers.add(_Ends(arrays, spans, adjustment)))
     pieces: list[Any] = []
     for array, (start, stop) in zip(arrays, spans):
         if stop > start:
@@ -299,25 +301,47 @@ def encode_ends(arrays: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint64], int
     """Stored ends of all values of string or binary arrays, one after the other; the null adjustment; and for
     each array which of its bytes these are.
     """
-    total_rows = sum(map(len, arrays))
-    ends = np.empty(total_rows, np.int64)
-    spans = []
-    row, base = 0, 0
-    for array in arrays:
-        offsets = offsets_of(array)
-        start, stop = int(offsets[0]), int(offsets[-1])
-        np.add(offsets[1:], base - start, out=ends[row : row + len(array)], dtype=np.int64)
-        spans.append((start, stop))
-        row += len(array)
-        base += stop - start
+    spans = _spans_of(arrays)
+    adjustment = sum(stop - start for start, stop in spans) + 1
+    ends = np.empty(sum(map(len, arrays)), np.uint64)
     row = 0
-    for array in arrays:
-        if array.null_count:
-            part = ends[row : row + len(array)]
-            # One pass over plain numbers; a mask would have to be looked at for each value.
-            part += np.multiply(nulls_of(array), base + 1, dtype=np.int64)
-        row += len(array)
-    return ends.view(np.uint64), base + 1, spans
+    for block in _Ends(arrays, spans, adjustment):
+        ends[row : row + len(block)] = block
+        row += len(block)
+    return ends, adjustment, spans
+
+
+def _spans_of(arrays: Sequence[pa.Array]) -> list[tuple[int, int]]:
+    """For each array, where its first value starts and its last one ends."""
+    offsets = map(offsets_of, arrays)
+    return [(int(each[0]), int(each[-1])) for each in offsets]
+
+
+class _Ends:
+    """The stored ends of arrays. They are made while they are written, in a block that stays in the cache of the
+    processor: each block is good until the next one is asked for.
+    """
+
+    __slots__ = ("_adjustment", "_arrays", "_spans")
+
+    def __init__(self, arrays: Sequence[pa.Array], spans: Sequence[tuple[int, int]], adjustment: int) -> None:
+        self._arrays, self._spans, self._adjustment = arrays, spans, adjustment
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.uint64]]:
+        memory = np.empty(_BLOCK_ROWS, np.int64)
+        base = 0
+        for array, (start, stop) in zip(self._arrays, self._spans):
+            offsets = offsets_of(array)
+            nulls = nulls_of(array) if array.null_count else None
+            for first in range(0, len(array), _BLOCK_ROWS):
+                last = min(first + _BLOCK_ROWS, len(array))
+                block = memory[: last - first]
+                np.add(offsets[first + 1 : last + 1], base - start, out=block, dtype=np.int64)
+                if nulls is not None:
+                    # One pass over plain numbers; a mask would have to be looked at for each value.
+                    block += np.multiply(nulls[first:last], self._adjustment, dtype=np.int64)
+                yield block.view(np.uint64)
+            base += stop - start
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[Any]:

@@ -204,8 +204,7 @@ def encode_values(column: Column, shredded: Shredded) -> EncodedLayout:
     definition = shredded.visible_definition
     if len(values) == 0 or (definition is not None and int(definition.min()) > 0):
         # Old readers of 2.1 lose the nulls in lists of nothing else, unless they are stored like values.
-        simple = is_variable(data_type) or not (pa.types.is_nested(data_type) or pa.types.is_dictionary(data_type))
-        if column.large or len(values) == 0 or not shredded.num_lists or not simple:
+        if column.large or len(values) == 0 or not shredded.num_lists:
             return encode_all_null(shredded, column.large)
     if pa.types.is_dictionary(data_type):
         return _encode_dictionary_array(column, shredded)
@@ -509,7 +508,7 @@ def _dictionary_if_smaller(
         return None
     encoded = array.dictionary_encode()
     items = encoded.dictionary
-    if len(items) > most or _dictionary_bytes(len(items), count, items.nbytes / len(items)) > plain:
+    if not 0 < len(items) <= most or _dictionary_bytes(len(items), count, items.nbytes / len(items)) > plain:
         return None
     return _dictionary_page(column, shredded, _filled(encoded.indices), items)
 
@@ -638,17 +637,14 @@ def _check_leaf(leaf: Leaf, version: FileVersion) -> None:
         _check_packed(leaf, version)
         return
     data_type = leaf.field.data_type
-    if pa.types.is_dictionary(data_type):
-        data_type = data_type.value_type
-    while pa.types.is_fixed_size_list(data_type):
-        data_type = data_type.value_type
-    storable = (
-        pa.types.is_null(data_type)
-        or is_variable(data_type)
-        or (pa.types.is_struct(data_type) and data_type.num_fields == 0)
-        or bool(type_bits(data_type))
-        or (version is not FileVersion.V2_1 and data_type == leaf.field.data_type and data_type == pa.binary(0))
-    )
+    if pa.types.is_fixed_size_list(data_type):
+        storable = bool(type_bits(data_type))
+    elif pa.types.is_struct(data_type):
+        storable = data_type.num_fields == 0
+    else:
+        values = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+        storable = pa.types.is_null(data_type) or is_variable(values) or bool(type_bits(values))
+        storable |= data_type == pa.binary(0) and version is not FileVersion.V2_1
     if not storable:
         raise _refused(leaf, version, str(data_type))
 

@@ -290,7 +290,8 @@ class _Walk:
                 seen_list = True
             else:
                 # pylance miscounts structs above lists that cannot be null, and fails if other pages have null ones.
-                spare = not null_code and seen_list
+                # Below a list it would miscount those that can be null as well.
+                spare = not null_code and seen_list and not any(outer.is_list for outer in declared[number + 1 :])
                 layers.append(NULLABLE_ITEM if null_code or spare else ALL_VALID_ITEM)
                 level += spare
                 null_inside |= bool(null_code)

@@ -21,7 +21,12 @@ __all__ = ["control_bytes", "join_values", "walk"]
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
-_WORDS: Final = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+_WORDS: Final[dict[int, np.dtype[Any]]] = {
+    1: np.dtype("u1"),
+    2: np.dtype("<u2"),
+    4: np.dtype("<u4"),
+    8: np.dtype("<u8"),
+}
 # Fewer rows than this walk faster one by one.
 _FEW_ROWS: Final = 24
 
@@ -78,7 +83,7 @@ def walk(
 def _walk_row(
     data: Bytes, at: int, end: int, control: int, mask: int, top: int, value_bytes: int, length_bytes: int
 ) -> tuple[list[int], list[int], list[int]]:
-    view = memoryview(data)
+    view = data.data
     words, positions, sizes = [], [], []
     while at < end:
         word = int.from_bytes(view[at : at + control], "little")
@@ -183,7 +188,7 @@ def join_values(data: Bytes, positions: Ints, sizes: Ints) -> tuple[npt.NDArray[
     if len(positions) == 0:
         return offsets, data[:0]
     if len(positions) == 1 or total > 64 * len(positions):
-        view = memoryview(data)
+        view = data.data
         pieces = [view[a : a + n] for a, n in zip(positions.tolist(), sizes.tolist())]
         return offsets, np.frombuffer(b"".join(pieces), np.uint8)
     source = np.repeat(positions - offsets[:-1], sizes)

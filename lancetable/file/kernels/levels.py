@@ -70,7 +70,7 @@ def list_layer(
     top = highest(levels)
     if top > low:
         hidden = levels > low
-        before = np.cumsum(hidden)
+        before: npt.NDArray[np.int64] = np.cumsum(hidden)
         total -= int(before[-1])
         before -= hidden
         np.subtract(starts, before, out=before)

@@ -118,7 +118,7 @@ def join_pieces(data: Bytes, starts: Ints, sizes: Ints) -> Bytes:
             out[: width * (count - 1)].reshape(count - 1, width)[:] = rows
             out[width * (count - 1) :] = data[int(starts[-1]) : int(ends[-1])]
             return out
-    view = memoryview(data)
+    view = data.data
     return np.frombuffer(b"".join([view[a:b] for a, b in zip(starts.tolist(), ends.tolist())]), np.uint8)
 
 

@@ -26,15 +26,19 @@ NAMES = sorted(TYPE_CASES.keys() - {"json"})
 
 def write(path: Path, version: str, field: pa.Field, arrays: Sequence[pa.Array]) -> list[Any]:
     """A file with a page for each array, and what pylance reads from it."""
+    write_file(path, version, field, arrays)
+    found = lance_file.LanceFileReader(str(path)).read_all().to_table().column(0)
+    if isinstance(found.type, pa.BaseExtensionType):
+        found = pa.chunked_array([chunk.storage for chunk in found.chunks], found.type.storage_type)
+    return list(found.to_pylist())
+
+
+def write_file(path: Path, version: str, field: pa.Field, arrays: Sequence[pa.Array]) -> None:
     schema = pa.schema([field])
     cache = 1 if len(arrays) > 1 else None
     with lance_file.LanceFileWriter(str(path), schema, version=version, data_cache_bytes=cache) as writer:
         for array in arrays:
             writer.write_batch(pa.record_batch([array], schema=schema))
-    found = lance_file.LanceFileReader(str(path)).read_all().to_table().column(0)
-    if isinstance(found.type, pa.BaseExtensionType):
-        found = pa.chunked_array([chunk.storage for chunk in found.chunks], found.type.storage_type)
-    return list(found.to_pylist())
 
 
 def read(store: ObjectStore, base: str, rows: Any = None, field: Field | None = None) -> list[Any]:
@@ -67,7 +71,7 @@ def assert_reads(path: Path, wanted: list[Any], rng: np.random.Generator) -> Non
 @pytest.mark.parametrize("name", NAMES)
 def test_every_type(tmp_path: Path, name: str, version: str) -> None:
     case = TYPE_CASES[name]
-    for number, (count, fractions) in enumerate([(0, [0.0]), (1, [0.0]), (700, [0.3, 0.0, 1.0]), (3000, [0.02])]):
+    for number, (count, fractions) in enumerate([(0, [0.0]), (1, [0.0]), (300, [0.3, 0.0, 1.0]), (1500, [0.02])]):
         rng = np.random.default_rng(number)
         arrays = [case(rng, count, fraction) for fraction in fractions]
         path = tmp_path / f"{number}.lance"
@@ -126,8 +130,9 @@ def test_nested(tmp_path: Path, version: str, name: str, structure: str | None) 
     for number, fractions in enumerate([[0.0], [0.2], [0.2, 0.0, 0.9]]):
         arrays = [pa.array([value(rng, data_type, nulls) for _ in range(120)], data_type) for nulls in fractions]
         path = tmp_path / f"{number}.lance"
-        wanted = write(path, version, pa.field("c", data_type, metadata=metadata), arrays)
-        assert_reads(path, wanted, rng)
+        # Held against what was written: pylance fails to read some of these files back.
+        write_file(path, version, pa.field("c", data_type, metadata=metadata), arrays)
+        assert_reads(path, [row for array in arrays for row in array.to_pylist()], rng)
 
 
 def test_structs_read_without_some_children_or_with_new_ones(tmp_path: Path) -> None:

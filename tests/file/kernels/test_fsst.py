@@ -122,6 +122,17 @@ def test_compression_of_a_part_with_empty_values() -> None:
     assert values_of(*fsst.decompress(codes, code_offsets, table)) == values[100:]
 
 
+def test_long_values_keep_all_their_bytes() -> None:
+    """Values that go on for long where no symbol matches, in pieces and whole."""
+    rng = np.random.default_rng(5)
+    words = [b"lorem", b"ipsum", b"dolor", b"consectetur", b"adipiscing", b"http://", b"www."]
+    values = [b" ".join(words[i] for i in row) + rng.bytes(150) for row in rng.integers(0, len(words), (300, 60))]
+    data, offsets = arrays_of(values)
+    codes, ends, table = fsst.compress(data, offsets)
+    assert table.encoded and len(codes) < len(data)
+    assert values_of(*fsst.decompress(codes, ends, table)) == values
+
+
 def test_small_inputs_are_stored_raw() -> None:
     values = random_texts(10, "urls")
     codes, offsets, table = fsst.compress(*arrays_of(values))

@@ -1,0 +1,277 @@
+"""Hostile paths in the files of a table never lead to I/O outside its root.
+
+A child process, in which an audit hook of the interpreter records every file and socket that is opened, asks a table
+all it can; this file is its program, too:
+
+    test_escapes.py DIRECTORY   ->   one line of JSON for each case: its name, what happened, what was touched outside
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import lancetable
+from lancetable.errors import LanceError
+from lancetable.proto import table_pb2
+from lancetable.table.manifests import pack, read_manifest
+from lancetable.table.version import open_version
+
+# `outside` is a directory beside the table with files that a path could name.
+PATHS = [
+    "../outside/secret.lance",
+    "data/../../outside/secret.lance",
+    "../../outside/secret.lance",
+    "./../outside/secret.lance",
+    "{outside}/secret.lance",
+    "file://{outside}/secret.lance",
+    "FILE:///{outside}/secret.lance",
+    "..\\outside\\secret.lance",
+    "%2e%2e/outside/secret.lance",
+    "%2e%2e%2foutside%2fsecret.lance",
+    "..%2foutside/secret.lance",
+    "x/../../outside/secret.lance",
+    "//{outside}/secret.lance",
+    "/dev/zero",
+    "/proc/self/environ",
+    "~/secret.lance",
+    "C:\\secret.lance",
+    "s3://bucket/secret.lance",
+    "http://127.0.0.1:9/secret.lance",
+    "\uff0e\uff0e/outside/secret.lance",
+    "\u2025/outside/secret.lance",
+    "..",
+    ".",
+    "",
+    "/",
+    "a\0b",
+    "../outside/secret.lance\0",
+    "\n../outside/secret.lance",
+    " ../outside/secret.lance",
+    "a" * 5000,
+    "../" * 400 + "etc/passwd",
+]
+OTHER_AUTHORITIES = [
+    "s3://bucket/x",
+    "http://127.0.0.1:9/x",
+    "gs://b/x",
+    "memory://x",
+    "s3+ddb://b/x?ddbTableName=t",
+    "az://c/x",
+]
+
+Change = Callable[[table_pb2.Manifest, str], None]
+
+
+def data_path(message: table_pb2.Manifest, path: str) -> None:
+    message.fragments[0].files[0].path = path
+
+
+def data_path_below_a_base(message: table_pb2.Manifest, path: str) -> None:
+    message.base_paths.add(id=1, path=os.environ["LANCETABLE_TEST_ROOT"], is_dataset_root=True)
+    data_path(message, path)
+    message.fragments[0].files[0].base_id = 1
+
+
+def row_ids(message: table_pb2.Manifest, path: str) -> None:
+    message.reader_feature_flags |= 2
+    message.writer_feature_flags |= 2
+    for fragment in message.fragments:
+        fragment.external_row_ids.path = path
+        fragment.external_row_ids.size = 100
+
+
+def created_at(message: table_pb2.Manifest, path: str) -> None:
+    for fragment in message.fragments:
+        fragment.external_created_at_versions.path = path
+        fragment.external_created_at_versions.size = 100
+        fragment.external_last_updated_at_versions.path = path
+
+
+def transaction_file(message: table_pb2.Manifest, path: str) -> None:
+    message.transaction_file = path
+
+
+def branch(message: table_pb2.Manifest, path: str) -> None:
+    message.branch = path
+
+
+def base_path(message: table_pb2.Manifest, path: str) -> None:
+    message.base_paths.add(id=1, path=path, is_dataset_root=True)
+    for fragment in message.fragments:
+        fragment.files[0].base_id = 1
+        fragment.deletion_file.base_id = 1
+
+
+IN_MANIFEST: dict[str, tuple[Change, list[str]]] = {
+    "data file": (data_path, PATHS),
+    "data file below a base": (data_path_below_a_base, PATHS),
+    "row ids": (row_ids, PATHS),
+    "row versions": (created_at, PATHS),
+    "transaction": (transaction_file, PATHS),
+    "branch": (branch, PATHS),
+    # Another directory is what base paths are for; another store must be opened by the user, not by a file.
+    "base path": (base_path, OTHER_AUTHORITIES),
+}
+
+QUESTIONS: list[Callable[[Any], Any]] = [
+    lambda ds: ds.to_table(with_row_id=True),
+    lambda ds: ds.to_table(columns=["id", "_row_created_at_version", "_row_last_updated_at_version"]),
+    lambda ds: ds.to_table(filter="id > 3", with_row_id=True, include_deleted_rows=True),
+    lambda ds: ds.take([0, 3]),
+    lambda ds: ds._take_rows([0, 3]),
+    lambda ds: ds.count_rows("id > 3"),
+    lambda ds: ds.versions(),
+    lambda ds: ds.get_transactions(),
+    lambda ds: ds.read_transaction(ds.version),
+    lambda ds: ds.stats.data_stats(),
+    lambda ds: [fragment.metadata.to_json() for fragment in ds.get_fragments()],
+    lambda ds: [fragment.deletion_file() for fragment in ds.get_fragments()],
+    lambda ds: ds.get_fragments()[0].delete("id = 5"),
+    lambda ds: ds.validate(),
+    lambda ds: ds.tags.list(),
+    lambda ds: ds.tags.get_version("t"),
+    lambda ds: ds.checkout_version("t").to_table(),
+    lambda ds: ds.checkout_version((None, None)).version,
+    lambda ds: ds.checkout_latest(),
+    lambda ds: ds.latest_version,
+    lambda ds: ds.all_files().read_all(),
+    lambda ds: ds.delete("id = 6"),
+    lambda ds: ds.insert(pa.table({"id": pa.array([50], pa.int64())})),
+    lambda ds: ds.restore(),
+    lambda ds: ds.tags.create("new", 1),
+    lambda ds: ds.tags.delete("t"),
+]
+
+
+# ---------------------------------------------------------------------------------------------------------------- child
+
+
+def make_table(uri: Path) -> None:
+    lancetable.write_dataset({"id": list(range(10)), "s": ["x"] * 10}, uri)
+    lancetable.dataset(uri).delete("id = 2")
+    lancetable.dataset(uri).tags.create("t", 1)
+
+
+def with_manifest(uri: Path, change: Change, path: str) -> None:
+    """The newest manifest once more, changed. The inline transaction goes, so that its file has to be read."""
+    version = open_version(str(uri))
+    message = table_pb2.Manifest()
+    message.CopyFrom(read_manifest(version.store, version.location).manifest.message)
+    change(message, path)
+    message.ClearField("transaction_section")
+    data = pack(message, b"", None)
+    place = Path(version.location.path)
+    place.unlink()
+    place.write_bytes(data)
+
+
+def cases(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Tables with one hostile path each, and what is hostile in them."""
+    outside = str(directory / "outside")
+    for kind, (change, paths) in IN_MANIFEST.items():
+        for number, path in enumerate(paths):
+            uri = directory / "tables" / "t"
+            shutil.rmtree(uri, ignore_errors=True)
+            shutil.copytree(directory / "whole", uri)
+            os.environ["LANCETABLE_TEST_ROOT"] = str(uri)
+            try:
+                with_manifest(uri, change, path.format(outside=outside) if "{" in path else path)
+            except ValueError:
+                continue  # protobuf does not take such text
+            yield f"{kind} {number} {path[:40]!r}", uri
+    for number, path in enumerate(PATHS):
+        uri = directory / "tables" / "t"
+        shutil.rmtree(uri, ignore_errors=True)
+        shutil.copytree(directory / "whole", uri)
+        path = path.format(outside=outside) if "{" in path else path
+        (uri / "_refs" / "tags" / "t.json").write_text(json.dumps({"branch": path, "version": 1, "manifestSize": 10}))
+        (uri / "_versions" / "latest_version_hint.json").write_text(json.dumps({"version": path}))
+        yield f"tag {number} {path[:40]!r}", uri
+
+
+def run(directory: Path) -> None:
+    warnings.simplefilter("ignore")
+    touched: list[str] = []
+    watching = False
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if not watching:
+            return
+        if event == "open" or event.startswith(("os.", "shutil.", "pathlib.", "glob.")):
+            touched.extend(
+                os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(each)))
+                for each in arguments
+                if isinstance(each, (str, bytes, os.PathLike))
+            )
+        elif event.startswith(("socket.connect", "socket.getaddrinfo", "urllib", "subprocess", "os.system")):
+            touched.append(f"{event} {arguments}")
+
+    make_table(directory / "whole")
+    (directory / "outside").mkdir()
+    (directory / "outside" / "secret.lance").write_bytes(b"secret")
+    # Everything that is imported late is imported before anything is watched.
+    for question in QUESTIONS:
+        shutil.rmtree(directory / "tables" / "t", ignore_errors=True)
+        shutil.copytree(directory / "whole", directory / "tables" / "t")
+        question(lancetable.dataset(directory / "tables" / "t"))
+    sys.addaudithook(watch)
+    for name, uri in cases(directory):
+        touched.clear()
+        outcomes: set[str] = set()
+        watching = True
+        try:
+            for question in QUESTIONS:
+                outcomes.add(outcome(question, uri))
+        finally:
+            watching = False
+        allowed = (str(uri), sys.prefix, sys.base_prefix, os.path.dirname(lancetable.__file__))
+        outside = sorted({path for path in touched if not path.startswith(allowed) and path not in IGNORED})
+        foreign = sorted(each for each in outcomes if each.startswith("foreign"))
+        print(json.dumps([name, foreign, outside, sorted(outcomes)]), flush=True)
+
+
+# Modes and events hand over more than paths.
+IGNORED = {os.path.normpath(os.path.join(os.getcwd(), mode)) for mode in ("r", "rb", "w", "wb", "x", "")}
+
+
+def outcome(question: Callable[[Any], Any], uri: Path) -> str:
+    try:
+        question(lancetable.dataset(uri))
+    except LanceError as error:
+        return type(error).__name__
+    except Exception as error:
+        return f"foreign {error!r}"
+    return "answer"
+
+
+def test_no_path_leads_outside(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "LANCETABLE_FSYNC": "0"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) > 150
+    assert not [line for line in lines if line[2]], [line[:3] for line in lines if line[2]][:5]
+    assert not [line for line in lines if line[1]], [line[:2] for line in lines if line[1]][:5]
+    for kind in ("data file", "base path"):
+        refused = [line for line in lines if line[0].startswith(f"{kind} ")]
+        assert refused and all(len(line[3]) > 1 for line in refused), "every one of them must be refused by some reads"
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))
