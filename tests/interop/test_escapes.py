@@ -126,10 +126,8 @@ IN_MANIFEST: dict[str, tuple[Change, list[str]]] = {
 QUESTIONS: list[Callable[[Any], Any]] = [
     lambda ds: ds.to_table(with_row_id=True),
     lambda ds: ds.to_table(columns=["id", "_row_created_at_version", "_row_last_updated_at_version"]),
-    lambda ds: ds.to_table(filter="id > 3", with_row_id=True, include_deleted_rows=True),
     lambda ds: ds.take([0, 3]),
     lambda ds: ds._take_rows([0, 3]),
-    lambda ds: ds.count_rows("id > 3"),
     lambda ds: ds.versions(),
     lambda ds: ds.get_transactions(),
     lambda ds: ds.read_transaction(ds.version),
@@ -141,7 +139,6 @@ QUESTIONS: list[Callable[[Any], Any]] = [
     lambda ds: ds.tags.list(),
     lambda ds: ds.tags.get_version("t"),
     lambda ds: ds.checkout_version("t").to_table(),
-    lambda ds: ds.checkout_version((None, None)).version,
     lambda ds: ds.checkout_latest(),
     lambda ds: ds.latest_version,
     lambda ds: ds.all_files().read_all(),

@@ -67,8 +67,11 @@ def assert_reads(path: Path, wanted: list[Any], rng: np.random.Generator) -> Non
             assert repr(read(store, base, rows)) == repr([wanted[row] for row in rows])
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", NAMES)
+# Packed structs with fixed-size lists came with 2.2.
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [(name, version) for name in NAMES for version in VERSIONS if (name, version) != ("struct packed", "2.1")],
+)
 def test_every_type(tmp_path: Path, name: str, version: str) -> None:
     case = TYPE_CASES[name]
     for number, (count, fractions) in enumerate([(0, [0.0]), (1, [0.0]), (300, [0.3, 0.0, 1.0]), (1500, [0.02])]):
