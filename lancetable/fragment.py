@@ -536,7 +536,7 @@ def check_external_blobs(mode: str, outside_bases: bool) -> None:
     if mode not in ("reference", "ingest"):
         raise InvalidInputError(f"Invalid external blob mode: {mode}")
     if mode == "ingest" and outside_bases:
-        raise InvalidOperationError('allow_external_blob_outside_bases only applies when external_blob_mode="reference"')
+        raise InvalidOperationError("allow_external_blob_outside_bases only applies to external blob mode reference")
 
 
 def reporter(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:

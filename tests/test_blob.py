@@ -292,7 +292,8 @@ def test_both_libraries_in_one_process(order: str) -> None:
         "    array, field = module.blob_array([b'a', None]), module.blob_field('b')\n"
         "    table = pa.table([array], schema=pa.schema([field]))\n"
         "    for other in (lance, lancetable):\n"
-        "        ds = other.write_dataset(table, f'memory://{module.__name__}-{other.__name__}', data_storage_version='2.2')\n"
+        "        uri = f'memory://{module.__name__}-{other.__name__}'\n"
+        "        ds = other.write_dataset(table, uri, data_storage_version='2.2')\n"
         "        assert [data for _, data in ds.read_blobs('b', indices=[0, 1])] == [b'a', None]\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=120)

@@ -9,7 +9,7 @@ buffer of the data file. Minimum and maximum are bounds, not values: long string
 widest bounds of its type. A zone with NaN says so, because NaN sorts above everything in a predicate.
 
 Fields at the top level and the leaves of structs have entries. Lists, structs, blobs, dictionaries and extension types
-have a null count only. Source: format sheet "Statistics".
+have a null count only. Source: the rules of page statistics in the 0.1 format.
 """
 
 from __future__ import annotations

@@ -3,12 +3,14 @@
 Nothing else may happen, and "nothing" includes a crash of the process, a hang, and memory that runs away. So the trials
 run in a child process with an address limit; this file is that child's program as well:
 
-    test_damage.py KIND DIRECTORY SEED COUNT   ->   one line of JSON for each trial
+    test_damage.py damage KIND VERSION SEED COUNT   ->   two lines of JSON for each trial
+    test_damage.py bombs [NAME...]
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import struct
 import subprocess
@@ -32,7 +34,7 @@ from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_0_pb2 as pb
-from lancetable.proto import file2_pb2, file_pb2
+from lancetable.proto import encodings_v2_1_pb2, file2_pb2, file_pb2
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.files import Column, Page, build_file
 
@@ -41,14 +43,55 @@ TRIAL_SECONDS = 5.0
 BOMB_SECONDS = 1.0
 BOMB_BYTES = 64 << 20
 
+VERSIONS = [FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2]
 KINDS = ["flip", "overwrite", "zero", "truncate", "append", "splice", "protobuf"]
 
 
 # ------------------------------------------------------------------------------------------------------------ the files
 
 
-def tables() -> dict[str, pa.Table]:
-    """Small tables that between them use every encoding the writer knows."""
+def tables(version: FileVersion = FileVersion.V2_0) -> dict[str, pa.Table]:
+    """Small tables that between them use every encoding the writer of a version knows."""
+    found = old_tables()
+    if version is not FileVersion.V2_0:
+        found["levels"], found["compressed"] = new_tables(version)
+    return found
+
+
+def new_tables(version: FileVersion) -> tuple[pa.Table, pa.Table]:
+    """What 2.1 and 2.2 add: levels at every depth, run lengths, byte streams, zipped values, constants."""
+    rng = np.random.default_rng(2)
+    n = 400
+    rows = [None if k % 7 == 0 else [] if k % 5 == 0 else [k % 3 or None] * (k % 4) for k in range(n)]
+    points = [None if k % 6 == 0 else [{"x": k, "l": rows[k]}, None] for k in range(n)]
+    point = pa.struct([("x", pa.int32()), ("l", pa.list_(pa.int16()))])
+    levels = {
+        "l": pa.array(rows, pa.list_(pa.int16())),
+        "ll": pa.array([None if k % 9 == 0 else [rows[k], None, []] for k in range(n)], pa.list_(pa.list_(pa.int16()))),
+        "lp": pa.array(points, pa.list_(point)),
+        "ls": pa.array([row and ["x" * 300] * len(row) for row in rows], pa.large_list(pa.string())),
+        "none": pa.nulls(n, pa.list_(pa.string())),
+    }
+    prefix = "lance-encoding:"
+    columns = [
+        (pa.field("r", pa.int32()), pa.array(np.repeat(np.arange(n // 50), 50).astype(np.int32))),
+        (pa.field("p", pa.int64()), pa.array(np.arange(n) % 90)),
+        (pa.field("k", pa.int16()), pa.array(np.full(n, 7, np.int16))),
+        (pa.field("f", pa.float32(), metadata={prefix + "compression": "zstd"}), pa.array(np.repeat(rng.random(40), 10).astype(np.float32))),
+        (pa.field("w", pa.string()), pa.array(["y" * (250 + k % 20) if k % 11 else None for k in range(n)])),
+        (pa.field("z", pa.binary(), metadata={prefix + "compression": "zstd"}), pa.array([b"z" * (k * 5) for k in range(n)])),
+        (pa.field("v", pa.list_(pa.float32(), 70)), pa.FixedSizeListArray.from_arrays(pa.array(rng.random(70 * n).astype(np.float32)), 70)),
+    ]
+    if version is FileVersion.V2_2:
+        pairs = [None if k % 8 == 0 else [(f"k{i}", i) for i in range(k % 3)] for k in range(n)]
+        levels["m"] = pa.array(pairs, pa.map_(pa.string(), pa.int32()))
+        packed = pa.struct([pa.field("a", pa.int32(), False), pa.field("s", pa.string(), False)])
+        rows_of = [{"a": k, "s": "s" * (k % 9)} for k in range(n)]
+        columns.append((pa.field("ps", packed, metadata={prefix + "packed": "true"}), pa.array(rows_of, packed)))
+    return pa.table(levels), pa.table([array for _, array in columns], schema=pa.schema([field for field, _ in columns]))
+
+
+def old_tables() -> dict[str, pa.Table]:
     rng = np.random.default_rng(1)
     n = 400
     mask = rng.random(n) < 0.2
@@ -108,9 +151,10 @@ def tables() -> dict[str, pa.Table]:
     }
 
 
-def write(table: pa.Table, batch_rows: int = 150) -> bytes:
+def write(table: pa.Table, version: FileVersion = FileVersion.V2_0, batch_rows: int = 150) -> bytes:
     store = MemoryStore.private()
-    with FileWriter(store.open_writer("f"), Schema.from_arrow(table.schema), data_cache_bytes=4000) as writer:
+    schema = Schema.from_arrow(table.schema)
+    with FileWriter(store.open_writer("f"), schema, version, data_cache_bytes=4000) as writer:
         for batch in table.to_batches(max_chunksize=batch_rows):
             writer.write(batch)
     return bytes(store.read_all("f"))
@@ -165,7 +209,8 @@ def with_other_numbers(data: bytes, rng: np.random.Generator) -> bytes:
         page = column.pages[rng.integers(0, len(column.pages))] if len(column.pages) else None
         if page is not None and rng.random() < 0.6:
             wrapper = AnyMessage.FromString(page.encoding.direct.encoding)
-            encoding = pb.ArrayEncoding.FromString(wrapper.value)
+            new = wrapper.type_url.endswith("PageLayout")
+            encoding = (encodings_v2_1_pb2.PageLayout if new else pb.ArrayEncoding).FromString(wrapper.value)
             mutate(encoding, rng)
             wrapper.value = encoding.SerializeToString()
             page.encoding.direct.encoding = wrapper.SerializeToString()
@@ -197,7 +242,9 @@ def mutate(message: Message, rng: np.random.Generator) -> None:
     if rng.random() < 0.15:
         owner.ClearField(field.name)
     elif field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED:
-        if field.message_type is None and len(value):
+        if field.enum_type is not None:
+            value[rng.integers(0, len(value))] = int(rng.integers(0, 8))
+        elif field.message_type is None and len(value):
             value[rng.integers(0, len(value))] = number_for(value[0], rng)
         elif len(value):
             value.add().CopyFrom(value[0])
@@ -241,25 +288,29 @@ def walk(message: Message) -> Iterator[tuple[Message, Any]]:
 # ---------------------------------------------------------------------------------------------------------- one reading
 
 
-def read(data: bytes, schema: Schema, rows: range | np.ndarray | None) -> list[pa.Array | pa.ChunkedArray]:
+def read(
+    data: bytes, schema: Schema, rows: range | np.ndarray | None, version: FileVersion = FileVersion.V2_0
+) -> list[pa.Array | pa.ChunkedArray]:
     """As a table reads: with the schema and the columns of the manifest, not those of the file."""
     store = MemoryStore.private()
     store.put("f", data)
     meta = open_data_file(store, "f")
-    columns = column_map(schema, FileVersion.V2_0)
+    columns = column_map(schema, version)
     found = read_columns(store, "f", meta, schema.fields, columns, rows)
     for array in found:
         array.validate(full=True)
     return found
 
 
-def outcome(data: bytes, table: pa.Table, rows: Sequence[int] | None) -> str:
+def outcome(
+    data: bytes, table: pa.Table, rows: Sequence[int] | None, version: FileVersion = FileVersion.V2_0
+) -> str:
     """`same`, `changed`, `error`, or what went wrong."""
     schema = Schema.from_arrow(table.schema)
     started = time.monotonic()
     try:
         wanted = None if rows is None else np.array(rows, np.int64)
-        found = read(data, schema, wanted)
+        found = read(data, schema, wanted, version)
         expected = table if rows is None else table.take(rows)
         verdict = "same"
         for array, column in zip(found, expected.columns, strict=True):
@@ -286,11 +337,11 @@ def limit_memory(size_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + size_bytes, used + size_bytes))
 
 
-def run_damage(kind: str, seed: int, count: int) -> None:
-    originals = {name: (table, write(table)) for name, table in tables().items()}
+def run_damage(kind: str, version: FileVersion, seed: int, count: int) -> None:
+    originals = {name: (table, write(table, version)) for name, table in tables(version).items()}
     for name, (table, data) in originals.items():
-        read(data, Schema.from_arrow(table.schema), None)  # threads and caches are there before the limit
-        assert outcome(data, table, None) == "same", name
+        read(data, Schema.from_arrow(table.schema), None, version)  # threads and caches are there before the limit
+        assert outcome(data, table, None, version) == "same", name
     limit_memory(LIMIT_BYTES)
     names = list(originals)
     for trial in range(count):
@@ -300,7 +351,7 @@ def run_damage(kind: str, seed: int, count: int) -> None:
         bad = damaged(kind, data, rng)
         rows = None if trial % 3 else sorted(rng.choice(table.num_rows, 7, replace=False).tolist())
         print(json.dumps([kind, seed, trial, name, "begun"]), flush=True)
-        verdict = outcome(bad, table, rows)
+        verdict = outcome(bad, table, rows, version)
         pages_end = struct.unpack_from("<Q", data, struct.unpack("<Q", data[-24:-16])[0])[0]
         if verdict == "changed" and bad[:pages_end] == data[:pages_end]:
             verdict = "changed by metadata"
@@ -434,20 +485,25 @@ def varint(value: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------------ the tests
 
 
-def start(arguments: Sequence[str], seconds: float) -> list[list[Any]]:
+def start(arguments: Sequence[str], seconds: float, kernels: str = "compiled") -> list[list[Any]]:
     """Run the child to its end; the lines it printed."""
+    environment = {**os.environ, "LANCETABLE_KERNELS": kernels} if kernels == "0" else None
     done = subprocess.run(
-        [sys.executable, __file__, *arguments], capture_output=True, text=True, timeout=seconds, check=False
-    )
+        [sys.executable, __file__, *arguments],
+        capture_output=True, text=True, timeout=seconds, check=False, env=environment,
+    )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"{arguments}: exit {done.returncode} in {lines[-1:]}\n{done.stderr[-2000:]}"
     return lines
 
 
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.number)
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_an_error_or_stays_where_it_is(kind: str, scale: int) -> None:
-    count = 120 * scale
-    lines = start(["damage", kind, "1", str(count)], 60 + TRIAL_SECONDS * count / 10)
+@pytest.mark.parametrize("kernels", ["compiled", "0"])
+def test_damage_is_an_error_or_stays_where_it_is(kind: str, version: FileVersion, kernels: str, scale: int) -> None:
+    count = (120 if kernels == "compiled" else 40) * scale
+    arguments = ["damage", kind, version.number, "1" if kernels == "compiled" else "2", str(count)]
+    lines = start(arguments, 60 + TRIAL_SECONDS * count / 10, kernels)
     results = [line for line in lines if line[4] != "begun"]
     assert len(results) == count
     wrong = [line for line in results if line[4] not in ("error", "same", "changed", "changed by metadata")]
@@ -475,6 +531,6 @@ def test_bombs_do_not_go_off() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "damage":
-        run_damage(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        run_damage(sys.argv[2], FileVersion.parse(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
     else:
         run_bombs(sys.argv[2:])

@@ -9,7 +9,7 @@
     on request    zstd or LZ4 around any of these; byte stream split below it
 
 Field metadata `lance-encoding:...` has the last word, see `Wishes`.
-Source: format sheet of file version 2.1, section 7.
+Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

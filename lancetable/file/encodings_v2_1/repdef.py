@@ -5,7 +5,7 @@
 
 Levels are numbered from the inside: 0 is a valid value, each nullable layer takes the next number for its null, a list
 that may be empty the one after it. If several apply, the outermost wins. A repetition level k starts a list of layer k,
-counted from the inside; the first entry of a row has the highest. Source: format sheet of file version 2.1, section 5.
+counted from the inside; the first entry of a row has the highest. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@
                                 layers      item, list with nulls and empties          inner to outer
 
 Each column of a file is one way from a top-level field down to a leaf. Whatever lies under a null list is left out;
-what lies under a null struct keeps its slot, as long as no list comes in between. Source: format sheet of file
-version 2.1, section 5.
+what lies under a null struct keeps its slot, as long as no list comes in between. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

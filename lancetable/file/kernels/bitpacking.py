@@ -10,7 +10,7 @@ instruction unpacks many lanes. A block has 128·w bytes. Row r of lane l is val
 
     O[r div 8]·16 + (r mod 8)·128 + l          O = 0 4 2 6 1 5 3 7
 
-Source: format sheets of file version 2.0, section 4.11, and 2.1, section 6.2.
+Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

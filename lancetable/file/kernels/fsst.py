@@ -11,7 +11,7 @@ across values, so that each value can be expanded alone. The table is always sto
     zeros
 
 With `encoded` = 0 the values are stored as they are; that is what small inputs get. Suffix limit and terminator mean
-nothing to a decoder. Source: format sheet of file version 2.0, section 4.7; the idea: Boncz, Neumann, Leis, "FSST: Fast
+nothing to a decoder. Source: protos/encodings_v2_0.proto; the idea: Boncz, Neumann, Leis, "FSST: Fast
 Random Access String Compression", VLDB 2020.
 """
 

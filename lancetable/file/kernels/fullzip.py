@@ -3,7 +3,7 @@
     fixed       [control][value]    [control]  no value: the list is null or empty
     variable    [control][length][value]    [control]  null, or no value
 
-A control word is `repetition << bits_def | definition`. Source: format sheet of file version 2.1, section 3.
+A control word is `repetition << bits_def | definition`. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     lz4    [u32 decompressed size][one LZ4 block]
 
 The caller says how many bytes the content can have at most; a buffer that declares more is refused before memory is
-asked for. Source: format sheet of file version 2.0, section 4.1.
+asked for. Source: protos/encodings_v2_0.proto.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     [[1, 2], null, [], [3]]     repetition  1 0 1 1 1     a list starts where it is not 0
                                 definition  0 0 1 2 0     0: valid; larger: missing further out
 
-Source: format sheet of file version 2.1, section 5.
+Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     data  ....[piece 0]..[piece 1]......[piece 2]..      pieces: (k,) positions and sizes in bytes, in order
 
 Every function takes the pieces of all chunks of a page, with (k,) counts of the values in each, and returns the values
-side by side. Positions and sizes must have been checked against the data. Source: format sheet of file version 2.1,
-sections 2 and 6.
+side by side. Positions and sizes must have been checked against the data. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A page stores the end of every value, and marks a null by adding an adjustment A
 
     ['x', 'yy', null]   A = 4   ends 1, 3, 3 + 4   ->   offsets 0 1 3 3, validity 1 1 0
 
-Arrow wants n + 1 offsets from zero on and a bitmap. Source: format sheet of file version 2.0, sections 4.4 and 4.6.
+Arrow wants n + 1 offsets from zero on and a bitmap. Source: protos/encodings_v2_0.proto.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
                                                                    1 << 16   0     null: definition << 16 | repetition
 
 Positions are absolute in the file. A reader gives the bytes, or the descriptors as struct<position, size> where that is
-the type it is asked for. Source: format sheet of file version 2.1, section 4.
+the type it is asked for. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 
     value buffer: u32 number of buffers, u32 size of each, the Arrow buffers of one value
 
-Source: format sheets of file versions 2.1, section 4, and 2.2, section 3.
+Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

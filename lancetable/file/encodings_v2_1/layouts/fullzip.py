@@ -3,7 +3,7 @@
     buffer 0    entries: control word | length, if values have no fixed width | value
     buffer 1    row index: where each row begins, and the end; not where all entries have the same size
 
-Source: format sheet of file version 2.1, section 3.
+Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@
     buffer 2    the dictionary, if there is one
     the last    repetition index, if there are lists: (rows that end here, entries left over) of every chunk, u64
 
-Words and sizes of value buffers have 16 bits or, with large chunks (2.2 on), 32. Source: format sheets of file versions
-2.1, section 2, and 2.2, section 1.
+Words and sizes of value buffers have 16 bits or, with large chunks (2.2 on), 32. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations
