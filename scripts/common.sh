@@ -4,14 +4,27 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 
-find_python() { # the first interpreter of 3.10 or newer that can make a virtual environment
+# install PACKAGE...: Debian packages, where that is possible. Returns 1 where it is not.
+install() {
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
+  say "installing $* with apt-get"
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@"; } >/dev/null 2>&1
+}
+
+first_python() {
   local candidate
   for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.10; do
-    if "$candidate" -c 'import sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
       echo "$candidate"
       return
     fi
   done
+  return 1
+}
+
+find_python() { # the first interpreter of 3.10 or newer that can make a virtual environment
+  first_python && return
+  install python3 python3-venv && first_python && return
   say "needs Python 3.10 or newer with its venv module (Debian: apt-get install python3-venv); none was found"
   exit 1
 }
@@ -33,6 +46,15 @@ ensure_venv() {
   VENV_PYTHON="$PWD/$directory/bin/python"
 }
 
+# ensure_compiler: what the compiled kernels are built with. Returns 1 where there is none; the library works without.
+ensure_compiler() {
+  command -v cc >/dev/null && "$(find_python)" - <<'PY' && return 0
+import pathlib, sys, sysconfig
+sys.exit(not (pathlib.Path(sysconfig.get_paths()["include"]) / "Python.h").exists())
+PY
+  install gcc libc6-dev python3-dev
+}
+
 # ensure_java: a runtime for Spark; installs Debian's where that is possible. Returns 1 where there is none.
 ensure_java() {
   local version
@@ -40,9 +62,5 @@ ensure_java() {
   if [ -n "$version" ] && [ "$version" -ge 17 ]; then
     return 0
   fi
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    say "installing a Java runtime for Spark (default-jre-headless)"
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq default-jre-headless; } >/dev/null 2>&1 && return 0
-  fi
-  return 1
+  install default-jre-headless
 }

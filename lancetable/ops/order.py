@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ColumnOrdering", "sort_indices"]
+__all__ = ["ColumnOrdering", "foremost", "sort_indices"]
 
 Codes = npt.NDArray[np.int64]
 
@@ -38,13 +38,47 @@ def sort_indices(
     keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering], limit: int | None = None
 ) -> pa.Array:
     """The stable order of rows by `keys`, the first key foremost: uint64 row numbers, at least the first `limit`."""
-    sortable = [_sortable(key) for key in keys]
-    if limit is not None and limit * _SELECT_SHARE < len(sortable[0]):
-        candidates = _candidates(sortable[0], orderings[0], limit)
-        if candidates is not None:
-            order = _sort([key.take(candidates) for key in sortable], orderings)
-            return candidates.take(order)
-    return _sort(sortable, orderings)
+    candidates = None if limit is None else foremost(keys[0], orderings[0], limit)
+    if candidates is None:
+        return _sort([_sortable(key) for key in keys], orderings)
+    return candidates.take(_sort([_sortable(key.take(candidates)) for key in keys], orderings))
+
+
+def foremost(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit: int) -> pa.Array | None:
+    """Ascending numbers of the rows that can be among the first `limit`: those not behind the `limit`-th by this key,
+    the first one of the order. None where that rules little out."""
+    kind = key.type
+    nulls_before = key.null_count if ordering.nulls_first else 0
+    wanted = limit - nulls_before
+    if not 0 < limit * _SELECT_SHARE < len(key) or not 0 < wanted <= len(key) - key.null_count or not _selects(kind):
+        return None
+    # Chunks are selected from much faster than the same data in a table.
+    chunks = key if isinstance(key, pa.ChunkedArray) else pa.chunked_array([key])
+    best = pc.select_k_unstable(chunks, k=wanted, sort_keys=[("", _direction(ordering))])
+    last = key[best[wanted - 1].as_py()]
+    passing = (pc.less_equal if ordering.ascending else pc.greater_equal)(key, last)
+    if pa.types.is_floating(kind):
+        # Arrow puts NaN last both ways; here it is an end of the order, which one depends on its sign.
+        if last.as_py() != last.as_py():
+            return None
+        passing = pc.or_(passing, pc.is_nan(key))
+    return pc.indices_nonzero(pc.fill_null(passing, bool(nulls_before)))
+
+
+def _selects(kind: pa.DataType) -> bool:
+    """Whether Arrow can select the first values of a type, in an order that differs from ours in NaN only."""
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_temporal(kind) and not types.is_interval(kind)
+        or types.is_decimal(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
 
 
 def _sort(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering]) -> pa.Array:
@@ -64,21 +98,6 @@ def _sort(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[Column
 
 def _direction(ordering: ColumnOrdering) -> str:
     return "ascending" if ordering.ascending else "descending"
-
-
-def _candidates(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit: int) -> pa.Array | None:
-    """Ascending numbers of the rows that can be among the first `limit`: those not behind the `limit`-th by the first
-    key alone. None where that rules nothing out."""
-    nulls_before = key.null_count if ordering.nulls_first else 0
-    wanted = limit - nulls_before
-    if limit == 0 or not 0 < wanted <= len(key) - key.null_count:
-        return None
-    # Chunks are selected from much faster than the same data in a table.
-    chunks = key if isinstance(key, pa.ChunkedArray) else pa.chunked_array([key])
-    best = pc.select_k_unstable(chunks, k=wanted, sort_keys=[("", _direction(ordering))])
-    last = key[best[wanted - 1].as_py()]
-    passing = (pc.less_equal if ordering.ascending else pc.greater_equal)(key, last)
-    return pc.indices_nonzero(pc.fill_null(passing, bool(nulls_before)))
 
 
 def _sortable(key: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,9 +28,9 @@ from lancetable.expr import Expr, evaluate
 from lancetable.file import pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.ops.columns import ColumnLike, assemble, without_columns
+from lancetable.ops.columns import PHYSICAL_ADDRESS, ColumnLike, assemble, without_columns
 from lancetable.ops.metered import MeteredStore
-from lancetable.ops.order import sort_indices
+from lancetable.ops.order import ColumnOrdering, foremost, sort_indices
 from lancetable.ops.prune import prunable_columns, prune_fragment
 from lancetable.ops.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.ops.take import fetch_addresses, virtual_values
@@ -405,9 +406,7 @@ class _Run:
 
     def read_window(self, window: _Window) -> pa.Table:
         """All rows of a window, as the plan's output."""
-        selection = select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
-        arrays = read_columns_of(self.version, window.fragment, self.plan.projection.columns, selection, self.rows)
-        return self._output(window, selection, arrays)
+        return self._output(window, *self._all_arrays(window))
 
     def read_window_chunks(self, window: _Window) -> list[Sequence[pa.Array]]:
         """All rows of a window: the chunks of each column of a plan whose columns are plain."""
@@ -422,6 +421,9 @@ class _Run:
         return [self._matched(match) for match in self._match(windows)]
 
     def _matched(self, match: _Match) -> pa.Table:
+        return self._output(match.window, *self._matched_arrays(match))
+
+    def _matched_arrays(self, match: _Match) -> tuple[Selection, list[ColumnLike]]:
         plan, fragment = self.plan, match.window.fragment
         selection, mask = match.selection, match.mask
         if mask is not None:
@@ -435,7 +437,42 @@ class _Run:
                 arrays.append(next(fetched))
             else:
                 arrays.append(match.read[shared] if arrow_mask is None else match.read[shared].filter(arrow_mask))
-        return self._output(match.window, selection, arrays)
+        return selection, arrays
+
+    def foremost_keys(
+        self, orderings: Sequence[ColumnOrdering], stop: int, windows: Sequence[_Window]
+    ) -> list[pa.Table]:
+        """For a plan of keys and addresses: the rows of each window that can be among the first `stop`.
+
+        Addresses are made for these alone.
+        """
+        projection = self.plan.projection
+        keys = replace(
+            projection,
+            schema=projection.schema.remove(len(projection.outputs) - 1),
+            outputs=projection.outputs[:-1],
+            virtual=tuple(name for name in projection.virtual if name != PHYSICAL_ADDRESS),
+        )
+        if self.plan.predicate is None:
+            found = [(window, *self._all_arrays(window)) for window in windows]
+        else:
+            found = [(match.window, *self._matched_arrays(match)) for match in self._match(windows)]
+        tables = []
+        for window, selection, arrays in found:
+            virtual = {name: self._virtual(window, selection, name) for name in keys.virtual}
+            table = assemble(keys, arrays, virtual, selection.num_rows)
+            rows = foremost(table.column(orderings[0].column_name), orderings[0], stop)
+            if rows is not None:
+                table = table.take(rows)
+            offsets = selection.offsets_at(None if rows is None else np.asarray(rows).astype(np.int64))
+            addresses = pa.array(offsets.astype(np.uint64) + np.uint64(window.fragment.id << 32))
+            tables.append(table.append_column(projection.schema.field(len(projection.outputs) - 1), addresses))
+        return tables
+
+    def _all_arrays(self, window: _Window) -> tuple[Selection, list[ColumnLike]]:
+        selection = select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
+        columns = self.plan.projection.columns
+        return selection, read_columns_of(self.version, window.fragment, columns, selection, self.rows)
 
     def count_windows(self, windows: Sequence[_Window]) -> int:
         """How many rows of windows pass the filter."""
@@ -563,11 +600,33 @@ def _in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 def _sorted(run: _Run) -> tuple[npt.NDArray[np.uint64], Offsets]:
     """(addresses in scan order, the order of the result among them): only keys and the filter's columns are read."""
     plan = run.plan
-    table = scan_table(run.version, plan.for_keys())
-    keys = [table.column(ordering.column_name) for ordering in plan.order]
     stop = None if plan.limit is None else plan.offset + plan.limit
-    order = np.asarray(sort_indices(keys, plan.order, limit=stop)).astype(np.int64)[plan.offset : stop]
-    return table.column(table.num_columns - 1).to_numpy(), order
+    table = scan_table(run.version, plan.for_keys()) if stop is None else _foremost(run.version, plan, stop)
+    order = np.asarray(sort_indices(_keys_of(table, plan), plan.order, limit=stop))
+    return table.column(table.num_columns - 1).to_numpy(), order.astype(np.int64)[plan.offset : stop]
+
+
+def _foremost(version: TableVersion, plan: ScanPlan, stop: int) -> pa.Table:
+    """Keys and addresses, in scan order, of rows among which are the first `stop` of the order."""
+    keys_plan = plan.for_keys()
+    parts: list[pa.Table] = []
+    num_rows = 0
+    with _Run(version, keys_plan) as run:
+        windows = run.windows(run.window_rows(None, run._columns()))
+        groups = ([window] for window in windows) if plan.predicate is None else _grouped(windows)
+        for tables in run.map(partial(run.foremost_keys, plan.order, stop), groups):
+            parts += tables
+            num_rows += sum([table.num_rows for table in tables])
+            if num_rows > _SORTED_ROWS + 4 * stop:
+                table = pa.concat_tables(parts)
+                order = np.asarray(sort_indices(_keys_of(table, plan), plan.order, limit=stop))[:stop]
+                parts = [table.take(pa.array(np.sort(order)))]
+                num_rows = len(order)
+    return pa.concat_tables(parts) if parts else keys_plan.output_schema.empty_table()
+
+
+def _keys_of(table: pa.Table, plan: ScanPlan) -> list[pa.ChunkedArray]:
+    return [table.column(ordering.column_name) for ordering in plan.order]
 
 
 def _sorted_table(run: _Run) -> pa.Table:

@@ -137,6 +137,12 @@ class Selection:
         found = np.arange(fetch.start, fetch.stop, dtype=np.int64) if isinstance(fetch, range) else fetch
         return found if self.keep is None else found[self.keep]
 
+    def offsets_at(self, rows: Offsets | None) -> Offsets:
+        """The physical offsets of some of the rows that come out, by their numbers; of all for None."""
+        if rows is None or self.keep is not None or not isinstance(self.fetch, range):
+            return self.offsets() if rows is None else self.offsets()[rows]
+        return rows + self.fetch.start
+
 
 def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_deleted: bool = False) -> Selection:
     """Apply the fragment's deletions to `rows`. Raises OutOfRangeError for rows past the end."""
