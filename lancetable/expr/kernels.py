@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +23,9 @@ Values = Any
 
 FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 NEGATED = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+_LIKE_SAMPLE = 2048  # rows that tell whether matches are few
+_LIKE_BLOCK = 256 * 1024  # bytes searched at once; they stay in the cache of the processor
 
 _COMPARE: dict[str, Callable[..., Values]] = {
     "=": pc.equal,
@@ -155,7 +159,7 @@ def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
     if is_constant(pattern):
         if not pattern.is_valid:
             return pa.nulls(len(values), pa.bool_()) if not is_constant(values) else pa.scalar(None, pa.bool_())
-        return pc.match_like(values, pattern.as_py(), ignore_case=ignore_case)
+        return _like_constant(values, pattern.as_py(), ignore_case)
     text, patterns = aligned(values, pattern)
     encoded = patterns.dictionary_encode()
     out = pa.nulls(len(text), pa.bool_())
@@ -163,6 +167,56 @@ def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
         here = pc.fill_null(pc.equal(encoded.indices, number), False)
         out = pc.if_else(here, pc.match_like(text, each, ignore_case=ignore_case), out)
     return out
+
+
+def _like_constant(values: Values, pattern: str, ignore_case: bool) -> Values:
+    inner = pattern[1:-1]
+    if (
+        ignore_case
+        or len(pattern) < 3
+        or not (pattern[0] == pattern[-1] == "%")
+        or any(special in inner for special in "%_\\")
+        or not isinstance(values, pa.Array | pa.ChunkedArray)
+        or not pa.types.is_string(values.type)
+    ):
+        return pc.match_like(values, pattern, ignore_case=ignore_case)
+    needle = inner.encode()
+    if isinstance(values, pa.Array):
+        return _containing(values, needle, pattern)
+    return pa.chunked_array([_containing(chunk, needle, pattern) for chunk in values.chunks], type=pa.bool_())
+
+
+def _containing(values: pa.Array, needle: bytes, pattern: str) -> pa.Array:
+    """Which strings contain some bytes. Where few do, all bytes are searched at once, beyond the ends of strings."""
+    sample = values.slice(0, _LIKE_SAMPLE)
+    if len(values) < 4 * _LIKE_SAMPLE or pc.match_like(sample, pattern).true_count > _LIKE_SAMPLE // 32:
+        return pc.match_like(values, pattern)
+    offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
+    found = _occurrences(memoryview(values.buffers()[2] or b""), needle, offsets, len(values) // 16)
+    if found is None:
+        return pc.match_like(values, pattern)
+    rows = np.searchsorted(offsets, found, side="right") - 1
+    rows = rows[found + len(needle) <= offsets[rows + 1]]
+    matches = np.zeros(len(values), np.bool_)
+    matches[rows] = True
+    return pa.array(matches, mask=np.asarray(values.is_null()) if values.null_count else None)
+
+
+def _occurrences(
+    data: memoryview, needle: bytes, offsets: npt.NDArray[np.int32], most: int
+) -> npt.NDArray[np.int64] | None:
+    """Where some bytes are found between the first and the last offset; None where there are more than `most`."""
+    found: list[int] = []
+    stop = int(offsets[-1])
+    for first in range(int(offsets[0]), stop, _LIKE_BLOCK):
+        block = bytes(data[first : min(first + _LIKE_BLOCK + len(needle) - 1, stop)])
+        at = block.find(needle)
+        while at >= 0:
+            found.append(first + at)
+            at = block.find(needle, at + 1)
+        if len(found) > most:
+            return None
+    return np.array(found, np.int64)
 
 
 def both(values: list[Values]) -> Values:

@@ -359,14 +359,16 @@ def run_damage(kind: str, version: FileVersion, seed: int, count: int) -> None:
 
 
 def run_bombs(only: Sequence[str]) -> None:
-    for name, (schema, data) in bombs().items():
+    every = [(name, *bomb, FileVersion.V2_0) for name, bomb in bombs().items()]
+    every += [(name, *bomb, FileVersion.V2_2) for name, bomb in new_bombs().items()]
+    for name, schema, data, version in every:
         if only and name not in only:
             continue
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         started = time.monotonic()
         print(json.dumps([name, "begun", 0, 0]), flush=True)
         try:
-            found = read(data, schema, None)
+            found = read(data, schema, None, version)
             verdict = f"read {sum(len(array) for array in found)} rows"
         except LanceError:
             verdict = "error"
@@ -456,6 +458,114 @@ def bombs() -> dict[str, tuple[Schema, bytes]]:
             1,
         ),
         "encodings 10,000 deep": deep_file(10_000),
+    }  # fmt: skip
+
+
+def new_bombs() -> dict[str, tuple[Schema, bytes]]:
+    """Files of version 2.2, whose layouts hold all that 2.1 knows."""
+    new = encodings_v2_1_pb2
+
+    def flat(bits: int) -> Any:
+        return new.CompressiveEncoding(flat=new.Flat(bits_per_value=bits))
+
+    def zstd(values: Any) -> Any:
+        scheme = new.BufferCompression(scheme=2)
+        return new.CompressiveEncoding(general=new.General(compression=scheme, values=values))
+
+    def one(kind: pa.DataType, layout: Any, buffers: Sequence[bytes], rows: int) -> tuple[Schema, bytes]:
+        schema = Schema.from_arrow(pa.schema([("c", kind)]))
+        page = Page(rows, layout, buffers, type_url="/lance.encodings21.PageLayout")
+        return schema, build_file(schema, rows, [Column([page])], version=FileVersion.V2_2)
+
+    def chunk(sizes: Sequence[int], *parts: bytes, levels: int = 0) -> tuple[bytes, bytes]:
+        """The words and the data of a page of one large chunk; `sizes` are those of value buffers."""
+        head = struct.pack(f"<H{len(sizes)}I", levels, *sizes)
+        data = head + bytes(-len(head) % 8) + b"".join(part + bytes(-len(part) % 8) for part in parts)
+        return struct.pack("<I", (len(data) // 8 - 1) << 4), data
+
+    def mini(kind: pa.DataType, values: Any, parts: Sequence[bytes], rows: int, **more: Any) -> tuple[Schema, bytes]:
+        settings = {"layers": [1], "num_buffers": len(parts), "num_items": rows, "has_large_chunk": True, **more}
+        buffers = [*chunk([len(part) for part in parts], *parts)]
+        if "dictionary" in more:
+            buffers.append(struct.pack("<Q", 2**62) + b"abc")
+        layout = new.PageLayout(mini_block_layout=new.MiniBlockLayout(value_compression=values, **settings))
+        return one(kind, layout, buffers, rows)
+
+    def zipped(kind: pa.DataType, rows: int, buffers: Sequence[bytes], **more: Any) -> tuple[Schema, bytes]:
+        settings = {"layers": [1], "num_items": rows % 2**32, "num_visible_items": rows % 2**32, **more}
+        return one(kind, new.PageLayout(full_zip_layout=new.FullZipLayout(**settings)), buffers, rows)
+
+    def constant(rows: int, kind: pa.DataType, buffers: Sequence[bytes] = (), **more: Any) -> tuple[Schema, bytes]:
+        layout = new.PageLayout(constant_layout=new.ConstantLayout(**{"layers": [3], **more}))
+        return one(kind, layout, buffers, rows)
+
+    zeros = pa.Codec("zstd").compress(bytes(30_000_000), asbytes=True)
+    variable = new.CompressiveEncoding(variable=new.Variable(offsets=flat(32)))
+    no_bits = new.CompressiveEncoding(
+        out_of_line_bitpacking=new.OutOfLineBitpacking(uncompressed_bits_per_value=16, values=flat(0))
+    )
+    inline = new.CompressiveEncoding(inline_bitpacking=new.InlineBitpacking(uncompressed_bits_per_value=64))
+    runs = new.CompressiveEncoding(rle=new.Rle(values=flat(32), run_lengths=flat(8)))
+    wide = new.CompressiveEncoding(fixed_size_list=new.FixedSizeList(items_per_value=2**62, values=flat(8)))
+    table = struct.pack("<Q", 0x46535354 << 32 | 1 << 24 | 1) + b"a" * 8 + b"\x08" + bytes(2312 - 17)
+    fsst = new.CompressiveEncoding(fsst=new.Fsst(symbol_table=table, values=variable))
+    strings = np.array([8, 2**32 - 1], "<u4").tobytes()
+    nested = flat(32)
+    for _ in range(30):
+        nested = zstd(nested)
+    return {
+        "21: 2**40 buffers": mini(pa.int32(), flat(32), [bytes(8)], 2, num_buffers=2**40),
+        "21: 2**62 items": mini(pa.int32(), flat(32), [bytes(8)], 2**62),
+        "21: 2**40 items of no bits": mini(pa.int64(), inline, [bytes(8)], 2**40),
+        "21: zstd claims 2**62": mini(pa.int32(), zstd(flat(32)), [struct.pack("<Q", 2**62) + zeros], 100),
+        "21: zstd claims 2**40": mini(pa.int32(), zstd(flat(32)), [struct.pack("<Q", 2**40) + zeros], 100),
+        "21: zstd zeros for few values": mini(pa.int32(), zstd(flat(32)), [struct.pack("<Q", 30_000_000) + zeros], 100),
+        "21: zstd frame bigger than said": mini(pa.int32(), zstd(flat(32)), [struct.pack("<Q", 400) + zeros], 100),
+        "21: zstd in zstd": mini(pa.int32(), nested, [struct.pack("<Q", 400) + zeros], 100),
+        "21: strings up to 2**32": mini(pa.string(), variable, [strings], 1),
+        "21: fsst strings up to 2**32": mini(pa.string(), fsst, [strings], 1),
+        "21: runs that overflow": mini(pa.int32(), runs, [bytes(4 * 8), b"\xff" * 8], 100),
+        "21: runs of nothing": mini(pa.int32(), runs, [bytes(4 * 8), bytes(8)], 100),
+        "21: a list of 2**62 items": mini(pa.list_(pa.int8(), 3), wide, [bytes(8)], 2),
+        "21: a dictionary of 2**62 items": mini(
+            pa.string(), flat(32), [bytes(8)], 2, dictionary=zstd(variable), num_dictionary_items=2**62
+        ),
+        "21: a dictionary of 2**30 items of no bits": mini(
+            pa.int64(), flat(32), [bytes(8)], 2, dictionary=no_bits, num_dictionary_items=2**30
+        ),
+        "21: 2**40 levels of no bits": constant(
+            2**40, pa.list_(pa.int8()), [b"", b""], layers=[1, 4], rep_compression=no_bits, def_compression=no_bits,
+            num_rep_values=2**40, num_def_values=2**40,
+        ),
+        "21: 2**40 nulls": constant(2**40, pa.int64()),
+        "21: 2**61 nulls": constant(2**61, pa.string()),
+        "21: 2**40 times the same": constant(2**40, pa.int64(), layers=[1], inline_value=bytes(8)),
+        "21: 2**40 times the same text": constant(
+            2**40, pa.string(), [struct.pack("<III", 2, 8, 1) + struct.pack("<II", 0, 1) + b"x"], layers=[1]
+        ),
+        "21: 2**40 lists of the same": constant(
+            2**40, pa.list_(pa.int32()), [b"", b""], layers=[1, 2], inline_value=bytes(4)
+        ),
+        "21: unknown layers": mini(pa.int32(), flat(32), [bytes(8)], 2, layers=[3] * 70_000),
+        "21: zipped, 2**32 entries": zipped(
+            pa.binary(300), 2**32 - 1, [bytes(64)], bits_per_value=2400, value_compression=flat(2400)
+        ),
+        "21: zipped, values of 2**32 bits": zipped(
+            pa.binary(300), 1, [bytes(64)], bits_per_value=2**32 - 8, value_compression=flat(2**32 - 8)
+        ),
+        "21: zipped, offsets of 16 bits": zipped(
+            pa.string(), 1, [b"\xff\xff\xff\xff", b"\0\4"], bits_per_offset=16, value_compression=variable
+        ),
+        "21: zipped, a value of 4 GiB": zipped(
+            pa.string(), 1, [b"\xff\xff\xff\xff", b"\0\4"], bits_per_offset=32, value_compression=variable
+        ),
+        "21: zipped, zstd of 30 MB in a value": zipped(
+            pa.string(), 1, [struct.pack("<IQ", len(zeros) + 8, 2**40) + zeros, struct.pack("<II", 0, len(zeros) + 12)],
+            bits_per_offset=32, value_compression=zstd(variable),
+        ),
+        "21: zipped, rows that end before they begin": zipped(
+            pa.string(), 2, [b"\1\0\0\0a\1\0\0\0b", b"\0\x0a\5"], bits_per_offset=32, value_compression=variable
+        ),
     }  # fmt: skip
 
 
