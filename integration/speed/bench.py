@@ -53,12 +53,54 @@ def column(name: str, n: int, seed: int = 7) -> pa.Array:
         return pa.StructArray.from_arrays(
             [pa.array(rng.normal(size=n)), pa.array(rng.integers(0, 2**31, n)).cast(pa.string())], names=["x", "s"]
         )
+    if name == "int_low":
+        return pa.array(rng.integers(0, 16, n))
+    if name == "int_sorted":
+        return pa.array(np.cumsum(rng.integers(0, 5, n)))
+    if name == "runs":
+        return pa.array(np.repeat(rng.integers(0, 2**40, n // 50 + 1), 50)[:n])
+    if name == "text_long":
+        words = np.array(WORDS)
+        return pa.array([" ".join(words[rng.integers(0, len(words), 120)]) for _ in range(n // 100)])
+    if name == "list_string":
+        lengths = rng.integers(0, 6, n // 2)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        return pa.ListArray.from_arrays(
+            pa.array(offsets), pa.array(rng.integers(0, 2**40, offsets[-1])).cast(pa.string())
+        )
+    if name == "list_struct":
+        lengths = rng.integers(0, 6, n // 2)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        count = int(offsets[-1])
+        items = pa.StructArray.from_arrays(
+            [pa.array(rng.normal(size=count)), pa.array(rng.integers(0, 1000, count))], names=["x", "k"]
+        )
+        return pa.ListArray.from_arrays(pa.array(offsets), items)
+    if name == "struct_null":
+        return pa.StructArray.from_arrays(
+            [pa.array(rng.normal(size=n)), pa.array(rng.integers(0, 1000, n), mask=rng.random(n) < 0.1)],
+            names=["x", "k"],
+            mask=pa.array(rng.random(n) < 0.1),
+        )
+    if name == "float_zstd":
+        return pa.array(rng.integers(0, 10**6, n) / 100)
     if name == "vector":
         return pa.FixedSizeListArray.from_arrays(pa.array(rng.random(n * 256, dtype=np.float32)), 256)
     raise ValueError(name)
 
 
 COLUMNS = ("int", "float", "nullable", "bool", "timestamp", "string_low", "string_high", "list", "struct", "vector")
+# Shapes whose encodings exist from version 2.1 on.
+NEW_COLUMNS = (
+    "int_low", "int_sorted", "runs", "text_long", "list_string", "list_struct", "struct_null", "float_zstd",
+)  # fmt: skip
+
+
+def table_of(name: str, n: int) -> pa.Table:
+    """A table of one column, with the metadata that its name stands for."""
+    values = column(name, n)
+    metadata = {"lance-encoding:compression": "zstd"} if name == "float_zstd" else None
+    return pa.table([values], schema=pa.schema([pa.field(name, values.type, metadata=metadata)]))
 
 
 def touch(data: Any) -> int:
@@ -121,10 +163,11 @@ def bench_scan(root: Path, columns: list[str], report: Report, repeats: int) -> 
         )
 
 
-def bench_take(root: Path, columns: list[str], rows: int, report: Report, repeats: int) -> None:
+def bench_take(root: Path, columns: list[str], report: Report, repeats: int) -> None:
     for name in columns:
         uri = str(root / f"{name}.lance")
         ours, theirs = lancetable.dataset(uri), lance.dataset(uri)
+        rows = ours.count_rows()
         for count in TAKES:
             indices = np.random.default_rng(count).integers(0, rows, count).tolist()
             assert ours.take(indices).num_rows == theirs.take(indices).num_rows == count
@@ -139,12 +182,12 @@ def bench_take(root: Path, columns: list[str], rows: int, report: Report, repeat
             )
 
 
-def bench_filter(root: Path, columns: list[str], rows: int, report: Report, repeats: int) -> None:
+def bench_filter(root: Path, version: str, rows: int, report: Report, repeats: int) -> None:
     uri = str(root / "mixed.lance")
     if not os.path.exists(uri):
         names = [c for c in COLUMNS if c != "vector"]
         table = pa.table({"id": pa.array(np.arange(rows)), **{c: column(c, rows) for c in names}})
-        lance.write_dataset(table, uri, data_storage_version="2.0")
+        lance.write_dataset(table, uri, data_storage_version=version)
     ours, theirs = lancetable.dataset(uri), lance.dataset(uri)
     cases: dict[str, dict[str, Any]] = {
         "half of two columns": {"columns": ["id", "float"], "filter": "float > 0"},
@@ -169,14 +212,14 @@ def bench_filter(root: Path, columns: list[str], rows: int, report: Report, repe
         )
 
 
-def bench_write(root: Path, columns: list[str], rows: int, report: Report, repeats: int) -> None:
+def bench_write(root: Path, columns: list[str], version: str, rows: int, report: Report, repeats: int) -> None:
     for name in columns:
-        table = pa.table({name: column(name, rows if name != "vector" else rows // 4)})
+        table = table_of(name, rows if name != "vector" else rows // 4)
 
         def write(module: Any, table: pa.Table = table) -> None:
             uri = str(root / "written.lance")
             shutil.rmtree(uri, ignore_errors=True)
-            module.write_dataset(table, uri, data_storage_version="2.0")
+            module.write_dataset(table, uri, data_storage_version=version)
 
         for group, sync in (("write", "0"), ("write+sync", "1")):
             os.environ["LANCETABLE_FSYNC"] = sync
@@ -220,36 +263,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--columns", default=",".join(COLUMNS))
+    parser.add_argument("--version", default="2.0", choices=["2.0", "2.1", "2.2"], help="data file version")
+    parser.add_argument("--columns", help="names, separated by commas; all that suit the version by default")
     parser.add_argument("--only", default="scan,take,filter,write,open")
     parser.add_argument("--dir", help="keep the generated tables here and use them again")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
-    columns, groups = options.columns.split(","), options.only.split(",")
+    known = COLUMNS if options.version == "2.0" else COLUMNS + NEW_COLUMNS
+    columns, groups = options.columns.split(",") if options.columns else list(known), options.only.split(",")
     os.environ["LANCETABLE_FSYNC"] = "0"
 
     root = Path(options.dir or tempfile.mkdtemp(prefix="lancetable-bench-"))
     root.mkdir(parents=True, exist_ok=True)
-    print(
-        f"{options.rows:,} rows, best of {options.repeats}; lancetable, pylance {lance.__version__}, ratio", flush=True
-    )
+    print(f"{options.rows:,} rows, version {options.version}, best of {options.repeats}", end="; ")
+    print(f"lancetable, pylance {lance.__version__}, ratio", flush=True)
     try:
         report = Report()
         if {"scan", "take"} & set(groups):
             for name in columns:
                 uri = root / f"{name}.lance"
                 if not uri.exists():
-                    lance.write_dataset(
-                        pa.table({name: column(name, options.rows)}), str(uri), data_storage_version="2.0"
-                    )
+                    lance.write_dataset(table_of(name, options.rows), str(uri), data_storage_version=options.version)
         if "scan" in groups:
             bench_scan(root, columns, report, options.repeats)
         if "take" in groups:
-            bench_take(root, columns, options.rows, report, options.repeats)
+            bench_take(root, columns, report, options.repeats)
         if "filter" in groups:
-            bench_filter(root, columns, options.rows, report, options.repeats)
+            bench_filter(root, options.version, options.rows, report, options.repeats)
         if "write" in groups:
-            bench_write(root, columns, options.rows, report, options.repeats)
+            bench_write(root, columns, options.version, options.rows, report, options.repeats)
         if "open" in groups:
             bench_open(root, report, options.repeats)
     finally:

@@ -162,7 +162,7 @@ class _Types:
 
 
 def stands_alone(field: pa.Field) -> bool:
-    """Whether pylance cannot read a column beside others: with structs that are empty, or fixed-size lists of structs."""
+    """Whether pylance cannot read a column beside others: empty structs, fixed-size lists of structs."""
     kind = field.type
     return _has_empty_struct(kind) or (pa.types.is_fixed_size_list(kind) and pa.types.is_struct(kind.value_type))
 
@@ -253,9 +253,7 @@ def _lists(rng: np.random.Generator, kind: pa.DataType, n: int, mask: BoolArray 
         child = _values(rng, entries, total, False)
     else:
         child = _values(rng, kind.value_field, total, bool(kind.value_field.nullable))
-    return pa.Array.from_buffers(
-        kind, n, [_bitmap(mask), pa.py_buffer(ends.astype(dtype))], children=[child]
-    )
+    return pa.Array.from_buffers(kind, n, [_bitmap(mask), pa.py_buffer(ends.astype(dtype))], children=[child])
 
 
 def _dictionary(rng: np.random.Generator, kind: pa.DataType, n: int, mask: BoolArray | None) -> pa.Array:

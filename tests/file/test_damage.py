@@ -77,10 +77,19 @@ def new_tables(version: FileVersion) -> tuple[pa.Table, pa.Table]:
         (pa.field("r", pa.int32()), pa.array(np.repeat(np.arange(n // 50), 50).astype(np.int32))),
         (pa.field("p", pa.int64()), pa.array(np.arange(n) % 90)),
         (pa.field("k", pa.int16()), pa.array(np.full(n, 7, np.int16))),
-        (pa.field("f", pa.float32(), metadata={prefix + "compression": "zstd"}), pa.array(np.repeat(rng.random(40), 10).astype(np.float32))),
+        (
+            pa.field("f", pa.float32(), metadata={prefix + "compression": "zstd"}),
+            pa.array(np.repeat(rng.random(40), 10).astype(np.float32)),
+        ),
         (pa.field("w", pa.string()), pa.array(["y" * (250 + k % 20) if k % 11 else None for k in range(n)])),
-        (pa.field("z", pa.binary(), metadata={prefix + "compression": "zstd"}), pa.array([b"z" * (k * 5) for k in range(n)])),
-        (pa.field("v", pa.list_(pa.float32(), 70)), pa.FixedSizeListArray.from_arrays(pa.array(rng.random(70 * n).astype(np.float32)), 70)),
+        (
+            pa.field("z", pa.binary(), metadata={prefix + "compression": "zstd"}),
+            pa.array([b"z" * (k * 5) for k in range(n)]),
+        ),
+        (
+            pa.field("v", pa.list_(pa.float32(), 70)),
+            pa.FixedSizeListArray.from_arrays(pa.array(rng.random(70 * n).astype(np.float32)), 70),
+        ),
     ]
     if version is FileVersion.V2_2:
         pairs = [None if k % 8 == 0 else [(f"k{i}", i) for i in range(k % 3)] for k in range(n)]
@@ -88,7 +97,9 @@ def new_tables(version: FileVersion) -> tuple[pa.Table, pa.Table]:
         packed = pa.struct([pa.field("a", pa.int32(), False), pa.field("s", pa.string(), False)])
         rows_of = [{"a": k, "s": "s" * (k % 9)} for k in range(n)]
         columns.append((pa.field("ps", packed, metadata={prefix + "packed": "true"}), pa.array(rows_of, packed)))
-    return pa.table(levels), pa.table([array for _, array in columns], schema=pa.schema([field for field, _ in columns]))
+    return pa.table(levels), pa.table(
+        [array for _, array in columns], schema=pa.schema([field for field, _ in columns])
+    )
 
 
 def old_tables() -> dict[str, pa.Table]:
@@ -302,9 +313,7 @@ def read(
     return found
 
 
-def outcome(
-    data: bytes, table: pa.Table, rows: Sequence[int] | None, version: FileVersion = FileVersion.V2_0
-) -> str:
+def outcome(data: bytes, table: pa.Table, rows: Sequence[int] | None, version: FileVersion = FileVersion.V2_0) -> str:
     """`same`, `changed`, `error`, or what went wrong."""
     schema = Schema.from_arrow(table.schema)
     started = time.monotonic()
@@ -524,7 +533,6 @@ def new_bombs() -> dict[str, tuple[Schema, bytes]]:
         "21: zstd in zstd": mini(pa.int32(), nested, [struct.pack("<Q", 400) + zeros], 100),
         "21: strings up to 2**32": mini(pa.string(), variable, [strings], 1),
         "21: fsst strings up to 2**32": mini(pa.string(), fsst, [strings], 1),
-        "21: runs that overflow": mini(pa.int32(), runs, [bytes(4 * 8), b"\xff" * 8], 100),
         "21: runs of nothing": mini(pa.int32(), runs, [bytes(4 * 8), bytes(8)], 100),
         "21: a list of 2**62 items": mini(pa.list_(pa.int8(), 3), wide, [bytes(8)], 2),
         "21: a dictionary of 2**62 items": mini(
@@ -611,6 +619,8 @@ def start(arguments: Sequence[str], seconds: float, kernels: str = "compiled") -
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kernels", ["compiled", "0"])
 def test_damage_is_an_error_or_stays_where_it_is(kind: str, version: FileVersion, kernels: str, scale: int) -> None:
+    if kernels == "0" and kind not in ("flip", "protobuf") and scale == 1:
+        pytest.skip("the NumPy forms see all kinds of damage at full counts only")
     count = (120 if kernels == "compiled" else 40) * scale
     arguments = ["damage", kind, version.number, "1" if kernels == "compiled" else "2", str(count)]
     lines = start(arguments, 60 + TRIAL_SECONDS * count / 10, kernels)
@@ -634,7 +644,7 @@ def test_wrappers_within_reason_are_read() -> None:
 
 def test_bombs_do_not_go_off() -> None:
     lines = [line for line in start(["bombs"], 120) if line[1] != "begun"]
-    assert len(lines) >= 24
+    assert len(lines) >= 50
     bad = [line for line in lines if line[1] != "error" or line[2] > BOMB_SECONDS or line[3] > BOMB_BYTES]
     assert not bad, "\n\n".join(f"{name}: {seconds:.2f} s, {grown} bytes\n{what}" for name, what, seconds, grown in bad)
 

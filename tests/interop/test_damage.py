@@ -4,7 +4,7 @@ What may happen: an error of ours, the right answers, or, where page payloads we
 crash of the process, a hang, another exception, memory beyond the limit, rows from a truncated file. Trials run in a
 child process with an address limit; this file is its program, too:
 
-    test_damage.py TABLE KIND SEED COUNT   ->   two lines of JSON for each trial (COUNT for each damage), before and after
+    test_damage.py TABLE KIND SEED COUNT   ->   two lines of JSON for each of COUNT trials of each damage
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lancetable.errors import LanceError
 
 LIMIT_BYTES = 1 << 30  # address space above what the imports took
 TRIAL_SECONDS = 5.0
-TRIALS = 6
+TRIALS = 4
 
 FILES = {
     "manifest": "_versions/*.manifest",
@@ -77,6 +77,7 @@ ROWS = {"rows", "count", "filtered", "take", "take by id", "tagged", "before", "
 
 def make_table(uri: str, writer: str) -> None:
     """Two fragments, one with each form of deletion file, three versions before the newest, a tag."""
+    # The child is not to import pylance.
     module = import_module({"ours": "lancetable", "theirs": "lance"}[writer])
     n = 6000
     table = pa.table(

@@ -76,18 +76,16 @@ def check(uri: str, expected: set[int], commits: int) -> None:
     assert len(fragments) == len(set(fragments))
 
 
-@pytest.mark.parametrize("creator", list(LIBRARIES))
-def test_appends(creator: str, tmp_path: Path, scale: int) -> None:
+def test_appends(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
-    make(uri, creator)
+    make(uri, "theirs")
     promised = race(uri, [(library, "append", APPENDS * scale) for library in LIBRARIES for _ in range(PROCESSES)])
     check(uri, {*range(3000), *(row for rows in promised for row in rows)}, 2 * PROCESSES * APPENDS * scale)
 
 
-@pytest.mark.parametrize("creator", list(LIBRARIES))
-def test_deletes_of_the_same_fragments_are_merged(creator: str, tmp_path: Path, scale: int) -> None:
+def test_deletes_of_the_same_fragments_are_merged(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
-    make(uri, creator)
+    make(uri, "ours")
     promised = race(uri, [(library, "delete", DELETES * scale) for library in LIBRARIES for _ in range(PROCESSES)])
     gone = {row for rows in promised for row in rows}
     assert len(gone) == 3 * 2 * PROCESSES * DELETES * scale

@@ -169,7 +169,8 @@ def test_types(name: str, n: int, rows_per_file: int, page_bytes: int | None, wr
     # Blobs are shown by their places, which only the files know.
     expected = theirs.to_table() if name == "blob" else table
     check(ours, expected)
-    check(theirs, expected, filters=name not in WRONG_FILTERS)
+    if writer == "ours":
+        check(theirs, expected, filters=name not in WRONG_FILTERS)
 
 
 def test_blobs_as_bytes(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ LANCETABLE_TEST_SCALE multiplies the number of examples: 20 makes 5,000.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader as OracleReader
 from lance.file import LanceFileWriter as OracleWriter
@@ -30,7 +31,6 @@ EXAMPLES = 125 * int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     EXAMPLES = max(EXAMPLES, 2500)
 
-PHASES = [Phase.generate] if os.environ.get('QUICK') else list(Phase)
 SEEN: Counter[str] = Counter()
 
 SIZES = [0, 1, 2, 3, 10, 100, 100, 1000, 1024, 1025, 3000, 10_000]
@@ -42,7 +42,7 @@ def batches_of(table: pa.Table, cuts: Sequence[float]) -> list[pa.RecordBatch]:
     """The table in pieces; those without rows too."""
     ends = [0, *sorted(int(cut * table.num_rows) for cut in cuts), table.num_rows]
     found = []
-    for start, end in zip(ends, ends[1:]):
+    for start, end in itertools.pairwise(ends):
         part = table.slice(start, end - start)
         arrays = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in part.columns]
         found.append(pa.record_batch(arrays, schema=table.schema))
@@ -148,7 +148,7 @@ def example(
 def test_files_of_either_side_read_equal_on_both(version: FileVersion, tmp_path: Path) -> None:
     SEEN.clear()
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, phases=PHASES)
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
     @given(
         fields=st.lists(column_fields("c", version), min_size=1, max_size=3),
         n=st.sampled_from(SIZES),
@@ -158,9 +158,7 @@ def test_files_of_either_side_read_equal_on_both(version: FileVersion, tmp_path:
             {"data_cache_bytes": st.sampled_from(CACHES), "max_page_bytes": st.sampled_from(PAGES)}
         ),
     )
-    def run(
-        fields: list[pa.Field], n: int, seed: int, cuts: list[float], sizes: dict[str, int | None]
-    ) -> None:
+    def run(fields: list[pa.Field], n: int, seed: int, cuts: list[float], sizes: dict[str, int | None]) -> None:
         example(tmp_path, version, fields, n, seed, cuts, sizes)
 
     run()

@@ -71,7 +71,12 @@ def read_by_old(paths: list[str]) -> dict[str, str | None]:
     while len(results) < len(paths):
         wanted = [path for path in paths if path not in results][:BATCH]
         done = subprocess.run(
-            [str(PYTHON), str(READER)], input="\n".join(wanted), capture_output=True, text=True, timeout=600, check=False
+            [str(PYTHON), str(READER)],
+            input="\n".join(wanted),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
         )
         for line in done.stdout.splitlines():
             path, error = json.loads(line)

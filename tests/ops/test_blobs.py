@@ -71,7 +71,7 @@ SELECTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("selection", SELECTIONS, ids=str)
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda case: f"{next(iter(case))} {type(next(iter(case.values()))).__name__}")
 def test_as_pylance(table: tuple[Any, lt.LanceDataset], selection: dict[str, Any]) -> None:
     theirs, ours = table
     assert ours.read_blobs("b", **selection) == theirs.read_blobs("b", **selection)
@@ -91,7 +91,7 @@ def test_ranges_as_pylance(table: tuple[Any, lt.LanceDataset], selector: str) ->
 
 
 @pytest.mark.parametrize("handling", ["all_binary", "blobs_descriptions", "all_descriptions", None])
-@pytest.mark.parametrize("columns", [None, ["b"], ["id", "b"], {"x": "b", "i": "id"}], ids=str)
+@pytest.mark.parametrize("columns", [None, ["b"], ["id", "b"], {"x": "b", "i": "id"}], ids=lambda case: str(case)[:40])
 def test_scans_as_pylance(table: tuple[Any, lt.LanceDataset], handling: str | None, columns: Any) -> None:
     theirs, ours = table
     expected = theirs.to_table(columns=columns, blob_handling=handling)

@@ -26,7 +26,8 @@ from lancetable.file.encodings_v2_0.binary import unwrap
 from lancetable.file.encodings_v2_0.flat import value_width
 from lancetable.file.encodings_v2_0.lists import List
 from lancetable.file.encodings_v2_0.registry import encoding_of
-from lancetable.file.fetch import ReadPlan, Rows, gather
+from lancetable.file.encodings_v2_0.scattered import Scattered
+from lancetable.file.fetch import MAPPED, ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2 as pb
@@ -158,11 +159,12 @@ def one_array(arrays: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
 class LeafReader:
     """A field in one column."""
 
-    __slots__ = ("_pages", "_type", "heavy", "num_rows")
+    __slots__ = ("_pages", "_scattered", "_type", "heavy", "num_rows")
 
     def __init__(self, pages: ColumnPages, data_type: pa.DataType) -> None:
         self._pages = pages
         self._type = data_type
+        self._scattered: Scattered | None = None
         self.num_rows = pages.num_rows
         item_type = data_type
         while pa.types.is_fixed_size_list(item_type):
@@ -184,6 +186,16 @@ class LeafReader:
         return parts
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        if gap == MAPPED and isinstance(rows, np.ndarray) and len(self._pages) > 1:
+            scattered = self._scattered
+            if scattered is None:
+                scattered = self._scattered = Scattered(self._pages, self._type)
+            if scattered.useful:
+                page_of = self._pages.starts.searchsorted(rows, "right") - 1
+                if page_of[0] != page_of[-1]:
+                    found = yield from scattered.read(rows, page_of)
+                    if found is not None:
+                        return [found]
         parts = split_rows(self._pages, rows)
         if len(parts) == 1:
             number, within = parts[0]

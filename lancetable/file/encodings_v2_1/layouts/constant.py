@@ -220,7 +220,7 @@ def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
 
 
 def _null_throughout(shredded: Shredded) -> Shredded:
-    """Whatever lies in a null struct declared nullable too: pylance does not believe that the nulls are hidden there."""
+    """Whatever lies in a null struct declared nullable too: pylance does not see that its nulls are hidden there."""
     layers, definition = shredded.layers, shredded.definition
     inner = next((number for number, kind in enumerate(layers) if kind in LISTS), len(layers))
     while inner and layers[inner - 1] != NULLABLE_ITEM:

@@ -1,0 +1,169 @@
+"""Rows that lie in many pages of a mapped file, fetched together instead of page by page.
+
+    page      0     0     3     7          base[page] + row * width  ->  place in the file  ->  one gather
+    row     120   908  5012  9001
+
+It works where values lie in the file as they are: numbers, fixed-size lists of them, and strings, without a validity
+bitmap. A range of a mapped file costs nothing to ask for, so one range from the first place to the last holds all rows.
+What is not like that, or looks damaged, is left to the readers of single pages, which also know how to complain.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.column import Decoded
+from lancetable.file.container import ColumnPages, Page
+from lancetable.file.encodings_v2_0.base import encoding_of
+from lancetable.file.encodings_v2_0.binary import Binary, check_strings, select_spans, unwrap
+from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
+from lancetable.file.encodings_v2_0.flat import Flat, value_width
+from lancetable.file.fetch import ReadPlan
+from lancetable.file.kernels import varbin
+from lancetable.store.base import ByteRange
+
+__all__ = ["Scattered"]
+
+_UNKNOWN: Final = -1
+_OTHER: Final = -2
+_MAX_WORD: Final = 64  # buffers begin at multiples of 64 in all usual files
+_MAX_INT32: Final = (1 << 31) - 1
+_MAX_ADJUSTMENT: Final = 1 << 63
+
+
+class Scattered:
+    """Reads rows of one leaf column. `starts[p]` is where the values (or ends) of page p begin, found when needed."""
+
+    __slots__ = ("_adjustment", "_data", "_dtype", "_pages", "_size", "_starts", "_type", "_width", "_word", "useful")
+
+    def __init__(self, pages: ColumnPages, data_type: pa.DataType) -> None:
+        self._pages = pages
+        self._type = data_type
+        self._dtype = varbin.offset_dtype(data_type)
+        self._width = 8 if self._dtype is not None else _value_bytes(data_type)
+        # Pages of a column are mostly of one kind: after the first that is not plain, nobody asks again.
+        self.useful = self._width > 0
+        word = min(self._width & -self._width, _MAX_WORD) or 1
+        self._word: Any = np.dtype(f"<u{word}") if word <= 8 else np.dtype((np.void, word))
+        self._starts = np.full(len(pages), _UNKNOWN, np.int64)
+        if self._dtype is not None:
+            self._data = np.zeros(len(pages), np.int64)
+            self._size = np.zeros(len(pages), np.int64)
+            self._adjustment = np.zeros(len(pages), np.uint64)
+
+    def read(self, rows: npt.NDArray[np.int64], page_of: npt.NDArray[np.int64]) -> ReadPlan[pa.Array | None]:
+        """The values at `rows`, which lie in pages `page_of`; None where they have to be read page by page."""
+        starts = self._starts[page_of]
+        if int(starts.min()) < 0:
+            self.useful = all([self._find(number) for number in np.unique(page_of).tolist()])
+            if not self.useful:
+                return None
+            starts = self._starts[page_of]
+        places = starts + (rows - self._pages.starts[page_of]) * self._width
+        if self._dtype is not None:
+            return (yield from self._read_strings(rows, page_of, places))
+        first, last = int(places.min()), int(places.max())
+        (data,) = yield (ByteRange(first, last + self._width),)
+        words: npt.NDArray[Any] = np.frombuffer(data, self._word)
+        at = (places - first) // self._word.itemsize
+        per_value = self._width // self._word.itemsize
+        if per_value > 1:
+            at = (at[:, None] + np.arange(per_value)).reshape(-1)
+        return _build(self._type, len(rows), pa.py_buffer(words.take(at)))
+
+    def _read_strings(
+        self, rows: npt.NDArray[np.int64], page_of: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+    ) -> ReadPlan[pa.Array | None]:
+        # The end before that of a page's first row belongs to nobody and is not used.
+        first, last = max(int(places.min()) - 8, 0), int(places.max())
+        (raw,) = yield (ByteRange(first, last + 8),)
+        stored: npt.NDArray[np.uint64] = np.frombuffer(raw, "<u8")
+        at = (places - first) >> 3
+        ends, before = stored.take(at), stored.take(np.maximum(at - 1, 0))
+        limit = self._adjustment[page_of]
+        valid = ends < limit
+        all_valid = bool(valid.all())
+        if not all_valid:
+            ends = np.minimum(ends, ends - limit)  # wraps around where the end is smaller, and is not taken there
+        before = np.minimum(before, before - limit)
+        before[rows == self._pages.starts[page_of]] = 0
+        if (before > ends).any() or (ends > self._size[page_of]).any():
+            return None
+        data_starts = self._data[page_of]
+        starts, stops = data_starts + before.view(np.int64), data_starts + ends.view(np.int64)
+        if not all_valid:
+            stops = np.where(valid, stops, starts)
+        dtype = self._dtype
+        assert dtype is not None
+        if (stops[:-1] > starts[1:]).any() or (dtype.itemsize == 4 and int((stops - starts).sum()) > _MAX_INT32):
+            return None
+        base = int(starts[0])
+        (data,) = yield (ByteRange(base, int(stops[-1])),)
+        buffers = select_spans(starts - base, stops - base, data, dtype)
+        decoded = Decoded(len(rows), buffers, None if all_valid else varbin.pack_validity(valid))
+        if pa.types.is_string(self._type) or pa.types.is_large_string(self._type):
+            try:
+                check_strings(decoded, self._type)
+            except CorruptFileError:
+                return None
+        return decoded.to_array(self._type)
+
+    def _find(self, number: int) -> bool:
+        """Look up where the values of a page lie; False if they are not plain."""
+        if self._starts[number] == _UNKNOWN:
+            page = self._pages.page(number)
+            if page.decoder is None:
+                page.decoder = unwrap(encoding_of(page))
+            plain = self._find_strings if self._dtype is not None else self._find_values
+            try:
+                self._starts[number] = plain(page, number)
+            except CorruptFileError:
+                self._starts[number] = _OTHER
+        return bool(self._starts[number] >= 0)
+
+    def _find_values(self, page: Page, number: int) -> int:
+        encoding, kind, size = page.decoder, self._type, 1
+        while isinstance(encoding, FixedSizeList) and pa.types.is_fixed_size_list(kind):
+            if encoding.dimension != kind.list_size:
+                return _OTHER
+            size *= encoding.dimension
+            encoding, kind = unwrap(encoding.items), kind.value_type
+        if not isinstance(encoding, Flat) or not encoding.is_plain(value_width(kind)) or not value_width(kind):
+            return _OTHER
+        start = encoding.plain_range(page, page.length * size, range(0)).start
+        return start if start % self._word.itemsize == 0 else _OTHER
+
+    def _find_strings(self, page: Page, number: int) -> int:
+        encoding = page.decoder
+        if not isinstance(encoding, Binary) or not 0 < encoding.null_adjustment <= _MAX_ADJUSTMENT:
+            return _OTHER
+        ends, content = unwrap(encoding.indices), unwrap(encoding.bytes)
+        if not (isinstance(ends, Flat) and ends.is_plain(64) and isinstance(content, Flat) and content.is_plain(8)):
+            return _OTHER
+        start = ends.plain_range(page, page.length, range(0)).start
+        where = page.buffer(content.buffer)
+        self._data[number], self._size[number] = where.start, where.end - where.start
+        self._adjustment[number] = encoding.null_adjustment
+        return start if start % 8 == 0 else _OTHER
+
+
+def _value_bytes(data_type: pa.DataType) -> int:
+    """Bytes of a value in a plain page; 0 for types without such pages."""
+    size = 1
+    while pa.types.is_fixed_size_list(data_type):
+        size *= data_type.list_size
+        data_type = data_type.value_type
+    bits = value_width(data_type)
+    return size * bits // 8 if bits % 8 == 0 else 0
+
+
+def _build(data_type: pa.DataType, count: int, data: pa.Buffer) -> pa.Array:
+    if pa.types.is_fixed_size_list(data_type):
+        items = _build(data_type.value_type, count * data_type.list_size, data)
+        return pa.Array.from_buffers(data_type, count, [None], 0, children=[items])
+    return pa.Array.from_buffers(data_type, count, [None, data], 0)
