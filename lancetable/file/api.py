@@ -295,9 +295,7 @@ def _descriptor(start: int, end: int) -> LanceBufferDescriptor:
 
 def _column_metadata(column: ColumnPages) -> LanceColumnMetadata:
     pages = [
-        LancePageMetadata(
-            [_descriptor(*where) for where in page.buffers], _encoding_text(page)
-        )
+        LancePageMetadata([_descriptor(*where) for where in page.buffers], _encoding_text(page))
         for page in column.every_page()
     ]
     return LanceColumnMetadata([_descriptor(*where) for where in column.buffers], pages)

@@ -94,7 +94,7 @@ def _selects(kind: pa.DataType) -> bool:
         types.is_integer(kind)
         or types.is_float32(kind)
         or types.is_float64(kind)
-        or types.is_temporal(kind) and not types.is_interval(kind)
+        or (types.is_temporal(kind) and not types.is_interval(kind))
         or types.is_decimal(kind)
         or types.is_string(kind)
         or types.is_large_string(kind)

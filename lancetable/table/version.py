@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import (
@@ -208,7 +208,8 @@ def _branch_base(version: TableVersion, branch: str | None) -> str:
 
 
 def _asof(newest: TableVersion, asof: datetime) -> TableVersion:
-    moment = asof.astimezone(timezone.utc)
+    # pylance computes the times it shows in floating point, a microsecond short at times; they must name their version.
+    moment = asof.astimezone(timezone.utc) + timedelta(microseconds=1)
     if newest.manifest.timestamp <= moment:
         return newest
     # Clocks of different writers may disagree, so the answer is the newest version that qualifies, not a bisection.

@@ -71,7 +71,9 @@ SELECTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda case: f"{next(iter(case))} {type(next(iter(case.values()))).__name__}")
+@pytest.mark.parametrize(
+    "selection", SELECTIONS, ids=lambda case: f"{next(iter(case))} {type(next(iter(case.values()))).__name__}"
+)
 def test_as_pylance(table: tuple[Any, lt.LanceDataset], selection: dict[str, Any]) -> None:
     theirs, ours = table
     assert ours.read_blobs("b", **selection) == theirs.read_blobs("b", **selection)

@@ -60,7 +60,7 @@ class Scattered:
         """The values at `rows`, which lie in pages `page_of`; None where they have to be read page by page."""
         starts = self._starts[page_of]
         if int(starts.min()) < 0:
-            self.useful = all([self._find(number) for number in np.unique(page_of).tolist()])
+            self.useful = all(self._find(number) for number in np.unique(page_of).tolist())
             if not self.useful:
                 return None
             starts = self._starts[page_of]

@@ -202,10 +202,12 @@ def encode_values(column: Column, shredded: Shredded) -> EncodedLayout:
         # Readers know that these are not null.
         return encode_all_null(replace(shredded, layers=(NULLABLE_ITEM,)), column.large)
     definition = shredded.visible_definition
-    if len(values) == 0 or (definition is not None and int(definition.min()) > 0):
-        # Old readers of 2.1 lose the nulls in lists of nothing else, unless they are stored like values.
-        if column.large or len(values) == 0 or not shredded.num_lists:
-            return encode_all_null(shredded, column.large)
+    if len(values) == 0:
+        return encode_all_null(shredded, column.large)
+    all_null = definition is not None and int(definition.min()) > 0
+    # Old readers of 2.1 lose the nulls in lists of nothing else, unless they are stored like values.
+    if all_null and (column.large or not shredded.num_lists):
+        return encode_all_null(shredded, column.large)
     if pa.types.is_dictionary(data_type):
         return _encode_dictionary_array(column, shredded)
     if pa.types.is_struct(data_type):

@@ -131,9 +131,7 @@ def test_bit_packed_example() -> None:
     assert len(payload) == 4 + 768
     chunk = padded(words(0, len(payload))) + padded(payload)
     layout = mini(
-        value_compression=pb.CompressiveEncoding(
-            inline_bitpacking=pb.InlineBitpacking(uncompressed_bits_per_value=32)
-        ),
+        value_compression=pb.CompressiveEncoding(inline_bitpacking=pb.InlineBitpacking(uncompressed_bits_per_value=32)),
         num_items=1000,
     )
     meta = words((len(chunk) // 8 - 1) << 4)

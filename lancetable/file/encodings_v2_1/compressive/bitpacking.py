@@ -44,7 +44,10 @@ __all__ = [
 ]
 
 _DTYPES: Final[dict[int, np.dtype[Any]]] = {
-    8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4"), 64: np.dtype("<u8"),
+    8: np.dtype("u1"),
+    16: np.dtype("<u2"),
+    32: np.dtype("<u4"),
+    64: np.dtype("<u8"),
 }
 
 

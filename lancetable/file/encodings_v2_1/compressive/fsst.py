@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fsst", "compress_strings"]
 
+
 @dataclass(frozen=True)
 class Fsst:
     arm: ClassVar[str] = "fsst"

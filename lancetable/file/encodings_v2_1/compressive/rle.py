@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["Rle", "encode_run_blocks", "encode_runs", "run_starts"]
 
 _DTYPES: Final[dict[int, np.dtype[Any]]] = {
-    8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4"), 64: np.dtype("<u8"),
+    8: np.dtype("u1"),
+    16: np.dtype("<u2"),
+    32: np.dtype("<u4"),
+    64: np.dtype("<u8"),
 }
 
 

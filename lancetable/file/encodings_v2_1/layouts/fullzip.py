@@ -44,7 +44,10 @@ __all__ = ["FullZip", "encode_fullzip_fixed", "encode_fullzip_variable"]
 
 _MAX_LEVEL_BITS: Final = 16
 _INDEX_WORDS: Final[dict[int, np.dtype[Any]]] = {
-    1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8"),
+    1: np.dtype("u1"),
+    2: np.dtype("<u2"),
+    4: np.dtype("<u4"),
+    8: np.dtype("<u8"),
 }
 
 
