@@ -36,6 +36,7 @@ NULLABLE_LIST: Final = 4
 EMPTYABLE_LIST: Final = 5
 NULL_AND_EMPTY_LIST: Final = 6
 
+_MAX_LAYERS: Final = 256  # a schema nests 64 deep, with few layers a field
 _NUM_LEVELS: Final = {
     ALL_VALID_ITEM: 0,
     ALL_VALID_LIST: 0,
@@ -69,6 +70,8 @@ class Layers(NamedTuple):
 @lru_cache(maxsize=1024)
 def layers_of(kinds: tuple[int, ...]) -> Layers:
     """Raises CorruptFileError for a layer that is not known, or if the innermost one is a list."""
+    if len(kinds) > _MAX_LAYERS:
+        raise CorruptFileError("too many layers", expected=f"at most {_MAX_LAYERS}", found=len(kinds))
     if not kinds or any(kind not in _NUM_LEVELS for kind in kinds):
         raise CorruptFileError("unknown layers", expected="1 to 6", found=kinds)
     if kinds[0] in LISTS:
@@ -87,8 +90,6 @@ def layers_of(kinds: tuple[int, ...]) -> Layers:
             beyond += _NUM_LEVELS[outer]
         slots.append(beyond)
     tops.append(level)
-    if level > np.iinfo(np.uint16).max:
-        raise CorruptFileError("too many layers", found=len(kinds))
     return Layers(kinds, len(tops) - 1, level, tuple(tops), tuple(slots))
 
 
