@@ -38,6 +38,7 @@ __all__ = [
     "fetch_bits",
     "fetch_slots",
     "gap_bytes",
+    "gap_within",
     "gather",
     "join",
     "positions",
@@ -53,6 +54,8 @@ MAPPED: Final = sys.maxsize
 
 REMOTE_GAP_BYTES: Final = 16 * 1024
 """Rows nearer than this are asked for as one range; the store merges further."""
+
+_SHARE_BETWEEN: Final = 64
 
 PARALLEL_BYTES: Final = 1 << 20
 """Below this a thread costs more than it saves."""
@@ -174,6 +177,11 @@ def _steps_on_pool(
 def gap_bytes(store: ObjectStore) -> int:
     """How far apart rows may lie to be fetched as one range from this store."""
     return MAPPED if getattr(store, "mapped", store.capabilities.local) else REMOTE_GAP_BYTES
+
+
+def gap_within(gap: int, size_bytes: int, count: int) -> int:
+    """The gap for `count` pieces of so many bytes: what is fetched between them is at most a small share of all."""
+    return gap if gap == MAPPED else min(gap, size_bytes // (_SHARE_BETWEEN * count))
 
 
 # ---------------------------------------------------------------------------------------------- ranges of values

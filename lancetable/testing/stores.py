@@ -125,7 +125,13 @@ class _WrappingWriter:
 
 
 class CountingStore(_WrappingStore):
-    """Counts calls and bytes by method, and keeps a log of (method, path, ranges)."""
+    """Counts calls and bytes by method, and keeps a log of (method, path, ranges).
+
+    Readers treat it like a store whose bytes cost something (`mapped` is False), so that what they ask for is what
+    they need.
+    """
+
+    mapped = False
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)

@@ -22,7 +22,7 @@ from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
 from lancetable.file.encodings_v2_0.flat import Flat, bitmap_piece
 from lancetable.file.encodings_v2_0.nullable import Nullable
-from lancetable.file.fetch import MAPPED, ReadPlan, Slots, cluster, join, positions
+from lancetable.file.fetch import MAPPED, ReadPlan, Slots, cluster, gap_within, join, positions
 from lancetable.file.kernels import general, native, varbin
 from lancetable.proto import encodings_v2_0_pb2 as pb
 from lancetable.store.base import ByteRange
@@ -115,7 +115,7 @@ class Binary:
         if int(ends[-1]) > size:
             raise page.corrupt("a value ends beyond the bytes of its page", f"at most {size}", int(ends[-1]))
         if whole is None:
-            ranges, shift = cluster(starts + where.start, ends + where.start, gap)
+            ranges, shift = cluster(starts + where.start, ends + where.start, gap_within(gap, size, len(starts)))
             buffers = yield ranges
             data = join(buffers)
             shift = shift - where.start

@@ -28,6 +28,7 @@ from lancetable.file.fetch import (
     aligned_buffer,
     fetch_bits,
     fetch_slots,
+    gap_within,
 )
 from lancetable.file.kernels import general
 from lancetable.proto import encodings_v2_0_pb2 as pb
@@ -107,6 +108,8 @@ class Flat:
         if not self.is_compressed:
             if where.end - where.start < size:
                 raise page.corrupt("a buffer is too small", f"{size} bytes", where.end - where.start)
+            if not isinstance(slots, range):
+                gap = gap_within(gap, size, len(slots.rows) if isinstance(slots, Blocks) else len(slots))
             if bits == 1:
                 return (yield from fetch_bits(where.start, slots, gap))
             return (yield from fetch_slots(where.start, bits // 8, slots, gap))
