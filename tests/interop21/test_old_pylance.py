@@ -20,6 +20,9 @@ from lancetable.file import LanceFileReader, LanceFileWriter
 from lancetable.format.version import FileVersion
 from lancetable.testing.nested import column_fields, comparable, random_array, stands_alone
 
+# Which of the files that 0.39 cannot take are of a kind it cannot take from anyone is not all known yet.
+pytestmark = pytest.mark.slow
+
 READER = Path(__file__).with_name("old_reader.py")
 PYTHON = Path(__file__).parents[2] / ".venv-pylance039" / "bin" / "python"
 FILES = 60
