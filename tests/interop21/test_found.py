@@ -43,6 +43,10 @@ CASES: dict[str, tuple[pa.Field, Sequence[list[Any]]]] = {
         [[[{"l": [1, 2, 3]}]], [[{"l": []}, {"l": [1]}], []], [[{"l": [None]}]]],
     ),
     "nothing but a null struct around what cannot be null": (pa.field("c", STRICT), [[None], [None, None]]),
+    "one value, and a null struct around what cannot be null": (
+        pa.field("c", pa.struct([pa.field("s", pa.struct([pa.field("b", pa.int8(), nullable=False)]))])),
+        [[{"s": {"b": 7}}, None]],
+    ),
     "nulls only, enough for a dictionary": (pa.field("c", pa.list_(pa.string())), [[[None] * 150]]),
 }
 

@@ -237,6 +237,7 @@ def encode_constant(shredded: Shredded, value: list[bytes]) -> EncodedLayout:
     """One value for all entries that are neither null nor hidden: the buffers of an Arrow array of that one value,
     or the bytes of a value of fixed width. Levels are stored as they are: readers know no other form beside a value.
     """
+    shredded = _null_throughout(shredded)
     inline = value[0] if len(value) == 1 and len(value[0]) <= _MAX_INLINE_BYTES else None
     buffers: list[Pieces] = []
     if inline is None:
