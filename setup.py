@@ -1,7 +1,7 @@
-"""The one thing pyproject.toml cannot say: a compiled module that may be missing.
+"""The one thing pyproject.toml cannot say: compiled modules that may be missing.
 
-Where there is no C compiler or no Cython, the installation succeeds without it and the NumPy forms of the kernels run;
-`lancetable.show_versions()` says which.
+Where there is no C compiler or no Cython, the installation succeeds without them and the NumPy forms of the kernels
+run; `lancetable.show_versions()` says which.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 from setuptools import setup
 from setuptools.extension import Extension
 
-PYX = "lancetable/file/kernels/_native.pyx"
+KERNELS = "lancetable/file/kernels"
+MODULES = ("_native", "_native_write")
 
 
 def extensions() -> list[Extension]:
@@ -20,8 +21,12 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     flags = [] if os.name == "nt" else ["-O3", "-fno-strict-aliasing"]
-    kernels = Extension("lancetable.file.kernels._native", [PYX], extra_compile_args=flags)
-    modules: list[Extension] = cythonize([kernels])
+    modules: list[Extension] = cythonize(
+        [
+            Extension(f"lancetable.file.kernels.{name}", [f"{KERNELS}/{name}.pyx"], extra_compile_args=flags)
+            for name in MODULES
+        ]
+    )
     for module in modules:
         module.optional = True  # cythonize() makes extensions anew and leaves this behind
     return modules

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from lancetable import blob, commit, debug, errors, file, fragment, log, progress, sampler, schema, scope, types
+from lancetable import blob, commit, debug, errors, file, fragment, log, progress, sampler, schema, scope, types, udf
 from lancetable.blob import Blob, BlobArray, BlobColumn, BlobFile, blob_array, blob_field
 from lancetable.dataset import LanceDataset, dataset, write_dataset
 from lancetable.debug import show_versions
 from lancetable.errors import *  # noqa: F403  # the whole error tree is public
 from lancetable.fragment import LanceFragment
 from lancetable.fragment_metadata import FragmentMetadata
+from lancetable.index_metadata import Index, IndexFile
 from lancetable.log import set_logger
 from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops.counted import bytes_read_counter, iops_counter
@@ -28,10 +29,12 @@ from lancetable.scanner import LanceScanner, ScanStatistics
 from lancetable.schema import json_to_schema, schema_to_json
 from lancetable.session import Session
 from lancetable.types import DatasetBasePath
+from lancetable.udf import BatchUDF, batch_udf
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchUDF",
     "Blob",
     "BlobArray",
     "BlobColumn",
@@ -40,6 +43,8 @@ __all__ = [
     "DatasetBasePath",
     "FieldStatistics",
     "FragmentMetadata",
+    "Index",
+    "IndexFile",
     "LanceDataset",
     "LanceFragment",
     "LanceOperation",
@@ -48,6 +53,7 @@ __all__ = [
     "Session",
     "Transaction",
     "__version__",
+    "batch_udf",
     "blob",
     "blob_array",
     "blob_field",
@@ -67,6 +73,7 @@ __all__ = [
     "set_logger",
     "show_versions",
     "types",
+    "udf",
     "write_dataset",
     *errors.__all__,
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError, InvalidOperationError, OutOfRangeError
 from lancetable.format.transaction import COMMIT_MESSAGE_KEY
 from lancetable.format.version import FileVersion
+from lancetable.ops.evolution import Alteration
 
 if TYPE_CHECKING:
     from lancetable.types import Reference, WriteMode
@@ -25,11 +27,16 @@ __all__ = [
     "check_count",
     "check_mode",
     "check_positive",
+    "check_timeout",
+    "checked_changes",
+    "checked_mapping",
+    "parse_alteration",
     "parse_asof",
     "parse_reference",
     "row_numbers",
     "transaction_properties_of",
     "uri_text",
+    "version_number",
     "version_to_write",
 ]
 
@@ -65,6 +72,22 @@ def check_positive(name: str, value: Any) -> int:
     if number == 0:
         raise InvalidInputError(f"{name} must be at least 1")
     return number
+
+
+def check_timeout(name: str, value: Any) -> float:
+    """A time limit in seconds, infinite for None.
+
+    Raises TypeError for anything but a timedelta, InvalidInputError below zero, InvalidOperationError for zero.
+    """
+    if value is None:
+        return math.inf
+    if not isinstance(value, timedelta):
+        raise TypeError(f"{name} must be a timedelta or None, got {type(value).__name__}")
+    if value < timedelta(0):
+        raise InvalidInputError(f"{name} must not be negative, got {value}")
+    if not value:
+        raise InvalidOperationError(f"{name} must not be zero; None is for no limit")
+    return value.total_seconds()
 
 
 def check_mode(mode: Any) -> WriteMode:
@@ -168,3 +191,40 @@ def row_numbers(values: Any, name: str) -> npt.NDArray[Any]:
         raise OutOfRangeError(f"{name} must not be negative, got {int(numbers.min())}")
     result: npt.NDArray[Any] = numbers
     return result
+
+
+def checked_mapping(values: Any) -> dict[str, Any]:
+    """A dict with text keys. Raises TypeError for anything else."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"values must be a dict, got {type(values).__name__}")
+    for key in values:
+        if not isinstance(key, str):
+            raise TypeError(f"keys must be text, got {type(key).__name__}")
+    return dict(values)
+
+
+def checked_changes(values: Any) -> dict[str, str | None]:
+    """Changes to a map of texts: None deletes a key. Raises TypeError for other values."""
+    changes = checked_mapping(values)
+    for key, value in changes.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"the value of {key!r} must be text or None, got {type(value).__name__}")
+    return changes
+
+
+def parse_alteration(alteration: Any) -> Alteration:
+    """One dict of `alter_columns`. Raises InvalidInputError for a missing path, unknown keys or nothing to change."""
+    given = checked_mapping(alteration)
+    path = given.pop("path", None)
+    if not isinstance(path, str):
+        raise InvalidInputError("path is required")
+    for key in given:
+        if key not in ("name", "nullable", "data_type"):
+            raise InvalidInputError(f"Unknown key: {key}. Valid keys are name, nullable, and data_type.")
+    name, nullable, data_type = (given.get(key) for key in ("name", "nullable", "data_type"))
+    if name is None and nullable is None and data_type is None:
+        raise InvalidInputError("At least one of name, nullable, or data_type must be specified")
+    for key, value, kind in (("name", name, str), ("nullable", nullable, bool), ("data_type", data_type, pa.DataType)):
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{key} must be a {kind.__name__}, got {type(value).__name__}")
+    return Alteration(path, name, nullable, data_type)

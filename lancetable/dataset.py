@@ -17,16 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from lancetable import scope
+from lancetable import scope, udf
 from lancetable.arguments import (
     COMMIT_MESSAGE_KEY,
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
     check_mode,
+    check_timeout,
+    checked_changes,
+    checked_mapping,
+    parse_alteration,
     parse_asof,
     parse_reference,
     transaction_properties_of,
     uri_text,
+    version_number,
+    version_to_write,
 )
 from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
 from lancetable.errors import (
@@ -37,13 +43,30 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.file import LanceFileSession
+from lancetable.format import transaction as tx
 from lancetable.fragment import LanceFragment, check_external_blobs, write_fragments, write_options
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
+from lancetable.index_metadata import Index, IndexFile
 from lancetable.inputs import read_input
-from lancetable.operation import LanceOperation, Transaction
+from lancetable.operation import LanceOperation, Transaction, to_bases
 from lancetable.ops import blobs as blob_ops
 from lancetable.ops import commit as commits
-from lancetable.ops import counted, delete, drop, files, refs, sample, scan, stats, take, validate, write
+from lancetable.ops import (
+    counted,
+    delete,
+    drop,
+    evolution,
+    files,
+    refs,
+    sample,
+    scan,
+    settings,
+    stats,
+    take,
+    update,
+    validate,
+    write,
+)
 from lancetable.refs import Tags
 from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema, as_text
@@ -64,10 +87,12 @@ from lancetable.types import (
     ReaderLike,
     Reference,
     Tag,
+    UpdateResult,
     Uri,
     Version,
     VersionRef,
 )
+from lancetable.udf import BatchUDF
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,6 +109,8 @@ __all__ = [
     "DatasetStats",
     "DeleteResult",
     "FragmentMetadata",
+    "Index",
+    "IndexFile",
     "LanceDataset",
     "LanceFragment",
     "LanceOperation",
@@ -94,6 +121,7 @@ __all__ = [
     "Tag",
     "Tags",
     "Transaction",
+    "UpdateResult",
     "Version",
     "VersionRef",
     "dataset",
@@ -342,7 +370,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     @property
     def data_storage_version(self) -> str:
-        """Format version of new data files, such as "2.0"."""
+        """Format version of new data files, such as "2.1"."""
         return self._table.manifest.file_version.number
 
     @property
@@ -965,9 +993,180 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         )
         return DeleteResult(num_deleted_rows=num_rows)
 
+    def update(
+        self,
+        updates: dict[str, str],
+        where: Filter | None = None,
+        conflict_retries: int = 10,
+        retry_timeout: timedelta = timedelta(seconds=30),
+        data_storage_version: str | None = None,
+    ) -> UpdateResult:
+        """Set columns to the values of SQL expressions, and move this dataset to the new version.
+
+        Parameters
+        ----------
+        updates : dict
+            Top-level column -> SQL expression over the columns of the same row as it was. Values are cast to the type
+            of the column.
+        where : str or pyarrow expression, optional
+            The rows to change; all of them without it.
+        conflict_retries, retry_timeout
+            When another commit touches the same rows meanwhile, the whole update runs again on the newer version, at
+            most so many times and until the time has passed.
+        data_storage_version : str, optional
+            Format of the new data files; that of the table by default.
+
+        The changed rows are written into new fragments and marked as deleted where they were. With stable row ids they
+        keep theirs. Returns `{"num_rows_updated": n}`. Raises InvalidInputError without updates, ColumnNotFoundError,
+        InvalidSqlError for an expression or a value that does not fit, UnsupportedFeatureError for a column inside a
+        struct, SchemaMismatchError for a null in a required column, TypeError; RetryableCommitConflictError when every
+        attempt lost, CommitConflictError when another attempt is hopeless.
+
+        Examples
+        --------
+        >>> ds.update({"dep_delay": "0"}, where="dep_delay IS NULL")  # doctest: +SKIP
+        {'num_rows_updated': 8255}
+        """
+        if not isinstance(updates, Mapping):
+            raise TypeError(f"updates must be a dict, got {type(updates).__name__}")
+        if where is not None and not isinstance(where, (str, pc.Expression)):
+            raise TypeError(f"where must be SQL text or a pyarrow expression, got {type(where).__name__}")
+        self._table, num_rows = update.update(
+            self._table,
+            updates,
+            where,
+            file_version=version_to_write(data_storage_version, None),
+            conflict_retries=check_count("conflict_retries", conflict_retries),
+            retry_timeout_s=retry_timeout.total_seconds(),
+        )
+        return UpdateResult(num_rows_updated=num_rows)
+
     def truncate_table(self) -> None:
         """Delete all rows and keep the schema."""
         self.delete("true")
+
+    # ------------------------------------------------------------------------------------------ schema and settings
+
+    def add_columns(
+        self,
+        transforms: dict[str, str] | BatchUDF | Callable[[pa.RecordBatch], Any] | ReaderLike | pa.Field | pa.Schema,
+        read_columns: list[str] | None = None,
+        reader_schema: pa.Schema | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        """Add columns, and move this dataset to the new version. Columns that are there are not rewritten.
+
+        Parameters
+        ----------
+        transforms : dict, BatchUDF, callable, ReaderLike, pyarrow.Field, list of Fields or pyarrow.Schema
+            SQL expressions over the columns by the names of the new ones; or a function from a RecordBatch to one of
+            the new columns; or rows of the new columns in scan order; or columns that shall be null everywhere, which
+            writes nothing but the schema.
+        read_columns : list of str, optional
+            What a function gets to see, `_rowid` and `_rowaddr` included; all columns by default.
+        reader_schema : pyarrow.Schema, optional
+            The schema of `transforms`, if that is an iterable of batches.
+        batch_size : int, optional
+            How many rows a function gets at a time.
+
+        Raises AlreadyExistsError for a name that is taken, InvalidSqlError, ColumnNotFoundError, InvalidInputError for
+        too few or too many rows; CommitConflictError if the table changed meanwhile: try again.
+
+        Examples
+        --------
+        >>> ds.add_columns({"speed": "distance / air_time"})  # doctest: +SKIP
+        >>> ds.add_columns(pa.field("note", pa.string()))  # doctest: +SKIP
+        """
+        new = udf.new_columns(transforms, self, read_columns, reader_schema)
+        if isinstance(new, pa.Schema):
+            self._table = evolution.add_nulls(self._table, new)
+        elif isinstance(new, dict):
+            self._table = evolution.add_expressions(self._table, new, batch_size=batch_size)
+        elif isinstance(new, BatchUDF):
+            self._table = evolution.add_function(
+                self._table,
+                new.apply,
+                udf.schema_of(new),
+                columns=read_columns,
+                batch_size=batch_size,
+                checkpoint=new.cache,
+            )
+            if new.cache is not None:
+                new.cache.cleanup()
+        else:
+            self._table = evolution.add_stream(self._table, new)
+
+    def alter_columns(self, *alterations: AlterColumn) -> None:
+        """Rename columns, make them nullable or required, or change their type; one new version for all of it.
+
+        Each alteration is a dict with `path` (dotted for fields of structs) and any of `name`, `nullable`,
+        `data_type`. Only another type writes data, of that column alone. Types change within their kind: integers,
+        floats, times, texts, bytes, decimals, lists of these.
+
+        Raises ColumnNotFoundError, InvalidInputError for a wrong dict, InvalidOperationError for a change of kind,
+        SchemaMismatchError for nulls in a column to be required or values that do not fit, CommitConflictError.
+
+        Examples
+        --------
+        >>> ds.alter_columns({"path": "dest", "name": "destination"})  # doctest: +SKIP
+        >>> ds.alter_columns({"path": "x", "data_type": pa.float32()})  # doctest: +SKIP
+        """
+        self._table = evolution.alter(self._table, [parse_alteration(each) for each in alterations])
+
+    def drop_columns(self, columns: list[str]) -> None:
+        """Remove columns, or fields of struct columns ("a.b"), from the schema.
+
+        Their bytes go when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
+        InvalidInputError if no column would be left, CommitConflictError.
+        """
+        if isinstance(columns, str):
+            raise TypeError("columns must be a list of names, not a text")
+        self._table = evolution.drop(self._table, list(columns))
+
+    def update_config(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
+        """Change the table's config and return it: None deletes a key, `replace` starts from an empty one."""
+        self._table = settings.update_config(self._table, checked_changes(values), replace=replace)
+        return self.config()
+
+    def delete_config_keys(self, keys: list[str]) -> None:
+        """Delete keys of the config; those that are not there are ignored."""
+        self.update_config(dict.fromkeys(keys))
+
+    def update_metadata(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
+        """Change the table's metadata and return it: None deletes a key, `replace` starts from an empty one."""
+        self._table = settings.update_table_metadata(self._table, checked_changes(values), replace=replace)
+        return self.metadata
+
+    def update_schema_metadata(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
+        """Change the schema's metadata and return it: None deletes a key, `replace` starts from an empty one."""
+        self._table = settings.update_schema_metadata(self._table, checked_changes(values), replace=replace)
+        return self.schema_metadata
+
+    def update_field_metadata(
+        self, field_updates: dict[str, dict[str, str | None]], *, replace: bool = False
+    ) -> None:
+        """Change the metadata of fields, given by their paths ("a.b"). Raises ColumnNotFoundError."""
+        changes = {path: checked_changes(values) for path, values in checked_mapping(field_updates).items()}
+        self._table = settings.update_field_metadata(self._table, changes, replace=replace)
+
+    def replace_schema_metadata(self, new_metadata: dict[str, str]) -> None:
+        """Deprecated: `update_schema_metadata(new_metadata, replace=True)`."""
+        warnings.warn(
+            "replace_schema_metadata is deprecated. Use update_schema_metadata(metadata, replace=True) instead.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        self.update_schema_metadata(dict(new_metadata), replace=True)
+
+    def replace_field_metadata(self, field_name: str, new_metadata: dict[str, str]) -> None:
+        """Deprecated: `update_field_metadata({field_name: new_metadata}, replace=True)`."""
+        warnings.warn(
+            "replace_field_metadata is deprecated. "
+            "Use update_field_metadata with field paths and replace=True instead.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        self.update_field_metadata({field_name: dict(new_metadata)}, replace=True)
 
     # ----------------------------------------------------------------------------------- commits and transactions
 
@@ -1006,8 +1205,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             How often to try again when other commits come between.
         commit_message : str, optional
             Kept with the transaction.
-        commit_timeout : timedelta
-            How long to try.
+        enable_stable_row_ids : bool, optional
+            Of a table that an Overwrite creates; see `write_dataset`.
+        commit_timeout : timedelta, optional
+            How long to try; None for no limit.
 
         Returns the table at the new version. Raises InvalidInputError without read version, TypeError for another
         object, DatasetNotFoundError, VersionNotFoundError, CommitConflictError or RetryableCommitConflictError,
@@ -1020,8 +1221,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
         scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
-        scope.reject("assigning stable row ids", planned=True, enable_stable_row_ids=enable_stable_row_ids)
+        if commit_lock is not None and not callable(commit_lock):
+            raise TypeError(f"commit_lock must be a function, got {type(commit_lock).__name__}")
         if isinstance(operation, Transaction):
+            if commit_message is not None:
+                raise InvalidInputError(
+                    "commit_message is not supported when calling commit with a Transaction. Set the message on the"
+                    f" transaction properties instead, under {COMMIT_MESSAGE_KEY!r}"
+                )
             transaction = operation
         elif isinstance(operation, LanceOperation.BaseOperation):
             if read_version is None and not isinstance(operation, (LanceOperation.Overwrite, LanceOperation.Restore)):
@@ -1038,9 +1245,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             storage_options=storage_options,
             commit_lock=commit_lock,
             max_retries=check_count("max_retries", max_retries),
-            timeout_s=(commit_timeout or COMMIT_TIMEOUT).total_seconds(),
+            timeout_s=check_timeout("commit_timeout", commit_timeout),
             detached=bool(detached),
             v2_manifest_paths=enable_v2_manifest_paths is not False,
+            stable_row_ids=bool(enable_stable_row_ids),
         )
         return LanceDataset.from_version(committed)
 
@@ -1090,21 +1298,37 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def read_transaction(self, version: int) -> Transaction | None:
         """What made a version; None if its writer kept no transaction. Raises VersionNotFoundError."""
-        table = checkout(self._table, check_count("version", version))
+        table = checkout(self._table, version_number(version))
         found = transactions.read(table.store, table.base, table.file)
         return None if found is None else Transaction.from_format(found)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
-        """The transactions of the newest versions up to this one, newest first; None where there is none."""
+        """The transactions of the newest versions up to this one, newest first; None where there is none.
+
+        At least one, as in pylance.
+        """
         found: list[Transaction | None] = []
         for number in range(self.version, 0, -1):
-            if len(found) >= recent_transactions:
+            if found and len(found) >= recent_transactions:
                 break
             try:
                 found.append(self.read_transaction(number))
             except VersionNotFoundError:
                 break
         return found
+
+    def add_bases(
+        self, new_bases: Sequence[DatasetBasePath], transaction_properties: dict[str, str] | None = None
+    ) -> LanceDataset:
+        """Register other places in which files of this table may lie, and move this dataset to the new version.
+
+        A base without an id gets the next free one. Returns this dataset. Raises InvalidOperationError for a name, a
+        path or an id that is taken, CommitConflictError if another commit took it in between.
+        """
+        operation = tx.UpdateBases(to_bases(new_bases))
+        transaction = tx.Transaction.create(self.version, operation, properties=transaction_properties or {})
+        self._table = commits.commit(self._table, transaction)
+        return self
 
     @staticmethod
     def drop(
@@ -1229,7 +1453,7 @@ def write_dataset(
     max_rows_per_file, max_bytes_per_file : int
         When to begin another data file.
     max_rows_per_group : int
-        Of the 0.1 format, without effect.
+        Rows of a batch in 0.1 files; other formats have none.
     data_cache_bytes : int, optional
         Bytes to collect per column before a page is written; default 8 MiB.
     max_page_bytes : int, optional
@@ -1239,14 +1463,19 @@ def write_dataset(
     progress : FragmentWriteProgress, optional
         Told of every data file.
     data_storage_version : str, optional
-        Format of the new files, such as "2.0". Without it, append and overwrite keep that of the table.
+        Format of the new files, such as "2.0". Without it, append and overwrite keep that of the table, and a new
+        table is in 2.1.
     enable_v2_manifest_paths : bool
         Name the manifests of a new table so that the newest one is listed first.
     commit_message, transaction_properties
         Kept with the transaction.
     session : Session, optional
         Share the cache of other datasets.
-    enable_stable_row_ids, auto_cleanup_options, initial_bases, target_bases, target_all_bases, base_store_params,
+    enable_stable_row_ids : bool
+        Give every row of a new table an id that it keeps when it is rewritten, and note the versions in which it was
+        made and last changed. A table has such ids from its first version on or never: for one that is there already
+        this is without effect.
+    auto_cleanup_options, initial_bases, target_bases, target_all_bases, base_store_params,
     namespace_client, table_id
         Not supported: UnsupportedFeatureError when given.
     blob_pack_file_size_threshold : int, optional
@@ -1283,13 +1512,13 @@ def write_dataset(
         target_bases=target_bases,
         target_all_bases=target_all_bases,
     )
-    scope.reject("assigning stable row ids", planned=True, enable_stable_row_ids=enable_stable_row_ids)
     scope.reject("automatic cleanup", planned=True, auto_cleanup_options=auto_cleanup_options)
     if uri is None:
         raise InvalidInputError("no table: give the argument uri")
     mode = check_mode(mode)
     options = write_options(
         max_rows_per_file=max_rows_per_file,
+        max_rows_per_group=max_rows_per_group,
         max_bytes_per_file=max_bytes_per_file,
         data_cache_bytes=data_cache_bytes,
         max_page_bytes=max_page_bytes,
@@ -1298,6 +1527,7 @@ def write_dataset(
         progress=progress,
         properties=transaction_properties_of(transaction_properties, commit_message),
         v2_manifest_paths=enable_v2_manifest_paths,
+        stable_row_ids=enable_stable_row_ids,
         blob_pack_bytes=blob_pack_file_size_threshold,
         keep_arrays=isinstance(data_obj, pa.Table),
     )

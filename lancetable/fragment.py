@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from lancetable import scope
+from lancetable import scope, udf
 from lancetable.arguments import (
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
@@ -37,9 +37,10 @@ from lancetable.fragment_metadata import (
 )
 from lancetable.inputs import read_input
 from lancetable.operation import Transaction
-from lancetable.ops import delete_rows, scan, take, validate, write
+from lancetable.ops import delete_rows, evolution, scan, take, validate, write
 from lancetable.progress import FragmentWriteProgress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
+from lancetable.schema import LanceSchema
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.fragments import num_live_rows, physical_rows
 from lancetable.table.version import TableVersion, open_version
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
     from lancetable.session import Session
     from lancetable.types import Columns, Filter, ReaderLike, Uri
+    from lancetable.udf import BatchUDF
 
 __all__ = [
     "DEFAULT_MAX_BYTES_PER_FILE",
@@ -328,6 +330,33 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         left = delete_rows.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
         return None if left is None else FragmentMetadata.from_format(left)
 
+    def merge_columns(
+        self,
+        value_func: dict[str, str] | BatchUDF | Callable[[pa.RecordBatch], Any] | ReaderLike,
+        columns: list[str] | None = None,
+        batch_size: int | None = None,
+        reader_schema: pa.Schema | None = None,
+    ) -> tuple[FragmentMetadata, LanceSchema]:
+        """Write new columns for the rows of this fragment, without committing them.
+
+        `value_func` is what `LanceDataset.add_columns` takes: SQL expressions, a function of batches of `columns`, or
+        rows. Returns the new metadata and the schema to be; once every fragment has the new columns, commit them with
+        `LanceOperation.Merge`. Raises AlreadyExistsError, InvalidSqlError, ColumnNotFoundError, InvalidInputError.
+        """
+        new = udf.new_columns(value_func, self, columns, reader_schema)
+        version, fragment = self._version, self._fragment
+        if isinstance(new, pa.Schema):
+            raise TypeError("null columns need no data files: use LanceDataset.add_columns")
+        if isinstance(new, dict):
+            made = evolution.fragment_with_expressions(version, fragment, new, batch_size=batch_size)
+        elif isinstance(new, udf.BatchUDF):
+            made = evolution.fragment_with_function(
+                version, fragment, new.apply, udf.schema_of(new), columns=columns, batch_size=batch_size
+            )
+        else:
+            made = evolution.fragment_with_stream(version, fragment, new)
+        return FragmentMetadata.from_format(made[0]), LanceSchema(made[1])
+
     def validate(self) -> None:
         """Check that the files are there and fit the manifest. Raises CorruptFileError or NotFoundError."""
         validate.validate_fragment(self._version, self._fragment)
@@ -360,6 +389,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             schema,
             mode=mode,
             max_rows_per_file=2**31,
+            max_rows_per_group=max_rows_per_group,
             progress=progress,
             data_storage_version=data_storage_version,
             use_legacy_format=use_legacy_format,
@@ -454,7 +484,8 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
 
     With mode "append" (the default) and a table at `dataset_uri`, the data must fit its schema, and the fragments go
     into `LanceOperation.Append`. With "create" or "overwrite", or where there is no table, columns are numbered anew
-    and the fragments go into `LanceOperation.Overwrite` together with the Arrow schema.
+    and the fragments go into `LanceOperation.Overwrite` together with the Arrow schema. Stable row ids are given out
+    when the fragments are committed, whatever `enable_stable_row_ids` says here.
 
     Returns the fragments, or with `return_transaction` a `Transaction` that `LanceDataset.commit` takes as it is. The
     other arguments, and the errors, are those of `write_dataset`.
@@ -474,13 +505,13 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
         target_bases=target_bases,
         target_all_bases=target_all_bases,
     )
-    scope.reject("assigning stable row ids", planned=True, enable_stable_row_ids=enable_stable_row_ids)
     mode = check_mode(mode)
     target = target_of(dataset_uri, storage_options, session)
     if mode == "create" and isinstance(target, TableVersion):
         raise AlreadyExistsError(f"Dataset already exists: {target.uri}", path=target.uri)
     options = write_options(
         max_rows_per_file=max_rows_per_file,
+        max_rows_per_group=max_rows_per_group,
         max_bytes_per_file=max_bytes_per_file,
         data_cache_bytes=data_cache_bytes,
         max_page_bytes=max_page_bytes,
@@ -503,6 +534,7 @@ def write_options(
     *,
     max_rows_per_file: int,
     max_bytes_per_file: int,
+    max_rows_per_group: int | None = None,
     data_cache_bytes: int | None,
     max_page_bytes: int | None,
     data_storage_version: str | None,
@@ -510,6 +542,7 @@ def write_options(
     progress: FragmentWriteProgress | None,
     properties: Mapping[str, str] | None = None,
     v2_manifest_paths: bool = True,
+    stable_row_ids: bool = False,
     blob_pack_bytes: int | None = None,
     keep_arrays: bool = False,
 ) -> write.WriteOptions:
@@ -517,6 +550,7 @@ def write_options(
     sizes = {
         "max_rows_per_file": max_rows_per_file,
         "max_bytes_per_file": max_bytes_per_file,
+        "max_rows_per_group": max_rows_per_group,
         "data_cache_bytes": data_cache_bytes,
         "max_page_bytes": max_page_bytes,
         "blob_pack_bytes": blob_pack_bytes,
@@ -528,6 +562,7 @@ def write_options(
         progress=None if progress is None else reporter(progress),
         properties=dict(properties or {}),
         v2_manifest_paths=v2_manifest_paths,
+        stable_row_ids=stable_row_ids,
     )
 
 

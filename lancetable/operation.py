@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from google.protobuf.any_pb2 import Any as Any_
 
 from lancetable import scope
 from lancetable.errors import InvalidInputError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
+from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Schema
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
+from lancetable.index_metadata import Index, parse_uuid
 from lancetable.schema import LanceSchema
 from lancetable.types import DatasetBasePath
 
@@ -64,8 +67,8 @@ class LanceOperation:
             self.fragments = fragment_list("fragments", self.fragments)
 
         def to_format(self) -> tx.Overwrite:
-            scope.reject("several base paths", planned=True, initial_bases=self.initial_bases)
-            return tx.Overwrite(to_fragments(self.fragments), to_schema(self.new_schema))
+            bases = to_bases(self.initial_bases or [])
+            return tx.Overwrite(to_fragments(self.fragments), to_schema(self.new_schema), initial_bases=bases)
 
     @dataclass
     class Delete(BaseOperation):
@@ -176,6 +179,19 @@ class LanceOperation:
         new_details_value: bytes
         new_index_version: int
 
+        def to_format(self) -> tx.RewrittenIndex:
+            """The frozen form."""
+            details = Any_(type_url=self.new_details_type_url, value=self.new_details_value)
+            return tx.RewrittenIndex(
+                parse_uuid(self.old_id), parse_uuid(self.new_id), details.SerializeToString(), self.new_index_version
+            )
+
+        @classmethod
+        def from_format(cls, index: tx.RewrittenIndex) -> LanceOperation.RewrittenIndex:
+            """The inverse of `to_format`."""
+            details = Any_.FromString(index.details or b"")
+            return cls(str(index.old_id), str(index.new_id), details.type_url, details.value, index.index_version)
+
     @dataclass
     class Rewrite(BaseOperation):
         """Put the same rows into other fragments: compaction."""
@@ -188,12 +204,12 @@ class LanceOperation:
             self.rewritten_indices = list(self.rewritten_indices)
 
         def to_format(self) -> tx.Rewrite:
-            scope.reject("rewriting indexes", planned=False, rewritten_indices=self.rewritten_indices)
             return tx.Rewrite(
                 tuple(
                     tx.RewriteGroup(to_fragments(group.old_fragments), to_fragments(group.new_fragments))
                     for group in self.groups
-                )
+                ),
+                tuple(index.to_format() for index in self.rewritten_indices),
             )
 
     @dataclass
@@ -289,13 +305,19 @@ class LanceOperation:
 
     @dataclass
     class CreateIndex(BaseOperation):
-        """Exchange index entries. Read from tables of other libraries; not supported by `commit`."""
+        """Exchange index entries. The files of an index are made by other libraries."""
 
-        new_indices: list[Any]
-        removed_indices: list[Any]
+        new_indices: list[Index]
+        removed_indices: list[Index]
 
-        def to_format(self) -> tx.Operation:
-            raise scope.unsupported("secondary indexes", planned=False, name="LanceOperation.CreateIndex")
+        def to_format(self) -> tx.CreateIndex:
+            for index in (*self.new_indices, *self.removed_indices):
+                if not isinstance(index, Index):
+                    raise TypeError(f"indices must be of type Index, got {type(index).__name__}")
+            return tx.CreateIndex(
+                tuple(index.to_format() for index in self.new_indices),
+                tuple(index.to_format() for index in self.removed_indices),
+            )
 
     @dataclass
     class Other(BaseOperation):
@@ -363,6 +385,16 @@ def from_fragments(fragments: Iterable[Fragment]) -> list[FragmentMetadata]:
     return [FragmentMetadata.from_format(fragment) for fragment in fragments]
 
 
+def to_bases(bases: Iterable[DatasetBasePath]) -> tuple[BasePath, ...]:
+    """The frozen form of base paths; one without an id gets it from the commit. Raises TypeError for anything else."""
+    result = []
+    for base in bases:
+        if not isinstance(base, DatasetBasePath):
+            raise TypeError(f"base paths must be of type DatasetBasePath, got {type(base).__name__}")
+        result.append(BasePath(base.id or 0, base.path, base.is_dataset_root, base.name))
+    return tuple(result)
+
+
 def to_schema(schema: Any) -> Schema:
     """A schema with field ids; an Arrow schema is numbered from 0. Raises TypeError for anything else."""
     if isinstance(schema, LanceSchema):
@@ -419,13 +451,13 @@ def update_config_of(operation: tx.UpdateConfig) -> LanceOperation.UpdateConfig:
 
 
 def rewrite_of(operation: tx.Rewrite) -> LanceOperation.Rewrite:
-    """`operation_of` a Rewrite; rewritten indexes are left out, which `commit` would refuse anyway."""
+    """`operation_of` a Rewrite."""
     return LanceOperation.Rewrite(
         [
             LanceOperation.RewriteGroup(from_fragments(group.old_fragments), from_fragments(group.new_fragments))
             for group in operation.groups
         ],
-        [],
+        [LanceOperation.RewrittenIndex.from_format(index) for index in operation.rewritten_indices],
     )
 
 
@@ -454,5 +486,8 @@ FROM_FORMAT: dict[type, Callable[[Any], LanceOperation.BaseOperation]] = {
     ),
     tx.UpdateConfig: update_config_of,
     tx.Clone: lambda op: LanceOperation.Clone(op.is_shallow, op.ref_name, op.ref_version, op.ref_path, op.branch_name),
-    tx.CreateIndex: lambda op: LanceOperation.CreateIndex(list(op.new_indices), list(op.removed_indices)),
+    tx.CreateIndex: lambda op: LanceOperation.CreateIndex(
+        [Index.from_format(index) for index in op.new_indices],
+        [Index.from_format(index) for index in op.removed_indices],
+    ),
 }

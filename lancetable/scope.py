@@ -29,25 +29,14 @@ Groups = list[tuple[str, bool, str]]
 PLANNED, OUTSIDE = True, False
 
 DATASET: Groups = [
-    ("updating rows in place", PLANNED, "update"),
     ("merge insert", PLANNED, "merge_insert"),
     ("joining new columns into a table", PLANNED, "merge"),
-    ("schema evolution", PLANNED, "add_columns alter_columns drop_columns"),
-    (
-        "changing metadata and config",
-        PLANNED,
-        (
-            "update_schema_metadata update_field_metadata update_metadata update_config delete_config_keys "
-            "replace_schema_metadata replace_field_metadata"
-        ),
-    ),
     ("branches and clones", PLANNED, "branches create_branch shallow_clone deep_clone"),
     ("changes between versions", PLANNED, "delta"),
     ("compaction", PLANNED, "optimize"),
     ("cleanup of old versions", PLANNED, "cleanup_old_versions explain_cleanup_old_versions tracked_files"),
     ("SQL queries", PLANNED, "sql"),
     ("renaming manifests to the V2 scheme", PLANNED, "migrate_manifest_paths_v2"),
-    ("several base paths", PLANNED, "add_bases"),
     ("pydantic models", PLANNED, "from_pydantic_model"),
     (
         "secondary indexes",
@@ -62,7 +51,7 @@ DATASET: Groups = [
     ("refreshed storage credentials", OUTSIDE, "storage_options_accessor"),
 ]
 FRAGMENT: Groups = [
-    ("joining new columns into a fragment", PLANNED, "merge merge_columns update_columns"),
+    ("joining new columns into a fragment", PLANNED, "merge update_columns"),
     ("fragments made from existing data files", PLANNED, "create_from_file"),
 ]
 DATA_FILE: Groups = [("data files made elsewhere", PLANNED, "create")]
@@ -74,7 +63,6 @@ SCANNER_BUILDER: Groups = [
 ]
 MODULE: Groups = [
     ("merge insert", PLANNED, "MergeInsertBuilder"),
-    ("user-defined column functions", PLANNED, "batch_udf BatchUDF"),
     (
         "cleanup of old versions",
         PLANNED,
@@ -85,7 +73,7 @@ MODULE: Groups = [
         PLANNED,
         "BlobDescriptor BlobDescriptorArrayBuilder DedicatedBlobWriter PackedBlobWriter",
     ),
-    ("secondary indexes", OUTSIDE, "Index IndexFile IndexProgress"),
+    ("secondary indexes", OUTSIDE, "IndexProgress"),
     ("full text search", OUTSIDE, "FtsToken tokenize"),
     (
         "the MemWAL",

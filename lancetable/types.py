@@ -27,6 +27,8 @@ __all__ = [
     "DatasetBasePath",
     "DatasetStats",
     "DeleteResult",
+    "ExecuteResult",
+    "UpdateResult",
     "Filter",
     "Reference",
     "ReaderLike",
@@ -110,6 +112,20 @@ class Tag(TypedDict):
 class DeleteResult(TypedDict):
     """What `delete` did."""
 
+    num_deleted_rows: int
+
+
+class UpdateResult(TypedDict):
+    """What `update` did."""
+
+    num_rows_updated: int
+
+
+class ExecuteResult(TypedDict):
+    """What a merge insert did."""
+
+    num_inserted_rows: int
+    num_updated_rows: int
     num_deleted_rows: int
 
 

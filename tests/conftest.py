@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from integration.servers.moto_locked import Moto
 
 settings.register_profile("dev", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,3 +37,16 @@ def corpus() -> Path:
 def scale() -> int:
     """How many times the small counts of fuzz and race tests are multiplied; 1 by default."""
     return int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
+    """An S3 and DynamoDB server with the bucket `lab` and the table `lab`."""
+    pytest.importorskip("moto")
+    pytest.importorskip("flask")
+    from integration.servers.moto_locked import moto
+
+    with moto(tmp_path_factory.mktemp("moto")) as server:
+        server.make_bucket("lab")
+        server.make_table("lab")
+        yield server

@@ -163,7 +163,7 @@ CASES: list[Case] = [
         "no operation to commit",
         OE,
         errors.UnsupportedFeatureError,
-        lambda ds, tmp: commit(ds, LanceOperation.CreateIndex([], []), 1),
+        lambda ds, tmp: commit(ds, LanceOperation.Clone(True, "x", 1, "/x", None), 1),
     ),
     ("empty batch of commits", OE, errors.InvalidOperationError, lambda ds, tmp: LanceDataset.commit_batch(ds, [])),
     (

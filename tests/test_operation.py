@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lancetable import FragmentMetadata, LanceOperation, Transaction
+from lancetable import DatasetBasePath, FragmentMetadata, Index, IndexFile, LanceOperation, Transaction
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.format import transaction as tx
 from lancetable.fragment import DataFile, DeletionFile, RowDatasetVersionMeta, RowIdMeta, RowIdSequence
@@ -23,6 +24,19 @@ DELETIONS = DeletionFile(1, 2151212854833476971, "array", 1)
 FRAGMENT = FragmentMetadata(3, [FILE], 4, DELETIONS)
 PLAIN = FragmentMetadata(0, [FILE], 4)
 SCHEMA = LanceSchema.from_pyarrow(pa.schema({"a": pa.int64(), "b": pa.string()}))
+INDEX = Index(
+    "12345678-1234-5678-1234-567812345678",
+    "a_idx",
+    [0],
+    3,
+    {0, 7},
+    1,
+    datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=timezone.utc),
+    None,
+    [IndexFile("page_data.lance", 100)],
+    ("/lance.index.pb.BTreeIndexDetails", b"\x08\x01"),
+    [1],
+)
 
 OPERATIONS = [
     LanceOperation.Append([PLAIN]),
@@ -38,6 +52,16 @@ OPERATIONS = [
         LanceOperation.UpdateMap({"k": None}, True), None, None, {1: LanceOperation.UpdateMap({"a": "b"})}
     ),
     LanceOperation.Clone(True, "x", 1, "p", None),
+    LanceOperation.CreateIndex([INDEX], [dataclasses.replace(INDEX, created_at=None, files=None, index_details=None)]),
+    LanceOperation.Rewrite(
+        [],
+        [
+            LanceOperation.RewrittenIndex(
+                INDEX.uuid, INDEX.uuid.replace("1", "2"), "/lance.index.pb.BTreeIndexDetails", b"", 1
+            )
+        ],
+    ),
+    LanceOperation.Overwrite(SCHEMA, [], [DatasetBasePath("/some/where", "n", True, 3)]),
 ]
 
 
@@ -178,6 +202,8 @@ def test_arrow_schemas_are_numbered_from_0() -> None:
         lambda: LanceOperation.Overwrite(3, []).to_format(),
         lambda: LanceOperation.Delete([], [], 3).to_format(),
         lambda: LanceOperation.Restore("x").to_format(),
+        lambda: LanceOperation.CreateIndex([3], []).to_format(),
+        lambda: LanceOperation.Overwrite(SCHEMA, [], [object()]).to_format(),
         lambda: Transaction(1, "no operation").to_format(),
         lambda: Transaction("1", LanceOperation.Restore(1)).to_format(),
     ],
@@ -190,10 +216,7 @@ def test_wrong_types(make: Any) -> None:
 @pytest.mark.parametrize(
     "operation",
     [
-        LanceOperation.CreateIndex([], []),
         LanceOperation.DataOverlay([]),
-        LanceOperation.Rewrite([], [LanceOperation.RewrittenIndex("a", "b", "", b"", 0)]),
-        LanceOperation.Overwrite(SCHEMA, [], [object()]),
     ],
 )
 def test_operations_that_are_not_built(operation: LanceOperation.BaseOperation) -> None:

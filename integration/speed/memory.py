@@ -1,6 +1,7 @@
 """Peak anonymous memory of a streamed scan and a streamed write: neither may grow with the table.
 
-Every case runs in a process of its own, which samples RssAnon of /proc/self/status; pages of mapped files do not count.
+A scan is compared with the same scan of ten times the rows, for tables of several shapes. Every case runs in a process
+of its own, which samples RssAnon of /proc/self/status; pages of mapped files do not count.
 """
 
 from __future__ import annotations
@@ -12,39 +13,83 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import lancetable
 
-SCAN_ROWS = (200_000, 2_000_000, 8_000_000)
-MAX_GROWTH_MB = 48
+MAX_GROWTH_MB = 12
 MAX_WRITE_MB = 1024
 BATCH_ROWS = 64 * 1024
+DIMENSIONS = 64
+WORDS = pa.array([f"word-{number:02d}" for number in range(40)])
+# A long text that many rows share: one byte a row in the file, a kilobyte in memory.
+PARAGRAPHS = pa.array([f"{number} " * 500 for number in range(40)])
+
+Rng = np.random.Generator
 
 
-def batches(rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows of a number, a float and a text; about 110 bytes each."""
+def texts(rng: Rng, rows: int) -> pa.Array:
+    return pa.array(rng.integers(10**17, 10**18, rows)).cast(pa.string())
+
+
+def lists(rng: Rng, rows: int) -> pa.Array:
+    ends = np.concatenate([[0], np.cumsum(rng.integers(0, 8, rows))]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array(rng.integers(0, 100, ends[-1], dtype=np.int32)))
+
+
+def vectors(rng: Rng, rows: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(rng.random(rows * DIMENSIONS, dtype=np.float32)), DIMENSIONS)
+
+
+def structs(rng: Rng, rows: int) -> pa.Array:
+    return pa.StructArray.from_arrays([pa.array(rng.normal(size=rows)), texts(rng, rows)], names=["x", "s"])
+
+
+# What the column `v` holds besides `id` and `x`, and the rows of the smaller table.
+SHAPES: dict[str, tuple[Callable[[Rng, int], pa.Array], int]] = {
+    "numbers": (lambda rng, rows: pa.array(rng.integers(0, 1000, rows), mask=rng.random(rows) < 0.2), 2_000_000),
+    "texts": (texts, 1_000_000),
+    "words": (lambda rng, rows: WORDS.take(pa.array(rng.integers(0, 40, rows))), 1_000_000),
+    "paragraphs": (lambda rng, rows: PARAGRAPHS.take(pa.array(rng.integers(0, 40, rows))), 200_000),
+    "lists": (lists, 1_000_000),
+    "structs": (structs, 1_000_000),
+    "vectors": (vectors, 200_000),
+    "constant": (lambda rng, rows: pa.array(np.full(rows, 7)), 2_000_000),
+}
+
+SCANS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "projected": {"columns": ["v"]},
+    "half of the rows": {"filter": "x > 0"},
+    "half, one column": {"columns": ["v"], "filter": "x > 0"},
+    "few rows": {"filter": "x > 2.5"},
+    "expression": {"columns": {"y": "x * 2", "v": "v"}, "filter": "id % 3 = 0"},
+    "large batches": {"batch_size": 100_000, "filter": "x < 1"},
+}
+
+
+def batches(shape: str, rows: int) -> Iterator[pa.RecordBatch]:
+    make, _ = SHAPES[shape]
     rng = np.random.default_rng(1)
     for start in range(0, rows, BATCH_ROWS):
         count = min(BATCH_ROWS, rows - start)
-        numbers = pa.array(rng.integers(10**17, 10**18, count))
-        texts = numbers.cast(pa.string())
-        columns = {"id": pa.array(np.arange(start, start + count)), "x": pa.array(rng.normal(size=count))}
-        yield pa.record_batch({**columns, **dict.fromkeys(("s", "a", "b", "c"), texts)})
+        ids = pa.array(np.arange(start, start + count))
+        yield pa.record_batch({"id": ids, "x": pa.array(rng.normal(size=count)), "v": make(rng, count)})
 
 
-def write(uri: str, rows: int) -> None:
-    schema = next(batches(1)).schema
-    lancetable.write_dataset(batches(rows), uri, schema=schema, data_storage_version="2.0")
+def write(uri: str, shape: str, rows: int, version: str) -> None:
+    schema = next(batches(shape, 1)).schema
+    lancetable.write_dataset(batches(shape, rows), uri, schema=schema, data_storage_version=version)
 
 
-def scan(uri: str) -> None:
+def scan(uri: str, arguments: dict[str, Any]) -> None:
     total = 0
-    for batch in lancetable.dataset(uri).to_batches(columns=["s"], filter="x > 0"):
+    for batch in lancetable.dataset(uri).to_batches(**arguments):
         total += batch.num_rows
     assert total
 
@@ -72,61 +117,85 @@ def anonymous_kb() -> int:
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
-def in_process(job: str, uri: str, rows: int) -> float:
-    """Run a job in a new process; by how many MB its anonymous memory grew."""
+def in_process(job: str, uri: str, shape: str, rows: int, version: str) -> float:
+    """Run a job (the name of a scan, or "write") in a new process; by how many MB its anonymous memory grew."""
     command = [sys.executable, __file__, "--job", job, "--uri", uri, "--rows", str(rows)]
+    command += ["--shapes", shape, "--versions", version]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def run_job(job: str, uri: str, rows: int) -> None:
+def run_job(job: str, uri: str, shape: str, rows: int, version: str) -> None:
     # Libraries and threads that every use needs are not what is measured.
     warm_up = f"{uri}.warm"
-    write(warm_up, 1000)
-    scan(warm_up)
+    write(warm_up, shape, 1000, version)
+    scan(warm_up, SCANS.get(job, {}))
     shutil.rmtree(warm_up)
     before = anonymous_kb()
     sampler = Sampler()
     sampler.start()
-    scan(uri) if job == "scan" else write(uri, rows)
+    if job == "write":
+        write(uri, shape, rows, version)
+    else:
+        scan(uri, SCANS[job])
     print((sampler.stop() - before) / 1024)
+
+
+def check_scans(root: Path, shape: str, version: str, scale: float) -> bool:
+    """Whether the scans of a table take as much memory when it has ten times the rows."""
+    rows = [int(SHAPES[shape][1] * scale), int(SHAPES[shape][1] * scale) * 10]
+    uris = [str(root / f"{count}.lance") for count in rows]
+    for uri, count in zip(uris, rows, strict=True):
+        write(uri, shape, count, version)
+    flat = True
+    for name in SCANS:
+        small, large = (in_process(name, uri, shape, count, version) for uri, count in zip(uris, rows, strict=True))
+        grown = large - small > MAX_GROWTH_MB
+        flat = flat and not grown
+        print(
+            f"  {version}  {shape:<10} {name:<17} {rows[0]:>9,} rows +{small:6.1f} MB {rows[1]:>11,} rows +{large:6.1f} MB"
+            + ("   grows with the table" if grown else ""),
+            flush=True,
+        )
+    for uri in uris:
+        shutil.rmtree(uri)
+    return flat
+
+
+def check_write(root: Path, gigabytes: float, version: str) -> bool:
+    row_bytes = sum(batch.nbytes for batch in batches("texts", BATCH_ROWS)) / BATCH_ROWS
+    rows = int(gigabytes * 1e9 / row_bytes)
+    grown = in_process("write", str(root / "written.lance"), "texts", rows, version)
+    shutil.rmtree(root / "written.lance")
+    print(f"  {version}  write of {gigabytes:g} GB from a generator: +{grown:.1f} MB", flush=True)
+    return grown <= MAX_WRITE_MB
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=10, help="how much the write streams")
+    parser.add_argument("--gigabytes", type=float, default=10, help="how much the write streams; 0 leaves it out")
+    parser.add_argument("--scale", type=float, default=1, help="factor on the rows of the scanned tables")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="names, separated by commas; may be empty")
+    parser.add_argument("--versions", default="2.0,2.1", help="data file versions, separated by commas")
     parser.add_argument("--dir", help="where the tables are made; they are removed again")
-    parser.add_argument("--job", choices=("scan", "write"), help=argparse.SUPPRESS)
+    parser.add_argument("--job", choices=(*SCANS, "write"), help=argparse.SUPPRESS)
     parser.add_argument("--uri", help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
-        run_job(options.job, options.uri, options.rows)
+        run_job(options.job, options.uri, options.shapes, options.rows, options.versions)
         return 0
     os.environ.setdefault("LANCETABLE_FSYNC", "0")
     root = Path(tempfile.mkdtemp(prefix="lancetable-memory-", dir=options.dir))
-    failed = False
+    good = True
     try:
-        peaks = []
-        for rows in SCAN_ROWS:
-            uri = str(root / f"{rows}.lance")
-            write(uri, rows)
-            peaks.append(in_process("scan", uri, rows))
-            shutil.rmtree(uri)
-            print(f"  scan of {rows:>10,} rows by batches: +{peaks[-1]:7.1f} MB", flush=True)
-        # The smallest table fits into the windows that are in memory at a time; from there on nothing may grow.
-        if peaks[-1] - peaks[1] > MAX_GROWTH_MB:
-            print(f"  the scan grows with the table by more than {MAX_GROWTH_MB} MB")
-            failed = True
-        row_bytes = sum(batch.nbytes for batch in batches(BATCH_ROWS)) / BATCH_ROWS
-        rows = int(options.gigabytes * 1e9 / row_bytes)
-        grown = in_process("write", str(root / "written.lance"), rows)
-        print(f"  write of {options.gigabytes:g} GB from a generator:   +{grown:7.1f} MB", flush=True)
-        if grown > MAX_WRITE_MB:
-            print(f"  the write takes more than {MAX_WRITE_MB} MB")
-            failed = True
+        for version in options.versions.split(","):
+            for shape in filter(None, options.shapes.split(",")):
+                good &= check_scans(root, shape, version, options.scale)
+            if options.gigabytes:
+                good &= check_write(root, options.gigabytes, version)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    return 1 if failed else 0
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

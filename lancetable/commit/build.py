@@ -8,7 +8,7 @@ order of fragments, writer) happens once, at the end.
 from __future__ import annotations
 
 import uuid as uuid_module
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache, singledispatch
 from importlib import metadata
@@ -17,7 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyroaring
 
-from lancetable.commit.assign import fragment_ids, number_fragments, reserve_fragment_ids, used_fragment_ids
+from lancetable.commit.assign import (
+    assign_row_ids,
+    fragment_ids,
+    number_fragments,
+    reserve_fragment_ids,
+    stamp_moved,
+    stamp_new,
+    stamp_rows,
+    stamp_updated,
+    used_fragment_ids,
+)
 from lancetable.errors import (
     InvalidOperationError,
     RetryableCommitConflictError,
@@ -85,13 +95,16 @@ def build_first_manifest(
     *,
     timestamp_ns: int,
     config: Mapping[str, str] | None = None,
+    stable_row_ids: bool = False,
 ) -> Built:
-    """The manifest of version 1, from an Overwrite."""
+    """The manifest of version 1, from an Overwrite. A table has stable row ids from its first version on, or never."""
     if not isinstance(transaction.operation, tx.Overwrite):
         raise InvalidOperationError("a table begins with an Overwrite")
     empty = table_pb2.Manifest()
     empty.data_format.file_format = "lance"
     empty.data_format.version = file_version.number
+    if stable_row_ids:
+        empty.reader_feature_flags = flags.STABLE_ROW_IDS
     for key, value in (config or {}).items():
         empty.config[key] = value
     return build_manifest(empty, None, transaction, version=1, timestamp_ns=timestamp_ns, file_version=file_version)
@@ -120,18 +133,42 @@ class _Draft:
     def stable_row_ids(self) -> bool:
         return bool(self.message.reader_feature_flags & flags.STABLE_ROW_IDS)
 
-    def refuse_stable_row_ids(self, operation: Operation) -> None:
-        if self.stable_row_ids:
-            raise UnsupportedFeatureError(
-                f"{type(operation).__name__} on a table with stable row ids is not supported yet: it gives out row ids"
-                " or row versions",
-                feature="assigning stable row ids",
-            )
-
     def add(self, fragments: Iterable[Fragment]) -> None:
-        """Append fragments, numbering those with id 0."""
+        """Append fragments of new rows, numbering those with id 0."""
+        messages = self._numbered(fragments)
+        if self.stable_row_ids:
+            assign_row_ids(self.message, messages)
+            stamp_new(messages, self.version)
+        self._add(messages)
+
+    def add_moved(self, fragments: Iterable[Fragment], sources: Sequence[table_pb2.DataFragment]) -> list[int]:
+        """Append fragments whose first rows may have been moved there from `sources`, the records before this commit.
+
+        Returns the ids of those that hold moved rows only, where row ids tell.
+        """
+        messages = self._numbered(fragments)
+        only_moved: list[int] = []
+        if self.stable_row_ids:
+            num_moved = assign_row_ids(self.message, messages)
+            stamp_moved(messages, num_moved, sources, self.version)
+            counts = zip(messages, num_moved, strict=True)
+            only_moved = [message.id for message, count in counts if count == message.physical_rows]
+        self._add(messages)
+        return only_moved
+
+    def add_rewritten(self, fragments: Iterable[Fragment]) -> None:
+        """Append fragments that hold rows of others, which bring their row ids and versions along."""
+        messages = self._numbered(fragments)
+        if self.stable_row_ids and any(message.WhichOneof("row_id_sequence") is None for message in messages):
+            raise InvalidOperationError("rewritten fragments of a table with stable row ids must bring their row ids")
+        self._add(messages)
+
+    def _numbered(self, fragments: Iterable[Fragment]) -> list[table_pb2.DataFragment]:
         messages = [fragment.to_proto() for fragment in fragments]
         number_fragments(self.message, messages)
+        return messages
+
+    def _add(self, messages: list[table_pb2.DataFragment]) -> None:
         if messages:
             # A column may have been dropped since the files were written.
             live = self.field_ids()
@@ -161,6 +198,12 @@ class _Draft:
             FileVersion.from_manifest_pair(file.file_major_version, file.file_minor_version, file.path).number != stated
             for file in fragment.files
         )
+
+    def records(self, fragment_ids: Iterable[int]) -> list[table_pb2.DataFragment]:
+        """Copies of the records of these fragments as they are now; of those that are there."""
+        wanted = set(fragment_ids)
+        found = [message for message in self.message.fragments if message.id in wanted]
+        return list(table_pb2.Manifest(fragments=found).fragments)
 
     def replace(self, fragments: Iterable[Fragment]) -> None:
         """Put new records in the places of those with the same ids."""
@@ -260,6 +303,48 @@ class _Draft:
 
         self.edit_indices(edit)
 
+    def cover_moved(self, fragment_ids: Iterable[int], sources: Iterable[int], changed: Iterable[int]) -> None:
+        """Add fragments of moved rows to the coverage of indices that cover all `sources` and no `changed` field.
+
+        Such an index points at row ids, which the rows kept, and its values are as they were.
+        """
+        moved, old, fields = pyroaring.BitMap(fragment_ids), pyroaring.BitMap(sources), set(changed)
+
+        def edit(index: table_pb2.IndexMetadata) -> table_pb2.IndexMetadata:
+            if index.fields and not fields & set(index.fields):
+                covered = covered_fragments(index.fragment_bitmap, index.name)
+                if covered is not None and old <= covered:
+                    index.fragment_bitmap = (covered | moved).serialize()
+            return index
+
+        self.edit_indices(edit)
+
+    # --- row versions
+
+    def stamp_rows(self, offset_bitmaps: Mapping[int, bytes]) -> None:
+        """Note this version for the rows whose columns an Update rewrote in place: by fragment, a roaring bitmap."""
+        for message in self.message.fragments:
+            bitmap = offset_bitmaps.get(message.id)
+            if bitmap is not None:
+                num_rows = message.physical_rows
+                offsets = parse_roaring(memoryview(bitmap), "updated rows", max_count=num_rows)
+                if len(offsets) and int(offsets[-1]) >= num_rows:
+                    raise InvalidOperationError(
+                        f"row {offsets[-1]} of fragment {message.id} was updated, which has {num_rows} rows"
+                    )
+                stamp_rows(message, offsets, self.version)
+
+    def stamp_changed_files(self, fragments: Iterable[table_pb2.DataFragment]) -> None:
+        """Note this version for all rows of fragments whose data files are others than before; new ones get row ids."""
+        before = {message.id: message for message in self.message.fragments}
+        for message in fragments:
+            old = before.get(message.id)
+            if message.WhichOneof("row_id_sequence") is None:
+                assign_row_ids(self.message, (message,))
+                stamp_new((message,), self.version)
+            elif old is None or list(old.files) != list(message.files):
+                stamp_updated((message,), self.version)
+
 
 def covered_fragments(bitmap: bytes | None, name: str) -> pyroaring.BitMap | None:
     """The fragment ids an index covers; None if it does not say."""
@@ -289,7 +374,6 @@ def apply(operation: Operation, draft: _Draft) -> None:
 
 @apply.register
 def _(operation: tx.Append, draft: _Draft) -> None:
-    draft.refuse_stable_row_ids(operation)
     draft.add(operation.fragments)
 
 
@@ -301,7 +385,6 @@ def _(operation: tx.Delete, draft: _Draft) -> None:
 
 @apply.register
 def _(operation: tx.Overwrite, draft: _Draft) -> None:
-    draft.refuse_stable_row_ids(operation)
     message = draft.message
     if operation.initial_bases and draft.version != 1:
         raise InvalidOperationError("base paths can be given when a table is created, not when it is overwritten")
@@ -347,24 +430,31 @@ def _(operation: tx.Restore, draft: _Draft) -> None:
 
 @apply.register
 def _(operation: tx.Update, draft: _Draft) -> None:
-    draft.refuse_stable_row_ids(operation)
-    if operation.inserted_rows is not None or operation.compacted_sstables:
-        raise UnsupportedFeatureError("an Update with key filters or MemWAL tables", feature="keyed Update")
+    if operation.compacted_sstables:
+        raise UnsupportedFeatureError("an Update with MemWAL tables", feature="MemWAL tables")
+    touched = {*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)}
+    moved = draft.stable_row_ids and any(fragment.row_ids is not None for fragment in operation.new_fragments)
+    sources = draft.records(touched) if moved else []
     draft.replace(operation.updated_fragments)
+    if draft.stable_row_ids and operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
+        draft.stamp_rows(operation.updated_offset_bitmaps)
     draft.remove(operation.removed_fragment_ids)
-    draft.add(operation.new_fragments)
+    only_moved = draft.add_moved(operation.new_fragments, sources)
+    if only_moved and operation.mode is tx.UpdateMode.REWRITE_ROWS:
+        draft.cover_moved(only_moved, touched, operation.fields_for_preserving_frag_bitmap)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS and operation.fields_modified:
         draft.uncover((fragment.id for fragment in operation.updated_fragments), operation.fields_modified)
 
 
 @apply.register
 def _(operation: tx.Merge, draft: _Draft) -> None:
-    draft.refuse_stable_row_ids(operation)
     draft.set_schema(operation.schema)
     draft.set_schema_metadata(operation.schema.metadata)
     highest = used_fragment_ids(draft.message)
-    del draft.message.fragments[:]
     messages = [fragment.to_proto() for fragment in operation.fragments]
+    if draft.stable_row_ids:
+        draft.stamp_changed_files(messages)
+    del draft.message.fragments[:]
     live = draft.field_ids()
     for message in messages:
         _drop_dead_files(message, live)
@@ -428,11 +518,10 @@ def _(operation: tx.ReserveFragments, draft: _Draft) -> None:
 
 @apply.register
 def _(operation: tx.Rewrite, draft: _Draft) -> None:
-    draft.refuse_stable_row_ids(operation)
     old = [fragment.id for group in operation.groups for fragment in group.old_fragments]
     new = [fragment for group in operation.groups for fragment in group.new_fragments]
     draft.remove(old)
-    draft.add(new)
+    draft.add_rewritten(new)
     rewritten = {index.old_id: index for index in operation.rewritten_indices}
     gone = pyroaring.BitMap(old)
     groups = [
@@ -457,7 +546,8 @@ def _(operation: tx.Rewrite, draft: _Draft) -> None:
             )
         if covered is not None and index.fields and covered & gone:
             remaining = covered - gone
-            if replacement is not None:
+            # With stable row ids an index points at ids, which its rows keep.
+            if replacement is not None or draft.stable_row_ids:
                 for group_old, group_new in groups:
                     if group_old <= covered:
                         remaining |= group_new
@@ -469,7 +559,6 @@ def _(operation: tx.Rewrite, draft: _Draft) -> None:
 
 @apply.register
 def _(operation: tx.DataReplacement, draft: _Draft) -> None:
-    draft.refuse_stable_row_ids(operation)
     wanted = {replacement.fragment_id: replacement.new_file for replacement in operation.replacements}
     if len({file.fields for file in wanted.values()}) > 1:
         raise InvalidOperationError("all new files of a DataReplacement must hold the same fields")
@@ -478,6 +567,8 @@ def _(operation: tx.DataReplacement, draft: _Draft) -> None:
         file = wanted.get(message.id)
         if file is not None:
             _replace_file(message, file)
+            if draft.stable_row_ids:
+                stamp_updated((message,), draft.version)
             left.discard(message.id)
     draft._want_none_left(left)
     draft.uncover(wanted, {field for file in wanted.values() for field in file.fields})

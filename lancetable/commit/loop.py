@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest
+from lancetable.commit.dictionaries import dictionary_head
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.rebase import rebase_deletions, rebase_index
 from lancetable.errors import (
@@ -120,15 +121,19 @@ def create_table(
     storage_options: Mapping[str, str] | None = None,
     naming: ManifestNaming = ManifestNaming.V2,
     config: Mapping[str, str] | None = None,
+    stable_row_ids: bool = False,
 ) -> TableVersion:
     """Make version 1 from an Overwrite with read version 0.
 
     Raises AlreadyExistsError if there is a table, CommitStateUnknownError if the reply was lost for good.
     """
     data = transaction.to_bytes()
-    built = build_first_manifest(transaction, file_version, timestamp_ns=time.time_ns(), config=config)
+    built = build_first_manifest(
+        transaction, file_version, timestamp_ns=time.time_ns(), config=config, stable_row_ids=stable_row_ids
+    )
     location = ManifestLocation(1, manifest_path(base, 1, naming), None, naming)
-    packed = manifests.pack(built.message, data, built.index_section)
+    head = dictionary_head(store, base, built.message, None)
+    packed = manifests.pack(built.message, data, built.index_section, head)
     name = transactions.write(store, base, transaction, data)
     try:
         outcome = handler.commit(store, base, 1, naming, packed)
@@ -184,6 +189,9 @@ class _Run:
             if strict:
                 raise _conflict(self, theirs, location.version, Verdict(Severity.INCOMPATIBLE, "a strict overwrite"))
             self._judge(theirs, version)
+            if isinstance(self.ours.operation, tx.Delete | tx.Update):
+                # Its fragments are now said of this version, and so is the transaction, as in every other writer.
+                self.ours = replace(self.ours, read_version=location.version)
             self.newest, self._seen = version, location.version
         manifest = self.newest.manifest
         flags.check_writable(manifest.writer_flags, base.uri, reader_flags=manifest.reader_flags)
@@ -224,12 +232,13 @@ class _Run:
         version, naming = newest.version + 1, newest.location.naming
         # Built before anything is written: an operation that does not fit the table leaves no trace.
         built = self._build(version)
+        head = dictionary_head(store, base, built.message, _dictionary_source(newest, self.ours))
         data = self.ours.to_bytes()
         if self._written_transaction != (self.ours.read_version, data):
             name = transactions.write(store, base, self.ours, data)
             self._written_transaction = (self.ours.read_version, data)
             self._own_paths.append(transaction_path(base, name))
-        packed = manifests.pack(built.message, data, built.index_section)
+        packed = manifests.pack(built.message, data, built.index_section, head)
         location = ManifestLocation(version, manifest_path(base, version, naming), None, naming)
         outcome = newest.handler.commit(store, base, version, naming, packed)
         if outcome is PutOutcome.UNKNOWN:
@@ -293,6 +302,17 @@ def _restored(newest: TableVersion, ours: Transaction) -> Restored | None:
     return Restored(manifest.message, file.index_section(newest.store))
 
 
+def _dictionary_source(newest: TableVersion, ours: Transaction) -> TableVersion | None:
+    """The version whose dictionary values the next one goes on with; None where all rows are new."""
+    operation = ours.operation
+    if isinstance(operation, tx.Overwrite):
+        return None
+    if not isinstance(operation, tx.Restore):
+        return newest
+    location = newest.handler.locate(newest.store, newest.base, operation.version)
+    return newest if location is None else open_location(newest, location)
+
+
 def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: int, timeout_s: float) -> TableVersion:
     if transaction.read_version != base.version:
         raise InvalidOperationError(
@@ -313,7 +333,8 @@ def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: 
         )
         if backoff.attempts == 1:
             transactions.write(base.store, base.base, transaction, data)
-        packed = manifests.pack(built.message, data, built.index_section)
+        head = dictionary_head(base.store, base.base, built.message, _dictionary_source(base, transaction))
+        packed = manifests.pack(built.message, data, built.index_section, head)
         location = ManifestLocation(version, manifest_path(base.base, version, naming), None, naming)
         outcome = base.handler.commit(base.store, base.base, version, naming, packed)
         if outcome is PutOutcome.UNKNOWN:

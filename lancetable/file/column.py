@@ -135,8 +135,9 @@ class Family:
     """The encodings of one or more file versions.
 
     `open_field(file, field, columns)`: a reader of `field`, whose ids `columns` maps to columns of the file.
-    `writers(schema, options, blobs)`: a writer for each top-level field of the schema.
+    `writers(schema, options, blobs)`: a writer for each top-level field of the schema; None for 0.1, whose files are
+    not made of columns and have a writer of their own (encodings_v0_1/writer.py).
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
-    writers: Callable[[Schema, WriteOptions, BlobSink], list[ColumnWriter]]
+    writers: Callable[[Schema, WriteOptions, BlobSink], list[ColumnWriter]] | None

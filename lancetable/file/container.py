@@ -53,11 +53,13 @@ __all__ = [
 
 MAGIC: Final = b"LANC"
 FOOTER_BYTES: Final = 40
+LEGACY_FOOTER_BYTES: Final = 16
 ALIGNMENT: Final = 64
 PADDING: Final = b"\x48" * ALIGNMENT
 STATISTICS_KEY: Final = "lancetable:statistics"
 
 _FOOTER: Final = struct.Struct("<QQQIIHH4s")
+_LEGACY_FOOTER: Final = struct.Struct("<QHH4s")
 _ENTRY_BYTES: Final = 16
 _MAX_ROWS: Final = 1 << 62  # sums of two still fit into 63 bits
 
@@ -442,20 +444,24 @@ def _corrupt(
 def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
     """Read the footer from any suffix of the file of at least 40 bytes, or the whole file if that is shorter.
 
+    That of a 0.1 file has 16 bytes, and gives the position of its metadata as `column_metadata_position`.
     Raises CorruptFileError if the magic is wrong or a table points outside of the file, UnsupportedFeatureError for a
     version that is too new.
     """
-    if len(tail) < FOOTER_BYTES:
+    if len(tail) < LEGACY_FOOTER_BYTES:
         raise _corrupt(path, "too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size_bytes)
-    metadata, columns, table, num_buffers, num_columns, major, minor, magic = _FOOTER.unpack_from(
-        tail, len(tail) - FOOTER_BYTES
-    )
+    position, major, minor, magic = _LEGACY_FOOTER.unpack_from(tail, len(tail) - LEGACY_FOOTER_BYTES)
     if magic != MAGIC:
         raise _corrupt(path, "not a Lance file", MAGIC, magic, size_bytes - 4)
     version = FileVersion.from_footer(major, minor, path)
+    if version.is_legacy:
+        if position > size_bytes - LEGACY_FOOTER_BYTES:
+            raise _corrupt(path, "the metadata lies behind the end", size_bytes, position, size_bytes - 16)
+        return Footer(position, position, position, 0, 0, version, (major, minor))
+    if len(tail) < FOOTER_BYTES:
+        raise _corrupt(path, "too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size_bytes)
+    metadata, columns, table, num_buffers, num_columns, *_ = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
     footer = Footer(metadata, columns, table, num_buffers, num_columns, version, (major, minor))
-    if footer.version.is_legacy:
-        return footer
     columns_end = footer.column_table_position + _ENTRY_BYTES * footer.num_columns
     buffers_end = footer.buffer_table_position + _ENTRY_BYTES * footer.num_global_buffers
     if not (

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from lancetable.errors import InvalidInputError
 
-__all__ = ["in_worker", "pool", "size"]
+__all__ = ["in_order", "in_worker", "pool", "size"]
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _THREADS_VARIABLE = "LANCETABLE_THREADS"
 
@@ -42,6 +48,23 @@ def size() -> int:
 def in_worker() -> bool:
     """Whether the calling thread belongs to the pool."""
     return getattr(_here, "worker", False)
+
+
+def in_order(function: Callable[[T], R], items: Iterable[T], ahead: int | None = None) -> Iterator[R]:
+    """`function` of every item on the pool, in order, up to `ahead` (else a few) before the one asked for."""
+    executor = pool()
+    ahead = size() + 1 if ahead is None else ahead
+    waiting = deque[Future[R]]()
+    try:
+        for item in items:
+            waiting.append(executor.submit(function, item))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def _configured_size() -> int:

@@ -19,6 +19,7 @@ from lancetable.file.column import ColumnReader, Family
 from lancetable.file.container import (
     DEFAULT_LIMITS,
     FileMetadata,
+    Footer,
     IndirectEncodings,
     Limits,
     ReaderCache,
@@ -26,9 +27,11 @@ from lancetable.file.container import (
     parse_footer,
     parse_metadata,
 )
+from lancetable.file.encodings_v0_1.family import FAMILY as FAMILY_0_1
 from lancetable.file.encodings_v2_0.family import FAMILY as FAMILY_2_0
 from lancetable.file.encodings_v2_1.family import FAMILY_2_1, FAMILY_2_2
 from lancetable.file.fetch import MAPPED, RangeSource, ReadPlan, Rows, gap_bytes, gather, run, run_all
+from lancetable.file.legacy_container import LegacyMetadata, metadata_range, parse_legacy
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ByteRange, ObjectStore, short_read
@@ -36,6 +39,7 @@ from lancetable.store.base import ByteRange, ObjectStore, short_read
 __all__ = ["FAMILIES", "FileMetadata", "family_of", "open_data_file", "plan_columns", "read_chunks", "read_columns"]
 
 FAMILIES: Final[dict[FileVersion, Family]] = {
+    FileVersion.LEGACY: FAMILY_0_1,
     FileVersion.V2_0: FAMILY_2_0,
     FileVersion.V2_1: FAMILY_2_1,
     FileVersion.V2_2: FAMILY_2_2,
@@ -68,6 +72,8 @@ def open_data_file(
     tail = store.read(path, start, size) if content is None else content
     footer = parse_footer(tail, size, path)
     family_of(footer.version, path)
+    if footer.version.is_legacy:
+        return _open_legacy(store, path, size, footer, tail, limits, content)
     if footer.column_metadata_position < start:
         tail = _join(store, path, footer.column_metadata_position, start, tail)
         start = footer.column_metadata_position
@@ -77,6 +83,22 @@ def open_data_file(
     else:
         descriptor = tail[where.start - start : where.end - start]
     return parse_metadata(tail, descriptor, size, footer, path, limits, content)
+
+
+def _open_legacy(
+    store: ObjectStore,
+    path: str,
+    size: int,
+    footer: Footer,
+    tail: memoryview,
+    limits: Limits,
+    content: memoryview | None,
+) -> LegacyMetadata:
+    start = size - len(tail)
+    while (where := metadata_range(footer, tail, size, path)).start < start:
+        tail = _join(store, path, where.start, start, tail)
+        start = where.start
+    return parse_legacy(tail, size, footer, path, limits, content)
 
 
 def _join(store: ObjectStore, path: str, first: int, start: int, tail: memoryview) -> memoryview:

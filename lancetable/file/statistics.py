@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.file.kernels import native, varbin
+from lancetable.file.kernels import native, native_write, varbin, zones
 from lancetable.format.schema import BLOB_KEY, Field, Schema
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ _IPC_MAGIC: Final = b"ARROW1\0\0"
 # What a buffer may decompress to: honest zone maps stay far below both.
 _MIN_LIMIT_BYTES: Final = 16 << 20
 _LIMIT_RATIO: Final = 1024
-# Values are filled and reduced in groups that stay in the second-level cache.
-_GROUP_VALUES: Final = 1 << 16
+# Compression of fewer zones makes them larger.
+_COMPRESSED_ZONES: Final = 48
 _PARSE_ERRORS: Final = (
     pa.ArrowException,
     ArithmeticError,
@@ -81,10 +81,10 @@ class ZoneStats:
     """Bounds of one field, one entry per zone.
 
     `min` and `max` are None where the type has no order; a null entry is a bound that is not known. `nan_count` is
-    there for floating point only.
+    there for floating point only, and not in 0.1; a `null_count` of None, in 0.1 only, is not known.
     """
 
-    null_count: Int64
+    null_count: Int64 | None
     min: pa.Array | None
     max: pa.Array | None
     nan_count: Int64 | None
@@ -126,6 +126,7 @@ class StatisticsBuilder:
         self._zone_rows = zone_rows
         self._num_rows = 0
         self._leaves = [leaf for position, field in enumerate(schema.fields) for leaf in _leaves_of(field, position)]
+        self.row_bytes: Final = sum(map(_looked_at_bytes, self._leaves))  # about what is looked at of each row
         self._piece_zones: list[Int64] = []
         self._waiting: list[list[pa.Array]] = []  # arrays of small batches, one list per batch
         self._waiting_rows = 0
@@ -143,7 +144,7 @@ class StatisticsBuilder:
         if batch.num_rows >= self._zone_rows // 4 and not self._waiting:
             self._take(arrays, batch.num_rows)
             return
-        self._waiting.append(arrays)
+        self._waiting.append([leaf.kept(array) for leaf, array in zip(self._leaves, arrays, strict=True)])
         self._waiting_rows += batch.num_rows
         if self._waiting_rows >= self._zone_rows:
             self._flush()
@@ -212,13 +213,6 @@ class _Pieces:
     starts: Int64
     ends: Int64
 
-    def groups(self) -> Iterator[tuple[slice, slice]]:
-        """Runs of pieces with about `_GROUP_VALUES` values: which pieces, which values."""
-        step = max(1, _GROUP_VALUES * len(self.starts) // max(1, int(self.ends[-1])))
-        for first in range(0, len(self.starts), step):
-            last = min(first + step, len(self.starts))
-            yield slice(first, last), slice(int(self.starts[first]), int(self.ends[last - 1]))
-
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self.starts.tolist(), (self.ends - self.starts).tolist(), strict=True)
 
@@ -248,9 +242,13 @@ class _Leaf:
             # Only flatten() hands the nulls of a struct down to its children.
             array = array.flatten()[child] if array.null_count else array.field(child)
         array = _plain(array)
-        if isinstance(self.summary, _NullSummary):
-            return _validity(array)
-        return array if array.type == self.field.data_type else array.cast(self.field.data_type)
+        if isinstance(self.summary, _NullSummary) or array.type.equals(self.field.data_type):
+            return array
+        return array.cast(self.field.data_type)
+
+    def kept(self, array: pa.Array) -> pa.Array:
+        """What has to wait of an array."""
+        return _nulls_only(array) if isinstance(self.summary, _NullSummary) else array
 
 
 def _leaves_of(field: Field, column: int, path: tuple[int, ...] = ()) -> Iterator[_Leaf]:
@@ -268,15 +266,22 @@ def _summary_for(field: Field) -> _Summary:
     kind = _ordered_type(field)
     if kind is None:
         return _NullSummary()
-    if pa.types.is_floating(kind):
-        return _FloatSummary(kind)
     if pa.types.is_boolean(kind):
         return _BoolSummary()
-    if _is_integral(kind):
-        return _IntegerSummary(kind)
+    if _number_dtype(kind) is not None:
+        return _NumberSummary(kind)
     if pa.types.is_decimal(kind):
         return _DecimalSummary(kind)
     return _BytesSummary(kind)
+
+
+def _looked_at_bytes(leaf: _Leaf) -> int:
+    if isinstance(leaf.summary, _NullSummary | _BoolSummary):
+        return 0
+    try:
+        return int(leaf.field.data_type.bit_width) // 8
+    except ValueError:
+        return 32  # a string takes as long as some numbers
 
 
 def _ordered_type(field: Field) -> pa.DataType | None:
@@ -316,14 +321,20 @@ def _plain(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
-def _validity(array: pa.Array) -> pa.BooleanArray:
+def _nulls_only(array: pa.Array) -> pa.BooleanArray:
+    """Some array of the same nulls."""
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
-        valid = array.dictionary.is_valid().take(array.indices)
-        return pc.fill_null(valid, False)
-    return array.is_valid()
+        valid = pc.fill_null(array.dictionary.is_valid().take(array.indices), False)
+    elif array.null_count:
+        valid = array.is_valid()
+    else:
+        return pa.repeat(True, len(array))
+    return pc.if_else(valid, True, None)
 
 
 def _null_counts(array: pa.Array, pieces: _Pieces) -> Int64:
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+        array = _nulls_only(array)
     if array.null_count == 0:
         return np.zeros(len(pieces.starts), np.int64)
     bitmap = array.buffers()[0]
@@ -344,119 +355,49 @@ def _true_counts(array: pa.BooleanArray, pieces: _Pieces) -> Int64:
     return np.array([array.slice(start, count).true_count for start, count in pieces], np.int64)
 
 
-def _valid_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """(n,) booleans of an array that has nulls."""
-    bits = np.frombuffer(array.buffers()[0], np.uint8)
-    first, last = array.offset, array.offset + len(array)
-    unpacked = np.unpackbits(bits[first // 8 : (last + 7) // 8], bitorder="little")
-    return unpacked[first % 8 : first % 8 + len(array)].view(np.bool_)
-
-
 def _values(array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
 class _NullSummary:
-    """Null counts alone. Arrays are validities as booleans."""
+    """Null counts alone, of arrays of any type."""
 
     def __init__(self) -> None:
         self._nulls: list[Int64] = []
 
     def add(self, array: pa.Array, pieces: _Pieces) -> None:
-        if array.true_count == len(array):
-            self._nulls.append(np.zeros(len(pieces.starts), np.int64))
-        else:
-            self._nulls.append(pieces.ends - pieces.starts - _true_counts(array, pieces))
+        self._nulls.append(_null_counts(array, pieces))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         return ZoneStats(_sums(self._nulls, firsts), None, None, None)
 
 
-class _IntegerSummary:
-    """Integers and temporal types, through their integers."""
+class _NumberSummary:
+    """Integers and temporal types, through their integers, and floating point, where NaN is counted and ignored."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._dtype = np.dtype(_number_dtype(kind))
-        self._nulls: list[Int64] = []
-        self._low: list[npt.NDArray[Any]] = []
-        self._high: list[npt.NDArray[Any]] = []
+        self._pieces: list[zones.Bounds] = []
 
     def add(self, array: pa.Array, pieces: _Pieces) -> None:
-        nulls = _null_counts(array, pieces)
+        validity = array.buffers()[0] if array.null_count else None
         values = _values(array, self._dtype)
-        self._nulls.append(nulls)
-        if not nulls.any():
-            self._low.append(np.minimum.reduceat(values, pieces.starts))
-            self._high.append(np.maximum.reduceat(values, pieces.starts))
-            return
-        valid = _valid_mask(array)
-        highest = self._dtype.type(np.iinfo(self._dtype).max)
-        for which, rows in pieces.groups():
-            group, starts = values[rows], pieces.starts[which] - rows.start
-            # The type's highest value where null, its lowest where valid; inverted, the other way round.
-            walls = valid[rows].astype(self._dtype)
-            np.multiply(walls, self._dtype.type(-1) if self._dtype.kind == "i" else ~self._dtype.type(0), out=walls)
-            np.bitwise_xor(walls, highest, out=walls)
-            self._low.append(np.minimum.reduceat(np.maximum(group, walls), starts))
-            np.invert(walls, out=walls)
-            self._high.append(np.maximum.reduceat(np.minimum(group, walls), starts))
+        self._pieces.append(zones.number_zones(values, validity, array.offset, pieces.starts, pieces.ends))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
-        nulls = _sums(self._nulls, firsts)
-        low = _reduce(np.minimum, self._low, firsts, self._dtype)
-        high = _reduce(np.maximum, self._high, firsts, self._dtype)
-        unknown = nulls == zone_rows
-        low[unknown], high[unknown] = np.iinfo(self._dtype).min, np.iinfo(self._dtype).max
-        return ZoneStats(nulls, _from_values(self._kind, low), _from_values(self._kind, high), None)
-
-
-class _FloatSummary:
-    """Floating point: NaN is counted and ignored."""
-
-    def __init__(self, kind: pa.DataType) -> None:
-        self._kind = kind
-        self._dtype = np.dtype(_number_dtype(kind))
-        self._bits = np.dtype(f"<i{kind.bit_width // 8}")
-        self._nulls: list[Int64] = []
-        self._nans: list[Int64] = []
-        self._low: list[npt.NDArray[Any]] = []
-        self._high: list[npt.NDArray[Any]] = []
-
-    def add(self, array: pa.Array, pieces: _Pieces) -> None:
-        nulls = _null_counts(array, pieces)
-        values = _values(array, self._dtype)
-        self._nulls.append(nulls)
-        valid = _valid_mask(array) if nulls.any() else None
-        for which, rows in pieces.groups():
-            group, starts = values[rows], pieces.starts[which] - rows.start
-            if valid is not None:
-                # All bits set is a NaN.
-                fill = valid[rows].astype(self._bits)
-                fill -= 1
-                fill |= group.view(self._bits)
-                group = fill.view(self._dtype)
-            if self._dtype.itemsize == 2:
-                group = group.astype(np.float32)  # NumPy has no fast loops for half floats
-            self._add_group(group, starts, nulls[which])
-
-    def _add_group(self, group: npt.NDArray[Any], starts: Int64, nulls: Int64) -> None:
-        low = np.minimum.reduceat(group, starts)
-        if not np.isnan(low).any():
-            high = np.maximum.reduceat(group, starts)
-            nans = np.zeros(len(starts), np.int64)
-        else:
-            low, high = np.fmin.reduceat(group, starts), np.fmax.reduceat(group, starts)
-            pieces = np.split(np.isnan(group), starts[1:])
-            nans = np.array([np.count_nonzero(piece) for piece in pieces], np.int64) - nulls
-        self._low.append(low)
-        self._high.append(high)
-        self._nans.append(nans)
-
-    def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
-        nulls, nans = _sums(self._nulls, firsts), _sums(self._nans, firsts)
-        low = _reduce(np.fmin, self._low, firsts, self._dtype).astype(self._dtype)
-        high = _reduce(np.fmax, self._high, firsts, self._dtype).astype(self._dtype)
+        nulls = _sums([each.nulls for each in self._pieces], firsts)
+        lows, highs = [each.low for each in self._pieces], [each.high for each in self._pieces]
+        if self._dtype.kind != "f":
+            low = _reduce(np.minimum, lows, firsts, self._dtype)
+            high = _reduce(np.maximum, highs, firsts, self._dtype)
+            unknown = nulls == zone_rows
+            if unknown.any():
+                low[unknown], high[unknown] = np.iinfo(self._dtype).min, np.iinfo(self._dtype).max
+            return ZoneStats(nulls, _from_values(self._kind, low), _from_values(self._kind, high), None)
+        nans = _sums([each.nans for each in self._pieces], firsts)
+        low = _reduce(np.fmin, lows, firsts, self._dtype)
+        high = _reduce(np.fmax, highs, firsts, self._dtype)
         unknown = nulls + nans == zone_rows
         low[unknown], high[unknown] = -np.inf, np.inf
         low[low == 0], high[high == 0] = -0.0, 0.0
@@ -497,6 +438,16 @@ class _ScalarSummary:
             self._low.append(both["min"].as_py())
             self._high.append(both["max"].as_py())
 
+    def _add_wide(self, array: pa.Array, width: int, pieces: _Pieces, *, number: bool) -> None:
+        """The same for values of one width: bytes, or numbers of whole words."""
+        self._nulls.append(_null_counts(array, pieces))
+        validity = array.buffers()[0] if array.null_count else None
+        values = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
+        rows = native_write.wide_extremes(values, width, number, validity, array.offset, pieces.starts, pieces.ends)
+        for found, bounds in zip(rows, (self._low, self._high), strict=True):
+            # A row of -1 says that a piece has only nulls.
+            bounds += [array[row].as_py() if row >= 0 else None for row in found.tolist()]
+
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         low = self._bounds(min, self._low, firsts)
         high = self._bounds(max, self._high, firsts)
@@ -517,6 +468,12 @@ class _ScalarSummary:
 class _DecimalSummary(_ScalarSummary):
     """Decimals; a bound that is not known is the widest value of the precision."""
 
+    def add(self, array: pa.Array, pieces: _Pieces) -> None:
+        if native_write is not None and self._kind.bit_width % 64 == 0 and len(array):
+            self._add_wide(array, self._kind.bit_width // 8, pieces, number=True)
+        else:
+            super().add(array, pieces)
+
     def _minimum(self, bounds: list[Any]) -> pa.Array:
         return self._filled(bounds, 1)
 
@@ -536,6 +493,9 @@ class _BytesSummary(_ScalarSummary):
         if native is not None and dtype is not None and len(array):
             self._nulls.append(_null_counts(array, pieces))
             self._add_extremes(array, dtype, pieces)
+            return
+        if native_write is not None and dtype is None and self._kind.byte_width and len(array):
+            self._add_wide(array, self._kind.byte_width, pieces, number=False)
             return
         if pa.types.is_string(self._kind):
             array = array.view(pa.binary())
@@ -614,13 +574,16 @@ def _raise_text(prefix: bytes) -> bytes | None:
 
 
 def _sums(counts: list[Int64], firsts: Int64) -> Int64:
-    return np.add.reduceat(np.concatenate(counts), firsts) if len(firsts) else np.empty(0, np.int64)
+    return _reduce(np.add, counts, firsts, np.dtype(np.int64))
 
 
 def _reduce(ufunc: np.ufunc, pieces: list[npt.NDArray[Any]], firsts: Int64, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if len(firsts) == 0:
         return np.empty(0, dtype)
-    reduced: npt.NDArray[Any] = ufunc.reduceat(np.concatenate(pieces), firsts)
+    whole: npt.NDArray[Any] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    if len(whole) == len(firsts):
+        return whole  # each piece is a zone
+    reduced: npt.NDArray[Any] = ufunc.reduceat(whole, firsts)
     return reduced
 
 
@@ -632,6 +595,8 @@ def _from_values(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _fold(stats: ZoneStats, zone_rows: Int64) -> ZoneStats:
+    if stats.null_count is None:
+        return ZoneStats(None, None, None, None)
     nulls = stats.null_count.sum(keepdims=True)
     nans = None if stats.nan_count is None else stats.nan_count.sum(keepdims=True)
     if stats.min is None or stats.max is None:
@@ -671,7 +636,8 @@ def _to_ipc(statistics: FileStatistics) -> bytes:
         arrays.append(pa.StructArray.from_arrays(list(present.values()), list(present)))
     schema = pa.schema(list(zip(names, [each.type for each in arrays])), metadata={"version": _VERSION})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    compression = "zstd" if statistics.num_zones >= _COMPRESSED_ZONES else None
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
     content: bytes = sink.getvalue().to_pybytes()
     return content

@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-__all__ = ["FileWriter", "WrittenFile"]
+__all__ = ["FileWriter", "WrittenFile", "storage_arrays"]
 
 _MAX_ALIGNMENT: Final = 1 << 20
 _PARALLEL_ROWS: Final = 32 * 1024
+_MIN_STATISTICS_BYTES: Final = 4 << 20  # looked at by another thread from here on
 # Batches below this many rows are joined until there are twice as many, or too many bytes or batches.
 _SMALL_ROWS: Final = 32 * 1024
 _MAX_JOINED_BYTES: Final = 8 << 20
@@ -82,7 +83,7 @@ class FileWriter:
         buffer_alignment: int = ALIGNMENT,
     ) -> None:
         family = FAMILIES.get(version)
-        if family is None:
+        if family is None or family.writers is None:
             raise UnsupportedFeatureError(
                 f"data files of version {version.number} cannot be written yet",
                 feature=f"data file version {version.number}",
@@ -119,7 +120,12 @@ class FileWriter:
 
     def tell(self) -> int:
         """Bytes written so far and, about, those that wait."""
-        return self._out.tell() + self._small_bytes + sum(column.queued_bytes for column in self._columns)
+        return self._out.tell() + self.waiting_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About the bytes that wait for their page."""
+        return self._small_bytes + sum([column.queued_bytes for column in self._columns])
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the next rows. Columns are found by name; extension arrays are stored as what they hold.
@@ -128,7 +134,7 @@ class FileWriter:
         """
         if self._closed is not None:
             raise InvalidInputError("the file is closed")
-        arrays = self._storage_arrays(batch)
+        arrays = storage_arrays(batch, self._names, self._types)
         num_rows = batch.num_rows
         if num_rows >= _SMALL_ROWS:
             self._write_small()
@@ -246,30 +252,14 @@ class FileWriter:
         else:
             self.abort()
 
-    def _storage_arrays(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        names = batch.schema.names
-        if names == self._names:
-            columns = batch.columns
-        else:
-            extra = sorted(set(names) - set(self._names))
-            missing = sorted(set(self._names) - set(names))
-            if extra or missing or len(names) != len(self._names):
-                raise SchemaMismatchError(
-                    f"the batch does not have the columns of the file: missing {missing}, not in the file {extra}"
-                )
-            columns = [batch.column(names.index(name)) for name in self._names]
-        return [
-            array if array.type.equals(data_type) else storage_array(array, data_type, name)
-            for array, data_type, name in zip(columns, self._types, self._names)
-        ]
-
     def _gather_statistics(self, arrays: list[pa.Array]) -> None:
         """Let the statistics look at the next rows, beside the encoding of a large batch."""
         if self._statistics is None or not arrays:
             return
         batch = pa.RecordBatch.from_arrays(arrays, self._names)
         self._statistics_are_gathered()
-        if batch.num_rows >= _PARALLEL_ROWS and not pool.in_worker() and pool.size() > 1:
+        beside = batch.num_rows * self._statistics.row_bytes >= _MIN_STATISTICS_BYTES
+        if beside and not pool.in_worker() and pool.size() > 1:
             self._gathering = pool.pool().submit(self._statistics.add, batch)
         else:
             self._statistics.add(batch)
@@ -338,6 +328,25 @@ class FileWriter:
         over = self._out.tell() % len(self._padding)
         if over:
             self._out.write(self._padding[over:])
+
+
+def storage_arrays(batch: pa.RecordBatch, names: Sequence[str], types: Sequence[pa.DataType]) -> list[pa.Array]:
+    """The columns of a batch by name, in storage types. Raises SchemaMismatchError for missing or other columns."""
+    found = batch.schema.names
+    if found == names:
+        columns = batch.columns
+    else:
+        extra = sorted(set(found) - set(names))
+        missing = sorted(set(names) - set(found))
+        if extra or missing or len(found) != len(names):
+            raise SchemaMismatchError(
+                f"the batch does not have the columns of the file: missing {missing}, not in the file {extra}"
+            )
+        columns = [batch.column(found.index(name)) for name in names]
+    return [
+        array if array.type.equals(data_type) else storage_array(array, data_type, name)
+        for array, data_type, name in zip(columns, types, names)
+    ]
 
 
 def _encode_all(encode: Callable[[], Iterable[EncodedPage]]) -> list[EncodedPage]:

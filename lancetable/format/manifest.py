@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import MAX_ROWS, Fragment
 from lancetable.format.schema import Schema
-from lancetable.format.version import DEFAULT_VERSION, FileVersion
+from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
 
 __all__ = ["BasePath", "DataStorageFormat", "FragmentList", "Manifest", "WriterVersion"]
@@ -351,7 +351,7 @@ class Manifest:
         for fragment in self.message.fragments:
             for file in fragment.files:
                 return FileVersion.from_manifest_pair(file.file_major_version, file.file_minor_version, self.path)
-        return DEFAULT_VERSION if self.writer_flags & _V2_FORMAT else FileVersion.LEGACY
+        return FileVersion.V2_0 if self.writer_flags & _V2_FORMAT else FileVersion.LEGACY
 
     @property
     def config(self) -> Mapping[str, str]:

@@ -89,7 +89,8 @@ class FileVersion(Enum):
 _UNRELEASED = frozenset({"next", "2.3"})
 
 STABLE_VERSION = FileVersion.V2_2
-DEFAULT_VERSION = FileVersion.V2_0
+# Of new tables. Readers of 2.1 go back further than those of the stable version, which pylance writes by default.
+DEFAULT_VERSION = FileVersion.V2_1
 
 _NUMBERS = {version.number: version for version in FileVersion}
 _NAMES = _NUMBERS | {"legacy": FileVersion.LEGACY, "0.3": FileVersion.V2_0, "stable": STABLE_VERSION}

@@ -266,7 +266,7 @@ def assemble(
             elif output.expression is None:
                 arrays.append(user_array(nested_value(columns[output.column], output.steps), output.field.type))
             else:
-                table = _expression_table(projection, columns, virtual) if table is None else table
+                table = _expression_table(projection, columns, virtual, num_rows) if table is None else table
                 arrays.append(_value(output.expression, table, num_rows))
     if not arrays:
         return without_columns(num_rows, projection.schema)
@@ -281,8 +281,10 @@ def without_columns(num_rows: int, schema: pa.Schema) -> pa.Table:
 
 
 def _expression_table(
-    projection: Projection, columns: Sequence[ColumnLike], virtual: Mapping[str, ColumnLike]
+    projection: Projection, columns: Sequence[ColumnLike], virtual: Mapping[str, ColumnLike], num_rows: int
 ) -> pa.Table:
+    if not columns and not virtual:
+        return without_columns(num_rows, pa.schema([]))  # constants alone
     names = [field.name for field in projection.columns]
     return pa.table([*columns, *virtual.values()], names=[*names, *virtual])
 

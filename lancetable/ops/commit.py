@@ -29,8 +29,10 @@ def commit(
     timeout_s: float = 1800.0,
     detached: bool = False,
     v2_manifest_paths: bool = True,
+    stable_row_ids: bool = False,
 ) -> TableVersion:
-    """Commit to a table, given at any version, or create the one at a URI where nothing is yet.
+    """Commit to a table, given at any version, or create the one at a URI where nothing is yet, which then has stable
+    row ids if `stable_row_ids`.
 
     An Overwrite or Restore with read version 0 is taken as made from the newest version. Raises DatasetNotFoundError
     for another operation without a table, AlreadyExistsError if there is a table at the URI by now,
@@ -55,6 +57,7 @@ def commit(
             cache=TableCache(),
             storage_options=storage_options,
             naming=ManifestNaming.V2 if v2_manifest_paths else ManifestNaming.V1,
+            stable_row_ids=stable_row_ids,
         )
     if transaction.read_version == 0 and isinstance(operation, (Overwrite, Restore)):
         target = latest(target)

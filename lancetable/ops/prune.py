@@ -11,13 +11,18 @@ them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from lancetable.errors import CorruptFileError
 from lancetable.expr import Expr, ZoneValues, columns_of, prune_mask
-from lancetable.file.statistics import FileStatistics, parse_statistics
+from lancetable.file.encodings_v0_1.statistics import read_zones
+from lancetable.file.fetch import run
+from lancetable.file.legacy_container import LegacyMetadata
+from lancetable.file.statistics import FileStatistics, StatisticsWarning, parse_statistics
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
 from lancetable.ops.columns import VIRTUAL
@@ -65,6 +70,8 @@ def prune_fragment(
 def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistics | None:
     """The zone maps of a data file from the cache or the file, None where it has none that can be used."""
     metadata = file_metadata(version, data_file)
+    if isinstance(metadata, LegacyMetadata):
+        return _legacy_statistics(version, metadata)
     index = metadata.statistics_index
     if index is None:
         return None
@@ -77,6 +84,25 @@ def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistic
         found = parse_statistics(data, metadata.schema, metadata.num_rows) or _NONE
         version.cache.put(key, found, 1024 + 4 * (end - start))
     return None if found is _NONE else found
+
+
+def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileStatistics | None:
+    """Those of a 0.1 file: a zone for each batch, of the fields that the table has now."""
+    if metadata.statistics is None:
+        return None
+    key = ("statistics", version.store.uri(metadata.path), id(version.manifest))
+    kept = version.cache.get(key)
+    # Kept together with the manifest, which keeps its id from being used again.
+    if kept is not None and kept[0] is version.manifest:
+        return kept[1]  # type: ignore[no-any-return]  # put here under the same kind of key
+    try:
+        found = run(read_zones(metadata, version.schema), version.store, metadata.path)
+    except CorruptFileError as error:
+        warnings.warn(f"statistics of a data file are ignored: {error}", StatisticsWarning, stacklevel=2)
+        found = None
+    size = 1024 if found is None else 1024 + 64 * found.num_zones * len(found.columns)
+    version.cache.put(key, (version.manifest, found), size)
+    return found
 
 
 def zones_to_keep(statistics: FileStatistics, predicate: Expr, fields: dict[str, int]) -> Mask:

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,7 @@ from lancetable.format.schema import Field
 from lancetable.ops.columns import PHYSICAL_ADDRESS, ColumnLike, assemble, without_columns
 from lancetable.ops.metered import MeteredStore
 from lancetable.ops.order import ColumnOrdering, foremost, sort_indices
+from lancetable.ops.pace import Pace, give_back
 from lancetable.ops.prune import prunable_columns, prune_fragment
 from lancetable.ops.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.ops.take import fetch_addresses, virtual_values
@@ -39,6 +39,8 @@ from lancetable.table.fragments import (
     Selection,
     VersionRows,
     bytes_per_row,
+    least_bytes,
+    memory_per_row,
     narrow,
     physical_offsets,
     physical_rows,
@@ -63,9 +65,10 @@ __all__ = [
 
 T = TypeVar("T")
 R = TypeVar("R")
+# How many rows the next window of a fragment has at most.
+WindowRows: TypeAlias = Callable[[Fragment], int]
 
-# A streamed window: large enough to make the work per window small beside its bytes, small enough to hold a few.
-_STREAM_BYTES = 8 * 1024 * 1024
+# A window of a scan that keeps its whole result anyway.
 _FILTER_BYTES = 16 * 1024 * 1024
 _MAX_FILTER_ROWS = 512 * 1024
 # With a limit, the first windows are likely all that is needed.
@@ -76,6 +79,8 @@ _SMALL_ROWS = 2 * 1024
 # Below this many rows handing work to threads costs more than it saves.
 _PARALLEL_ROWS = 128 * 1024
 _PARALLEL_FRAGMENT_ROWS = 8 * 1024
+# Tables that wait for a batch to be full are joined when they are so many.
+_MAX_PENDING = 256
 # Rows fetched together when a sorted result is streamed.
 _SORTED_ROWS = 64 * 1024
 
@@ -162,8 +167,7 @@ def count_plan(version: TableVersion, plan: ScanPlan) -> int:
         if plan.predicate is None:
             total = sum(map(run.num_rows_of, plan.fragments))
         else:
-            groups = _grouped(run.windows(run.window_rows(None, plan.filter_columns)))
-            total = sum(run.map(run.count_windows, groups))
+            total = sum(run.map(run.count_windows, _grouped(run.windows(run.table_rows()))))
     total = max(0, total - plan.offset)
     return total if plan.limit is None else min(total, plan.limit)
 
@@ -177,7 +181,7 @@ def matching_offsets(version: TableVersion, fragment: Fragment, predicate: Filte
     plan = plan_scan(version, ScanOptions(columns=[], filter=expression, fragments=[]))
     with _Run(version, plan) as run:
         ranges = prune_fragment(version, fragment, expression, prunable_columns(version.schema, expression))
-        groups = _grouped(_cut(0, fragment, ranges, run.window_rows(None, plan.filter_columns)))
+        groups = _grouped(_cut(0, fragment, ranges, run.table_rows()))
         found = [offsets for pairs in run.map(run.match_windows, groups) for _, offsets in pairs]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
@@ -190,7 +194,7 @@ def matching_rows(version: TableVersion, predicate: Filter) -> Iterator[tuple[Fr
     """
     plan = plan_scan(version, ScanOptions(columns=[], filter=predicate))
     with _Run(version, plan) as run:
-        groups = _grouped(run.windows(run.window_rows(None, plan.filter_columns)))
+        groups = _grouped(run.windows(run.table_rows()))
         pairs = itertools.chain.from_iterable(run.map(run.match_windows, groups))
         for _, parts in itertools.groupby(pairs, _position_of_pair):
             found = list(parts)
@@ -248,6 +252,7 @@ class _Run:
         self.plan = plan
         self.rows: VersionRows = rows_of(version)
         self.meter: MeteredStore | None = None
+        self.pace: Pace | None = None  # of a scan whose result is streamed
         self.counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
         self.start_ns = time.perf_counter_ns()
         if plan.stats_callback is not None:
@@ -272,7 +277,11 @@ class _Run:
         plan = self.plan
         if plan.limit == 0:
             return
-        windows = self.windows(self.window_rows(batch_rows, self._columns()))
+        if batch_rows is None:
+            windows = self.windows(self.table_rows())
+        else:
+            self.pace = self._pace(batch_rows)
+            windows = self.windows(self.pace.window_rows)
         if plan.predicate is None:
             yield from self.map(self.read_window, windows)
             return
@@ -295,7 +304,7 @@ class _Run:
         schema = self.plan.output_schema
         chunks: list[list[pa.Array]] = [[] for _ in schema.names]
         if self.plan.limit != 0:
-            for window in self.map(self.read_window_chunks, self.windows(self.window_rows(None, self._columns()))):
+            for window in self.map(self.read_window_chunks, self.windows(self.table_rows())):
                 for column, found in zip(chunks, window):
                     column.extend(found)
         arrays = [pa.chunked_array(found, type=kind) for found, kind in zip(chunks, schema.types)]
@@ -303,7 +312,10 @@ class _Run:
 
     def map(self, function: Callable[[T], R], work: Iterable[T]) -> Iterator[R]:
         """`function` of every piece of work, in order; several at a time where that pays."""
-        return _in_order(function, work) if self._parallel() else map(function, work)
+        if self.pace is None:
+            return pool.in_order(function, work) if self._parallel() else map(function, work)
+        streamed = partial(_streamed, function)
+        return pool.in_order(streamed, work, self.pace.ahead) if self._parallel() else map(streamed, work)
 
     def _parallel(self) -> bool:
         if pool.in_worker() or pool.size() == 1:
@@ -311,7 +323,7 @@ class _Run:
         if not self.version.store.capabilities.local:
             return True
         starts = self.rows.starts
-        if len(self.plan.fragments) == 1 and self.plan.predicate is None:
+        if len(self.plan.fragments) == 1 and self.plan.predicate is None and self.pace is None:
             # The columns of the one fragment are decoded side by side instead.
             return False
         num_rows = sum(int(starts[at + 1] - starts[at]) for at in self.plan.fragments)
@@ -322,28 +334,40 @@ class _Run:
         found = {field.id: field for field in (*self.plan.filter_columns, *self.plan.projection.columns)}
         return list(found.values())
 
-    def window_rows(self, batch_rows: int | None, columns: Sequence[Field]) -> int:
-        """Rows of a window: whole fragments for a table without a filter, else what a few MiB hold."""
+    def table_rows(self) -> WindowRows:
+        """Rows of the windows of a result that is kept: whole fragments without a filter, else what a few MiB hold."""
         plan = self.plan
-        if batch_rows is None and plan.predicate is None:
-            return 1 << 62
-        if batch_rows is None:
-            columns = plan.filter_columns
+        if plan.predicate is None:
+            return _unlimited
         row_bytes = 1.0
         if plan.fragments:
-            row_bytes = max(row_bytes, bytes_per_row(self.version, self.rows.fragments[plan.fragments[0]], columns))
-        if batch_rows is None:
-            rows = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
-            return max(1024, min(rows, _LIMITED_ROWS) if plan.limit is not None else rows)
-        rows = int(_STREAM_BYTES / row_bytes)
-        if plan.predicate is not None and plan.limit is not None:
-            rows = min(rows, _LIMITED_ROWS)
-        return max(1, rows // batch_rows) * batch_rows
+            first = self.rows.fragments[plan.fragments[0]]
+            row_bytes = max(1.0, bytes_per_row(self.version, first, plan.filter_columns))
+        rows = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
+        rows = max(1024, min(rows, _LIMITED_ROWS) if plan.limit is not None else rows)
+        return lambda fragment: rows
+
+    def _pace(self, batch_rows: int) -> Pace:
+        plan, columns = self.plan, self._columns()
+        made_bytes = sum(least_bytes(output.field.type) for output in plan.projection.outputs if output.column < 0)
+        first = self.rows.fragments[plan.fragments[0]] if plan.fragments else None
+        local = self.version.store.capabilities.local
+
+        def estimate(fragment: Fragment) -> float:
+            # Where a look at the footer of every file takes time, the first one speaks for all.
+            known = fragment if local or first is None else first
+            return made_bytes + memory_per_row(self.version, known, columns)
+
+        limited = plan.predicate is not None and plan.limit is not None
+        return Pace(estimate, first, batch_rows, _LIMITED_ROWS if limited else None)
 
     # --- which rows
 
-    def windows(self, window_rows: int) -> Iterator[_Window]:
-        """The stretches of rows to look at, after limit and offset (without a filter) or statistics (with one)."""
+    def windows(self, window_rows: WindowRows) -> Iterator[_Window]:
+        """The stretches of rows to look at, after limit and offset (without a filter) or statistics (with one).
+
+        `window_rows` is asked for the size of each when it is cut.
+        """
         plan, rows = self.plan, self.rows
         if plan.predicate is not None:
             unpruned = ((position, self._all_rows(position)) for position in plan.fragments)
@@ -374,7 +398,7 @@ class _Run:
 
         # Footers and statistics of many fragments are fetched side by side where a request takes a while.
         remote = not self.version.store.capabilities.local and not pool.in_worker()
-        return _in_order(prune, self.plan.fragments) if remote else map(prune, self.plan.fragments)
+        return pool.in_order(prune, self.plan.fragments) if remote else map(prune, self.plan.fragments)
 
     def _all_rows(self, position: int) -> list[range]:
         return [range(physical_rows(self.version, self.rows.fragments[position]))]
@@ -406,7 +430,10 @@ class _Run:
 
     def read_window(self, window: _Window) -> pa.Table:
         """All rows of a window, as the plan's output."""
-        return self._output(window, *self._all_arrays(window))
+        table = self._output(window, *self._all_arrays(window))
+        if self.pace is not None:
+            self.pace.note(table.num_rows, table.nbytes)
+        return table
 
     def read_window_chunks(self, window: _Window) -> list[Sequence[pa.Array]]:
         """All rows of a window: the chunks of each column of a plan whose columns are plain."""
@@ -429,7 +456,10 @@ class _Run:
         if mask is not None:
             selection = narrow(selection, mask, match.num_matches)
         late = plan.late_columns
-        fetched = iter(read_columns_of(self.version, fragment, late, selection, self.rows))
+        late_arrays = read_columns_of(self.version, fragment, late, selection, self.rows)
+        if self.pace is not None:
+            self.pace.note_late(selection.num_rows, sum([array.nbytes for array in late_arrays]))
+        fetched = iter(late_arrays)
         arrow_mask = None if mask is None else pa.array(mask)
         arrays: list[ColumnLike] = []
         for shared in plan.shared:
@@ -496,6 +526,8 @@ class _Run:
             if selection.num_rows:
                 read = read_columns_of(version, window.fragment, plan.filter_columns, selection, self.rows)
                 looked.append((window, selection, read))
+                if self.pace is not None:
+                    self.pace.note(selection.num_rows, sum([array.nbytes for array in read]))
         if not looked:
             return []
         columns = [
@@ -526,10 +558,23 @@ class _Run:
         return virtual_values(self.version, window.fragment, start, selection, name)
 
 
-def _cut(position: int, fragment: Fragment, ranges: Iterable[range], window_rows: int) -> Iterator[_Window]:
+def _cut(position: int, fragment: Fragment, ranges: Iterable[range], window_rows: WindowRows) -> Iterator[_Window]:
     for rows in ranges:
-        for start in range(rows.start, rows.stop, min(window_rows, max(1, len(rows)))):
-            yield _Window(position, fragment, range(start, min(rows.stop, start + window_rows)))
+        start = rows.start
+        while start < rows.stop:
+            stop = min(rows.stop, start + window_rows(fragment))
+            yield _Window(position, fragment, range(start, stop))
+            start = stop
+
+
+def _unlimited(fragment: Fragment) -> int:
+    return 1 << 62
+
+
+def _streamed(function: Callable[[T], R], work: T) -> R:
+    result = function(work)
+    give_back()
+    return result
 
 
 def _grouped(windows: Iterable[_Window]) -> Iterator[list[_Window]]:
@@ -577,23 +622,6 @@ def _mask(predicate: Expr, table: pa.Table, num_rows: int) -> npt.NDArray[np.boo
     return np.asarray(value.to_numpy(zero_copy_only=False))
 
 
-def _in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """`function` of every item on the pool, a few ahead of the one asked for."""
-    executor = pool.pool()
-    ahead = pool.size() + 1
-    waiting = deque[Any]()
-    try:
-        for item in items:
-            waiting.append(executor.submit(function, item))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
-
-
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
@@ -612,7 +640,7 @@ def _foremost(version: TableVersion, plan: ScanPlan, stop: int) -> pa.Table:
     parts: list[pa.Table] = []
     num_rows = 0
     with _Run(version, keys_plan) as run:
-        windows = run.windows(run.window_rows(None, run._columns()))
+        windows = run.windows(run.table_rows())
         groups = ([window] for window in windows) if plan.predicate is None else _grouped(windows)
         for tables in run.map(partial(run.foremost_keys, plan.order, stop), groups):
             parts += tables
@@ -658,6 +686,8 @@ def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> I
         pending.append(table)
         num_pending += table.num_rows
         if num_pending < rows:
+            if len(pending) > _MAX_PENDING:
+                pending = [_concatenated(pending).combine_chunks()]
             continue
         joined = _concatenated(pending)
         full = num_pending // rows * rows

@@ -46,12 +46,14 @@ from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
 from lancetable.table.data_files import WriteLimits, WriteProgress, remove_quietly, write_data_files
+from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
 __all__ = [
     "WriteMode",
     "WriteOptions",
     "append",
+    "conform",
     "create",
     "discard_fragments",
     "overwrite",
@@ -72,6 +74,7 @@ class WriteOptions:
     progress: WriteProgress | None = None
     properties: Mapping[str, str] = field(default_factory=dict)  # of the transaction
     v2_manifest_paths: bool = True
+    stable_row_ids: bool = False  # of a new table
     max_retries: int = DEFAULT_MAX_RETRIES
     timeout_s: float = DEFAULT_TIMEOUT_SECONDS
 
@@ -100,9 +103,9 @@ def create(
         raise AlreadyExistsError(f"Dataset already exists: {text}", path=text)
     file_version = options.file_version or DEFAULT_VERSION
     stored = Schema.from_arrow(blob_schema(schema, file_version))
-    fragments = _write(store, base, text, stored, batches, options, file_version)
+    fragments = write_files(store, base, text, stored, batches, options, file_version)
     operation = tx.Overwrite(tuple(fragments), stored)
-    with _discarding(store, base, fragments):
+    with discarding(store, base, fragments):
         return create_table(
             store,
             base,
@@ -114,6 +117,7 @@ def create(
             storage_options=storage_options,
             naming=ManifestNaming.V2 if options.v2_manifest_paths else ManifestNaming.V1,
             config=config,
+            stable_row_ids=options.stable_row_ids,
         )
 
 
@@ -172,7 +176,7 @@ def write_fragments(
         store, base = open_store(target, storage_options)
         version = options.file_version or DEFAULT_VERSION
         stored = Schema.from_arrow(blob_schema(schema, version))
-        fragments = _write(store, base, os.fspath(target), stored, batches, options, version)
+        fragments = write_files(store, base, os.fspath(target), stored, batches, options, version)
         operation, read_version = tx.Overwrite(tuple(fragments), stored), 0
     else:
         read_version = target.version
@@ -186,13 +190,14 @@ def write_fragments(
                 )
             if any(each.is_blob_v2 for each in target.schema.fields):
                 schema = blob_schema(schema, file_version)
-            stored = _conforming(Schema.from_arrow(schema), target.schema)
+            stored = conforming(Schema.from_arrow(schema), target.schema)
         else:
             stored = Schema.from_arrow(blob_schema(schema, file_version))
-        fragments = _write(store, base, target.uri, stored, batches, options, file_version)
+        dictionaries = dictionaries_of(target) if mode == "append" else None
+        fragments = write_files(store, base, target.uri, stored, batches, options, file_version, dictionaries)
         operation = tx.Append(tuple(fragments)) if mode == "append" else tx.Overwrite(tuple(fragments), stored)
     if sync:
-        with _discarding(store, base, fragments):
+        with discarding(store, base, fragments):
             store.sync(base)
     return Transaction.create(read_version, operation, properties=options.properties)
 
@@ -224,18 +229,13 @@ def _check_target(version: TableVersion) -> FileVersion:
     """The data format of a table that can be appended to. Raises UnsupportedFeatureError before anything is written."""
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
-    if manifest.has_stable_row_ids:
-        raise UnsupportedFeatureError(
-            f"{version.uri} has stable row ids, which new rows would need; assigning them is not supported yet",
-            feature="assigning stable row ids",
-        )
     return manifest.file_version
 
 
 def _commit(version: TableVersion, transaction: Transaction, options: WriteOptions) -> TableVersion:
     operation = transaction.operation
     assert isinstance(operation, tx.Append | tx.Overwrite)
-    with _discarding(version.store, version.base, operation.fragments):
+    with discarding(version.store, version.base, operation.fragments):
         return commit_transaction(
             version,
             transaction,
@@ -246,7 +246,7 @@ def _commit(version: TableVersion, transaction: Transaction, options: WriteOptio
 
 
 @contextmanager
-def _discarding(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> Iterator[None]:
+def discarding(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> Iterator[None]:
     """Removes data files if the block surely did not commit them."""
     try:
         yield
@@ -258,7 +258,7 @@ def _discarding(store: ObjectStore, base: str, fragments: Iterable[Fragment]) ->
         raise
 
 
-def _write(
+def write_files(
     store: ObjectStore,
     base: str,
     uri: str,
@@ -266,6 +266,7 @@ def _write(
     batches: Iterable[pa.RecordBatch],
     options: WriteOptions,
     file_version: FileVersion,
+    dictionaries: Mapping[int, pa.Array] | None = None,
 ) -> list[Fragment]:
     if file_version not in FAMILIES:
         raise UnsupportedFeatureError(
@@ -273,14 +274,14 @@ def _write(
             feature=f"writing data files of version {file_version}",
         )
     return write_data_files(
-        store, base, schema, _conform(batches, schema), options.limits, file_version, options.progress
+        store, base, schema, conform(batches, schema), options.limits, file_version, options.progress, dictionaries
     )
 
 
 # --- does the schema of appended data fit? ---------------------------------------------------------------------------
 
 
-def _conforming(incoming: Schema, table: Schema) -> Schema:
+def conforming(incoming: Schema, table: Schema) -> Schema:
     """The part of the table's schema that `incoming` brings, in the table's order and with its ids."""
     present: list[int] = []
     complaint = _compare(incoming.fields, table.fields, "", present)
@@ -323,7 +324,7 @@ def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str,
 # --- batches as the file writer wants them ---------------------------------------------------------------------------
 
 
-def _conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
+def conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
     """Each batch with the columns of `schema` in its order, as storage types, required columns checked."""
     target = schema.to_storage_arrow()
     required = [(place, each) for place, each in enumerate(schema.fields) if _has_required(each)]

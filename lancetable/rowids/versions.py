@@ -85,6 +85,16 @@ class RowVersionSequence:
         lengths, versions = zip(*self.runs, strict=True)
         return np.repeat(np.array(versions, np.uint64), np.array(lengths, np.int64))
 
+    def at(self, offsets: npt.NDArray[np.int64]) -> U64Array:
+        """The versions of the rows at these offsets, each below the length."""
+        if len(self.runs) == 1:
+            return np.full(len(offsets), self.runs[0][1], np.uint64)
+        if not len(offsets):
+            return np.zeros(0, np.uint64)
+        lengths, versions = zip(*self.runs, strict=True)
+        ends = np.cumsum(np.array(lengths, np.int64))
+        return np.array(versions, np.uint64)[np.searchsorted(ends, offsets, side="right")]
+
     @property
     def num_rows(self) -> int:
         return sum([length for length, _ in self.runs])

@@ -73,6 +73,7 @@ class Capabilities:
     ordered_list: bool  # list_names with start_after and limit costs one request, not a whole listing
     durable: bool  # an acknowledged write survives a power loss
     local: bool  # a look-up costs microseconds, not a round trip
+    unproven: bool = False  # native by the client's word; whether the server keeps it must be tried before a commit
 
 
 class ObjectWriter(Protocol):

@@ -31,6 +31,7 @@ from lancetable.store.base import (
     missing,
     short_read,
 )
+from lancetable.store.cloud_options import OWN_OPTIONS, hide_secrets, secrets_in
 from lancetable.store.ranges import merge_ranges, split_reply
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from lancetable.store.base import ObjectStore
 
-__all__ = ["FsspecStore", "FsspecWriter", "open_fsspec", "wrap_fsspec"]
+__all__ = ["FsspecStore", "FsspecWriter", "not_installed", "open_fsspec", "wrap_fsspec"]
 
 _FIRST_READ_BYTES = 1 << 20
 _BLOCK_BYTES = 8 << 20
@@ -48,8 +49,6 @@ _DELETE_BATCH = 1000
 # Stores where a write shows the whole object or nothing, and where directories do not exist.
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2", "oci"))
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
-_OWN_OPTIONS = frozenset(("fsync", "mmap", "unsafe_single_writer"))
-_SECRET_WORDS = ("key", "secret", "token", "password", "passwd", "sas", "connection_string", "credential", "auth")
 
 
 def _is_asynchronous(file_system: Any) -> bool:
@@ -89,7 +88,7 @@ class FsspecStore:
                 made_with = getattr(self._given, "storage_args", ()), getattr(self._given, "storage_options", {})
                 self._file_system = type(self._given)(*made_with[0], **made_with[1], skip_instance_cache=True)
             else:
-                self._file_system = _construct(self._protocol, self._options)
+                self._file_system = self._construct()
             self._pid = os.getpid()
         return self._file_system
 
@@ -97,7 +96,7 @@ class FsspecStore:
         return FsspecStore, (self._protocol, self._options, self._given)
 
     def __repr__(self) -> str:
-        return f"FsspecStore({self._protocol!r}, {_without_secrets(self._options)!r})"
+        return f"FsspecStore({self._protocol!r}, {hide_secrets(self._options)!r})"
 
     def uri(self, path: str) -> str:
         """Protocol and path; neither holds credentials."""
@@ -127,7 +126,7 @@ class FsspecStore:
             return self.read(path, 0, size)
         try:
             # The end lies beyond small objects on purpose: that way their size need not be asked for.
-            first = bytes(self.file_system.cat_file(path, start=0, end=_FIRST_READ_BYTES))
+            first = bytes(self.file_system.cat_file(self._at(path), start=0, end=_FIRST_READ_BYTES))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise missing(path) from error
         except Exception as error:
@@ -156,7 +155,7 @@ class FsspecStore:
         """Bytes in the object, or None. See ObjectStore."""
         try:
             self._forget_listing(path)
-            facts = self.file_system.info(path)
+            facts = self.file_system.info(self._at(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
@@ -181,7 +180,7 @@ class FsspecStore:
                 replies = [self._cat(path, request) for request in requests]
             else:
                 starts, ends = [r.start for r in requests], [r.end for r in requests]
-                replies = self.file_system.cat_ranges([path] * len(requests), starts, ends, on_error="return")
+                replies = self.file_system.cat_ranges([self._at(path)] * len(requests), starts, ends, on_error="return")
         except Exception as error:
             raise self._failure(error, path) from error
         result = []
@@ -201,7 +200,7 @@ class FsspecStore:
 
     def _cat(self, path: str, request: ByteRange) -> Any:
         try:
-            return self.file_system.cat_file(path, start=request.start, end=request.end)
+            return self.file_system.cat_file(self._at(path), start=request.start, end=request.end)
         except (FileNotFoundError, NotADirectoryError):
             raise
         except Exception:
@@ -250,7 +249,7 @@ class FsspecStore:
         """One listing of the whole directory. See ObjectStore."""
         try:
             self._forget_listing(prefix)
-            entries = self.file_system.ls(prefix, detail=True)
+            entries = self.file_system.ls(self._at(prefix), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:
@@ -259,7 +258,7 @@ class FsspecStore:
         for entry in entries:
             full = str(entry["name"])
             name = full.rstrip("/").rpartition("/")[2]
-            if entry.get("type") == "directory" or _same_path(full, prefix):
+            if entry.get("type") == "directory" or _same_path(full, self._at(prefix)):
                 continue
             if start_after is None or name > start_after:
                 result.append(_meta(entry, name))
@@ -270,12 +269,12 @@ class FsspecStore:
         """One recursive listing. See ObjectStore."""
         try:
             self._forget_listing(prefix)
-            entries = self.file_system.find(prefix, detail=True)
+            entries = self.file_system.find(self._at(prefix), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return
         except Exception as error:
             raise self._failure(error, prefix) from error
-        root = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        root = self._at(prefix).strip("/") + "/" if self._at(prefix).strip("/") else ""
         for full in sorted(entries):
             name = full.lstrip("/")
             if name.startswith(root):
@@ -294,11 +293,11 @@ class FsspecStore:
             try:
                 if batched and len(batch) > 1:
                     with contextlib.suppress(FileNotFoundError):
-                        self.file_system.rm(batch)
+                        self.file_system.rm([self._at(path) for path in batch])
                         continue
                 for path in batch:
                     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                        self.file_system.rm_file(path)
+                        self.file_system.rm_file(self._at(path))
             except Exception as error:
                 raise self._failure(error, batch[0]) from error
 
@@ -308,11 +307,21 @@ class FsspecStore:
         try:
             self._forget_listing(prefix)
             with contextlib.suppress(FileNotFoundError):
-                self.file_system.rm(prefix, recursive=True)
+                self.file_system.rm(self._at(prefix), recursive=True)
         except Exception as error:
             raise self._failure(error, prefix) from error
 
     # ---- helpers ----------------------------------------------------------------------------------------------
+
+    def _at(self, path: str) -> str:
+        """The path as the file system knows it."""
+        return path
+
+    def _construct(self) -> Any:
+        return _construct(self._protocol, self._options)
+
+    def _secrets(self) -> list[str]:
+        return list(secrets_in(self._options))
 
     def _temporary(self, path: str) -> str:
         """A name next to the final one, in a directory that exists."""
@@ -340,8 +349,8 @@ class FsspecStore:
 
     def _forget_listing(self, path: str) -> None:
         if self._given is not None:  # the caller's instance may cache listings; ours does not
-            self.file_system.invalidate_cache(path)
-            self.file_system.invalidate_cache(path.rpartition("/")[0])
+            self.file_system.invalidate_cache(self._at(path))
+            self.file_system.invalidate_cache(self._at(path).rpartition("/")[0])
 
     def _failure(self, error: BaseException, path: str) -> LanceError:
         if isinstance(error, LanceError):
@@ -349,7 +358,7 @@ class FsspecStore:
         if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
             return missing(path)
         text = f"{type(error).__name__}: {error}"
-        for secret in _secrets_in(self._options):
+        for secret in self._secrets():
             text = text.replace(secret, "***")
         return StoreError(f"{self.uri(path)}: {text}", path=path)
 
@@ -436,11 +445,11 @@ def open_fsspec(url: str, scheme: str, storage_options: Mapping[str, Any] | None
     try:
         kind = get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:
-        raise _not_installed(scheme, error) from error
+        raise not_installed(scheme, error) from error
     options = {
         name: value
         for name, value in (storage_options or {}).items()
-        if name not in _OWN_OPTIONS and not name.startswith("base_")
+        if name not in OWN_OPTIONS and not name.startswith("base_")
     }
     return FsspecStore(scheme, {**kind._get_kwargs_from_urls(url), **options}), kind._strip_protocol(url).rstrip("/")
 
@@ -457,6 +466,10 @@ def wrap_fsspec(file_system: Any, path: str) -> tuple[ObjectStore, str]:
     inner = file_system._strip_protocol(path).rstrip("/")
     if protocol in ("file", "local"):
         return open_store(inner)
+    from lancetable.store.fsspec_cloud import CLOUD_OF_SCHEME, wrap_cloud
+
+    if protocol in CLOUD_OF_SCHEME and hasattr(file_system, "split_path"):
+        return wrap_cloud(file_system, protocol, inner)
     return FsspecStore(protocol, {}, file_system), inner
 
 
@@ -471,7 +484,7 @@ def _check_known(scheme: str) -> None:
         )
 
 
-def _not_installed(scheme: str, error: Exception) -> UnsupportedFeatureError:
+def not_installed(scheme: str, error: Exception) -> UnsupportedFeatureError:
     extra = _EXTRAS.get(scheme)
     advice = f"pip install 'lancetable[{extra}]'" if extra else str(error)
     return UnsupportedFeatureError(f"{scheme}:// needs a package that is not installed: {advice}", feature=scheme)
@@ -483,32 +496,10 @@ def _construct(protocol: str, options: Mapping[str, Any]) -> Any:
     try:
         return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
-        raise _not_installed(protocol, error) from error
+        raise not_installed(protocol, error) from error
     except Exception as error:
         # The text of the cause may repeat options, so only its kind is told.
         raise StoreError(f"{protocol}:// cannot be opened: {type(error).__name__}") from error
-
-
-def _is_secret(name: object) -> bool:
-    return any(word in str(name).lower() for word in _SECRET_WORDS)
-
-
-def _without_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Options to be shown. They nest: `client_kwargs` of s3fs holds keys, too."""
-    return {
-        name: "***" if _is_secret(name) else _without_secrets(value) if isinstance(value, Mapping) else value
-        for name, value in options.items()
-    }
-
-
-def _secrets_in(options: Mapping[Any, Any], secret: bool = False) -> Iterator[str]:
-    """Texts that no message may repeat; with `secret` every text counts."""
-    for name, value in options.items():
-        hidden = secret or _is_secret(name)
-        if isinstance(value, Mapping):
-            yield from _secrets_in(value, hidden)
-        elif hidden and isinstance(value, str) and len(value) >= 4:
-            yield value
 
 
 def _same_path(one: str, other: str) -> bool:

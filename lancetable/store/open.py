@@ -2,7 +2,9 @@
 
     /data/t, ./t, ~/t, file:///data/t     LocalStore
     memory://t                            MemoryStore, shared by the whole process
-    s3:// gs:// az:// sftp:// ...         FsspecStore: whatever fsspec knows
+    s3:// gs:// az:// abfss://            CloudStore: obstore, or s3fs, gcsfs and adlfs
+    s3+ddb://b/t?ddbTableName=n           the same, and a DynamoDB table that decides commits (handlers/choose.py)
+    sftp:// hdfs:// ...                   FsspecStore: whatever fsspec knows
 
 Nothing is contacted here. An address found inside a table never comes this way unless its scheme and authority are
 those of the table: some file systems open a connection as soon as they are constructed.
@@ -15,15 +17,17 @@ import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.errors import InvalidInputError
 from lancetable.store.local import LocalStore
 
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
 
-__all__ = ["open_store", "option"]
+__all__ = ["external_table", "open_store", "option", "without_external"]
+
+EXTERNAL_SUFFIX = "+ddb"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(?://|/)")
 _CHAINED = re.compile(r"[A-Za-z0-9+.\-]+::[^/]*://|[A-Za-z][A-Za-z0-9+.\-]+://.*::")
@@ -63,9 +67,41 @@ def open_store(
         from lancetable.store.memory import MemoryStore
 
         return MemoryStore(), _memory_path(text)
+    if scheme.endswith(EXTERNAL_SUFFIX):
+        scheme, text = scheme[: -len(EXTERNAL_SUFFIX)], without_external(text)
+    from lancetable.store.fsspec_cloud import CLOUD_OF_SCHEME
+
+    if scheme in CLOUD_OF_SCHEME:
+        from lancetable.store.cloud import open_cloud
+
+        return open_cloud(text, scheme, storage_options)
     from lancetable.store.fsspec_store import open_fsspec
 
     return open_fsspec(text, scheme, storage_options)
+
+
+def without_external(uri: str) -> str:
+    """`s3+ddb://bucket/t?ddbTableName=n` -> `s3://bucket/t`; any other address as it is."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator or not scheme.lower().endswith(EXTERNAL_SUFFIX):
+        return uri
+    return f"{scheme[: -len(EXTERNAL_SUFFIX)]}://{rest.partition('?')[0]}"
+
+
+def external_table(uri: str) -> str | None:
+    """The DynamoDB table that an address names, None for an address that names none.
+
+    Raises InvalidInputError unless the query is exactly one `ddbTableName=...`.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator or not scheme.lower().endswith(EXTERNAL_SUFFIX):
+        return None
+    pairs = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
+    if len(pairs) != 1 or pairs[0][0] != "ddbTableName" or not pairs[0][1]:
+        raise InvalidInputError(
+            f"a {scheme} address names its DynamoDB table and nothing else: {scheme}://bucket/path?ddbTableName=table"
+        )
+    return pairs[0][1]
 
 
 def option(storage_options: Mapping[str, Any] | None, name: str, default: bool) -> bool:
@@ -119,10 +155,11 @@ def _check_url(text: str, scheme: str) -> None:
         raise InvalidInputError(
             f"a {scheme} address carries no user or password before @; pass credentials in storage_options"
         )
-    if scheme.endswith("+ddb"):
-        raise UnsupportedFeatureError(
-            f"{scheme}:// (commits through a DynamoDB table) is not supported yet", feature="external manifest store"
-        )
+    if scheme.endswith(EXTERNAL_SUFFIX):
+        if scheme != "s3" + EXTERNAL_SUFFIX:
+            raise InvalidInputError(f"{scheme}://: a DynamoDB table decides commits of s3+ddb:// addresses only")
+        external_table(text)
+        rest, text = rest.partition("?")[0], without_external(text)
     if "?" in text or "#" in text:
         raise InvalidInputError(f"a {scheme} address has no query and no fragment; pass options in storage_options")
     if any(segment in (".", "..") for segment in (authority, *rest.split("/"))):

@@ -1,20 +1,25 @@
 """Writing the data files of new fragments: one file per fragment, a new one when rows or bytes reach their limit.
 
-Batches stream through; what is in memory at a time is what the file writer queues for its next page. When anything
-fails, the files written so far are removed: nobody knows their names yet.
+Batches stream through; what is in memory at a time is what the file writer queues for its next page. A file that has
+all its rows is finished on the pool while the next one begins. When anything fails, the files written so far are
+removed: nobody knows their names yet.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
-from lancetable.file.writer import FileWriter
+from lancetable.file import pool
+from lancetable.file.legacy_writer import DEFAULT_GROUP_ROWS, LegacyFileWriter
+from lancetable.file.writer import FileWriter, WrittenFile
 from lancetable.format.blobs import blob_directory, stored_schema
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.paths import data_path, new_data_file_name
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["WriteLimits", "WriteProgress", "remove_quietly", "write_data_files"]
 
 _BLOB_FILE_VERSIONS = frozenset({FileVersion.V2_2})
+_MIN_BYTES_BESIDE = 1 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +55,11 @@ class WriteLimits:
     statistics: bool = True
     keep_arrays: bool = False
     blob_pack_bytes: int | None = None  # largest file that blobs share; None for 1 GiB
+    max_rows_per_group: int = DEFAULT_GROUP_ROWS  # batches of 0.1 files
 
     def __post_init__(self) -> None:
         sizes = ("max_rows_per_file", "max_bytes_per_file", "data_cache_bytes", "max_page_bytes", "blob_pack_bytes")
+        sizes += ("max_rows_per_group",)
         for name in sizes:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -66,13 +74,15 @@ def write_data_files(
     limits: WriteLimits,
     file_version: FileVersion,
     progress: WriteProgress | None = None,
+    dictionaries: Mapping[int, pa.Array] | None = None,
 ) -> list[Fragment]:
     """Write `batches`, whose columns are those of `schema` in its order, below `base`; fragments get id 0.
 
     Files are durable after the store's next `sync`. Empty batches write nothing. An error of the caller's iterator
-    passes through unchanged, after the files written so far were removed.
+    passes through unchanged, after the files written so far were removed. `dictionaries`: the values that a 0.1 table
+    has for its dictionary fields, by field id.
     """
-    run = _Run(store, base, schema, limits, file_version, progress)
+    run = _Run(store, base, schema, limits, file_version, progress, dictionaries)
     try:
         for batch in batches:
             run.write(batch)
@@ -83,8 +93,17 @@ def write_data_files(
     return run.fragments
 
 
+@dataclass(frozen=True, slots=True)
+class _Finishing:
+    """A file that has all its rows and is being finished on the pool."""
+
+    name: str
+    sink: ObjectWriter
+    written: Future[WrittenFile]
+
+
 class _Run:
-    """The state of one call: the open file, if any, and the fragments that are finished."""
+    """The state of one call: the open file, if any, files being finished, and the fragments that are done."""
 
     def __init__(
         self,
@@ -94,13 +113,20 @@ class _Run:
         limits: WriteLimits,
         file_version: FileVersion,
         progress: WriteProgress | None,
+        dictionaries: Mapping[int, pa.Array] | None,
     ) -> None:
         self.fragments: list[Fragment] = []
+        self._finishing: deque[_Finishing] = deque()
         self._store, self._base, self._schema = store, base, schema
         self._limits, self._version, self._progress = limits, file_version, progress
         self._name = ""
         self._sink: ObjectWriter | None = None
-        self._writer: FileWriter | None = None
+        self._writer: FileWriter | LegacyFileWriter | None = None
+        self._dictionaries = dict(dictionaries or {})
+        self._max_rows = limits.max_rows_per_file
+        if file_version.is_legacy:  # files end with a whole group
+            self._group_rows = min(limits.max_rows_per_group, limits.max_rows_per_file)
+            self._max_rows = -(-limits.max_rows_per_file // self._group_rows) * self._group_rows
         self._blobs: BlobColumns | None = None
         self._stored = stored_schema(schema)
         if self._stored is not schema and file_version not in _BLOB_FILE_VERSIONS:
@@ -112,54 +138,107 @@ class _Run:
         start, num_rows = 0, batch.num_rows
         while start < num_rows:
             writer = self._writer or self._begin_file()
-            length = min(num_rows - start, self._limits.max_rows_per_file - writer.num_rows)
-            part = batch.slice(start, length)
+            room = self._max_rows - writer.num_rows
+            part = batch.slice(start, room)
+            start += len(part)
+            beside = self._finishes_beside(writer) if len(part) == room else None
+            if beside is not None and self._limits.keep_arrays and part.nbytes >= _MIN_BYTES_BESIDE:
+                self._finish_beside(beside, part)
+                continue
             writer.write(part if self._blobs is None else self._blobs.describe(part))
-            start += length
-            if writer.num_rows >= self._limits.max_rows_per_file or writer.tell() >= self._limits.max_bytes_per_file:
+            if beside is not None and beside.waiting_bytes >= _MIN_BYTES_BESIDE:
+                self._finish_beside(beside, None)
+            elif len(part) == room or writer.tell() >= self._limits.max_bytes_per_file:
                 self.finish_file()
 
-    def _begin_file(self) -> FileWriter:
+    def _begin_file(self) -> FileWriter | LegacyFileWriter:
         self._name = new_data_file_name()
         path = data_path(self._base, self._name)
         self._sink = self._store.open_writer(path)
-        self._writer = FileWriter(
-            self._sink,
-            self._stored,
-            self._version,
-            data_cache_bytes=self._limits.data_cache_bytes,
-            max_page_bytes=self._limits.max_page_bytes,
-            statistics=self._limits.statistics,
-            keep_arrays=self._limits.keep_arrays,
-        )
+        self._writer = self._open_writer(self._sink)
         if self._stored is not self._schema:
+            assert isinstance(self._writer, FileWriter)
             sink, pack_bytes = self._writer.write_blob, self._limits.blob_pack_bytes
             self._blobs = BlobColumns(self._store, path, self._schema, sink, pack_bytes)
         if self._progress is not None:
             self._progress("begin", Fragment(id=len(self.fragments)))
         return self._writer
 
+    def _open_writer(self, sink: ObjectWriter) -> FileWriter | LegacyFileWriter:
+        limits = self._limits
+        if self._version.is_legacy:
+            return LegacyFileWriter(
+                sink,
+                self._stored,
+                group_rows=self._group_rows,
+                statistics=limits.statistics,
+                keep_arrays=limits.keep_arrays,
+                dictionaries=self._dictionaries,
+            )
+        return FileWriter(
+            sink,
+            self._stored,
+            self._version,
+            data_cache_bytes=limits.data_cache_bytes,
+            max_page_bytes=limits.max_page_bytes,
+            statistics=limits.statistics,
+            keep_arrays=limits.keep_arrays,
+        )
+
+    def _finishes_beside(self, writer: FileWriter | LegacyFileWriter) -> FileWriter | None:
+        """The writer of the open file if the pool may finish it."""
+        # Progress is told in order; the parts of blobs go to files of their own.
+        if self._progress is not None or self._blobs is not None or not self._store.capabilities.local:
+            return None
+        return writer if isinstance(writer, FileWriter) and pool.size() > 1 and not pool.in_worker() else None
+
+    def _finish_beside(self, writer: FileWriter, part: pa.RecordBatch | None) -> None:
+        """Let the pool write the last rows of the open file, if given, and close it."""
+        if len(self._finishing) >= pool.size() - 1:
+            self._settle_first()
+        assert self._sink is not None
+        self._finishing.append(_Finishing(self._name, self._sink, pool.pool().submit(_finished, writer, part)))
+        self._writer = self._sink = None
+
+    def _settle_first(self) -> None:
+        """Wait for the file that has been finishing longest."""
+        self._add(self._finishing[0].name, self._finishing[0].written.result())
+        self._finishing.popleft()
+
     def finish_file(self) -> None:
-        if self._writer is None:
-            return
-        if self._blobs is not None:
-            self._blobs.finish()
-        written = self._writer.close()
+        """Close the open file, if there is one, and wait for all others."""
+        if self._writer is not None and self._sink is not None:
+            if self._blobs is not None:
+                self._blobs.finish()
+            done: Future[WrittenFile] = Future()
+            done.set_result(self._writer.close())
+            self._finishing.append(_Finishing(self._name, self._sink, done))
+            self._writer = self._sink = self._blobs = None
+        while self._finishing:
+            self._settle_first()
+
+    def _add(self, name: str, written: WrittenFile) -> None:
         major, minor = self._version.manifest_pair
         file = DataFile(
-            path=self._name,
+            path=name,
             fields=written.fields,
             column_indices=written.column_indices,
             major=major,
             minor=minor,
             size_bytes=written.size_bytes,
         )
-        self._writer = self._sink = self._blobs = None
         self.fragments.append(Fragment(id=0, files=(file,), physical_rows=written.num_rows))
         if self._progress is not None:
             self._progress("complete", self.fragments[-1])
 
     def abandon(self) -> None:
+        for file in self._finishing:
+            # What has begun cannot be stopped; it must not go on writing after this call.
+            if file.written.cancel() or file.written.exception() is not None:
+                file.sink.abort()
+            else:
+                self._add(file.name, file.written.result())
+        self._finishing.clear()
         if self._sink is not None:
             try:
                 self._sink.abort()
@@ -169,6 +248,12 @@ class _Run:
                 # The error that made us give up is the one to show.
                 logger.warning("could not remove an unfinished data file: %s", error)
         remove_quietly(self._store, self._base, self.fragments)
+
+
+def _finished(writer: FileWriter, part: pa.RecordBatch | None) -> WrittenFile:
+    if part is not None:
+        writer.write(part)
+    return writer.close()
 
 
 def remove_quietly(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> None:

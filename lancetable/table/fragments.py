@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, OutOfRangeError, UnsupportedFeatureError
+from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.reader import FileMetadata, open_data_file, read_chunks, read_columns
 from lancetable.format.blobs import described
 from lancetable.format.fragment import DataFile, Fragment
@@ -30,6 +31,7 @@ from lancetable.format.manifest import FragmentList, Manifest
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.table import deletions, row_id_lookup
 from lancetable.table.blobs import DataFilePlace, blob_bytes
+from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
 __all__ = [
@@ -44,7 +46,9 @@ __all__ = [
     "deleted_offsets",
     "file_metadata",
     "files_of",
+    "least_bytes",
     "live_offsets",
+    "memory_per_row",
     "narrow",
     "physical_offsets",
     "physical_rows",
@@ -415,6 +419,32 @@ def bytes_per_row(version: TableVersion, fragment: Fragment, columns: Sequence[F
     return size_bytes / num_rows
 
 
+def memory_per_row(version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> float:
+    """About how many bytes a row of these columns takes in memory, as far as types and files tell."""
+    total = 0.0
+    for column in columns:
+        stored = bytes_per_row(version, fragment, [column])
+        if any(field.is_blob for field in column.walk()) and (num_rows := physical_rows(version, fragment)):
+            # The bytes of blobs lie beside their column.
+            stored = sum(file.size_bytes or 0 for file in fragment.files) / num_rows
+        total += max(stored, least_bytes(column.data_type))
+    return total
+
+
+def least_bytes(kind: pa.DataType) -> float:
+    """Bytes that a value of a type takes in memory, those of variable length at least about so many."""
+    if pa.types.is_fixed_size_list(kind):
+        return float(kind.list_size * least_bytes(kind.value_type))
+    if pa.types.is_struct(kind):
+        return sum(least_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        return 4 + least_bytes(kind.field(0).type)
+    try:
+        return float(kind.bit_width / 8)
+    except ValueError:
+        return 12.0
+
+
 def deleted_offsets(version: TableVersion, fragment: Fragment) -> Deleted | None:
     """The deleted physical offsets of a fragment, ascending uint32; None where there are none.
 
@@ -484,8 +514,8 @@ class Places:
         self.owner: dict[int, int] = {}
         self.pieces: dict[tuple[int, ...], Pieces] = {}
         for file_number, file in enumerate(files):
-            # 0.1 files have no columns to point at; they are refused by name when they are opened.
-            indices = file.column_indices or (-1,) * len(file.fields)
+            # 0.1 files have no columns to point at: their pages are found by field id.
+            indices = file.column_indices or file.fields
             used = [(field, index) for field, index in zip(file.fields, indices, strict=True) if field >= 0]
             mapping = dict(used)
             columns = [index for _, index in used if index >= 0]
@@ -680,6 +710,17 @@ def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
     if isinstance(found, FileMetadata):
         return found
     made = open_data_file(version.store, path, size=data_file.size_bytes or None)
+    if made.version.is_legacy != data_file.is_legacy:
+        raise CorruptFileError(
+            f"{version.store.uri(path)}: a file of version {made.version}, {data_file.major}.{data_file.minor} in the"
+            " manifest",
+            path=path,
+            expected=f"{data_file.major}.{data_file.minor}",
+            found=str(made.version),
+        )
+    if isinstance(made, LegacyMetadata):
+        made.first_field = data_file.fields[0] if data_file.fields and data_file.fields[0] >= 0 else None
+        made.dictionaries = dictionaries_of(version)
     version.cache.put(key, made, made.memory_bytes)
     return made
 

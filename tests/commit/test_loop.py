@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import threading
 from collections.abc import Callable
@@ -54,99 +53,6 @@ def outcome(act: Callable[[], Any]) -> str:
 
 def expected(cell: str) -> str:
     return "R" if cell == "F" else cell
-
-
-# --- every pair ------------------------------------------------------------------------------------------------------
-
-
-def test_every_pair_of_operations(
-    fresh: Callable[[], TableVersion],
-    maker_of: Callable[[TableVersion], Any],
-    cells: dict[tuple[str, str], str],
-    ours: str,
-) -> None:
-    wrong = []
-    for theirs in dict.fromkeys(name for name, _ in cells):
-        version = fresh()
-        maker = maker_of(version)
-        mine, other = maker.make(ours, 0, 1), maker.make(theirs, 0, 2)
-        commit(version, other)
-        found = outcome(lambda version=version, mine=mine: commit(version, mine))  # type: ignore[misc]
-        if found != expected(cells[ours, theirs]):
-            wrong.append(f"{ours} after {theirs}: {found}")
-        newest = latest(version)
-        assert newest.version == (3 if found == "ok" else 2)
-        if "UpdateBases" in (ours, theirs):
-            continue
-        seen = lance.dataset(version.uri)
-        assert seen.version == newest.version
-        assert seen.to_table().num_rows == newest.manifest.fragments.num_rows()
-        assert seen.schema.names == newest.schema.names
-    assert not wrong, wrong
-
-
-OPEN_TO_PYLANCE = ("Append", "Overwrite", "Delete", "Restore", "ProjPres", "Config")
-
-
-def to_pylance(operation: tx.Operation, schema: pa.Schema) -> Any:
-    """The same operation as pylance's own constructor makes it."""
-    kinds = lance.LanceOperation
-
-    def fragments(ours: Any) -> list[Any]:
-        return [lance.FragmentMetadata.from_json(json.dumps(fragment.to_json())) for fragment in ours]
-
-    if isinstance(operation, tx.Append):
-        return kinds.Append(fragments(operation.fragments))
-    if isinstance(operation, tx.Overwrite):
-        return kinds.Overwrite(operation.schema.to_arrow(), fragments(operation.fragments))
-    if isinstance(operation, tx.Delete):
-        return kinds.Delete(fragments(operation.updated_fragments), operation.deleted_fragment_ids, operation.predicate)
-    if isinstance(operation, tx.Restore):
-        return kinds.Restore(operation.version)
-    if isinstance(operation, tx.Project):
-        return kinds.Project(operation.schema.to_arrow(), True)
-    assert isinstance(operation, tx.UpdateConfig)
-    assert operation.config is not None
-    return kinds.UpdateConfig(config_updates=kinds.UpdateMap(dict(operation.config.entries)))
-
-
-def pylance_outcome(version: TableVersion, operation: tx.Operation) -> str:
-    theirs = to_pylance(operation, version.schema.to_arrow())
-    try:
-        lance.LanceDataset.commit(version.uri, theirs, read_version=version.version)
-    except lance.commit.CommitConflictError as error:
-        return "R" if error.retryable else "X"
-    return "ok"
-
-
-@pytest.mark.parametrize("pylance_first", [True, False], ids=["pylance first", "pylance second"])
-def test_pairs_with_pylance_on_one_side(
-    fresh: Callable[[], TableVersion],
-    maker_of: Callable[[TableVersion], Any],
-    cells: dict[tuple[str, str], str],
-    pylance_first: bool,
-) -> None:
-    wrong = []
-    for second in OPEN_TO_PYLANCE:
-        for first in OPEN_TO_PYLANCE:
-            version = fresh()
-            maker = maker_of(version)
-            mine, other = maker.make(second, 0, 1), maker.make(first, 0, 2)
-            if pylance_first:
-                assert pylance_outcome(version, other) == "ok"
-                found = outcome(lambda version=version, mine=mine: commit(version, mine))  # type: ignore[misc]
-            else:
-                commit(version, other)
-                found = pylance_outcome(version, mine)
-            if found != expected(cells[second, first]):
-                wrong.append(f"{second} after {first}: {found}")
-            newest = latest(version)
-            assert lance.dataset(version.uri).to_table().num_rows == newest.manifest.fragments.num_rows()
-            uuids = [
-                transactions.read(newest.store, newest.base, checkout(newest, n).file) for n in (1, newest.version)
-            ]
-            assert all(each is not None for each in uuids)
-    assert not wrong, wrong
 
 
 # --- deletes of different rows ---------------------------------------------------------------------------------------

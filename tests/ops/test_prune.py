@@ -152,7 +152,8 @@ def test_few_matches_read_little_of_the_other_columns(sorted_table: TableVersion
     _, filter_bytes = counted(sorted_table, columns=[], filter=predicate)
     table, all_bytes = counted(sorted_table, columns=[late], filter=predicate)
     assert table.num_rows == 10
-    assert all_bytes - filter_bytes < 0.05 * column_bytes(sorted_table, late)
+    # Ten chunks at most, beside what says where they lie.
+    assert all_bytes - filter_bytes < max(0.05 * column_bytes(sorted_table, late), 10 * 1.25 * (16 << 10))
 
 
 def test_a_filter_beyond_the_largest_value_reads_no_data(sorted_table: TableVersion) -> None:
@@ -163,7 +164,7 @@ def test_a_filter_beyond_the_largest_value_reads_no_data(sorted_table: TableVers
 def test_without_statistics_the_filter_column_is_read(sorted_table: TableVersion) -> None:
     table, size_bytes = counted(sorted_table, filter="id > 420000", use_stats=False)
     assert table.num_rows == 0
-    assert size_bytes >= column_bytes(sorted_table, "id")
+    assert size_bytes >= 0.99 * column_bytes(sorted_table, "id")  # padding between buffers is not read
 
 
 def test_a_limit_stops_reading(sorted_table: TableVersion) -> None:

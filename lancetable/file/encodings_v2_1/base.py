@@ -7,7 +7,7 @@ Both are frozen values without data; many pages share one, so each distinct mess
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from lancetable.file.encodings_v2_0.base import pack_any, unpack_any
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Ready
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.file.kernels.levels import LEVEL, Levels
+from lancetable.file.kernels.picks import Pieces
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
@@ -43,6 +44,8 @@ __all__ = [
     "layout_of",
     "misplaced",
     "pack_page",
+    "pick_decoded",
+    "pick_values",
     "whole",
 ]
 
@@ -107,6 +110,9 @@ class Compressive(Protocol):
 
     def decode_values(self, values: Block, limit: int) -> Block:
         """Full-zip values, each compressed alone: bytes as they lie in the page -> what they stand for."""
+
+    # An arm may also have `pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block`: one value of each piece
+    # of its chunks, without decoding the others. See `pick_values`.
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
@@ -235,3 +241,19 @@ def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: in
     if not isinstance(block, FixedWidth) or block.bits != 16:
         raise CorruptFileError("levels of a wrong width", expected=16)
     return np.frombuffer(block.data, LEVEL, block.length)
+
+
+def pick_values(encoding: Compressive, buffers: Sequence[Pieces], limit: int) -> Block:
+    """One value of each mini-block chunk, named by a piece in every buffer; chunks ascend and may be named repeatedly."""
+    pick: Callable[[Sequence[Pieces], int], Block] | None = getattr(encoding, "pick_chunks", None)
+    return pick_decoded(encoding, buffers, limit) if pick is None else pick(buffers, limit)
+
+
+def pick_decoded(encoding: Compressive, buffers: Sequence[Pieces], limit: int) -> Block:
+    """`pick_values` for encodings that cannot find a single value: each chunk is decoded once."""
+    buffers[0].check()
+    which, piece = buffers[0].once()
+    counts = buffers[0].counts[which]
+    chunks = [Chunks(each.data, each.starts[which], each.sizes[which]) for each in buffers]
+    decoded = encoding.decode_chunks(chunks, counts, limit)
+    return decoded.take((np.cumsum(counts) - counts)[piece] + buffers[0].places)

@@ -9,6 +9,7 @@
     Repeated        one value many times
     Nulls           nothing but nulls
     Ready           an Arrow array that somebody else made
+    Joined          blocks of several pages
 
 A block is cut and gathered as it is; it becomes an Arrow array last, when the validity of its values is known.
 """
@@ -34,6 +35,7 @@ __all__ = [
     "FixedWidth",
     "Indices",
     "Items",
+    "Joined",
     "Nulls",
     "Ready",
     "Repeated",
@@ -477,3 +479,39 @@ class Ready:
         if validity is not None or not self.array.type.equals(data_type):
             raise CorruptFileError("values of another type", expected=data_type, found=self.array.type)
         return self.array
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """`length` values that several blocks hold one after the other, such as pages that are encoded differently."""
+
+    parts: Sequence[Block]
+    length: int
+
+    def slice(self, start: int, stop: int) -> Joined:
+        return self.take(np.arange(start, stop))
+
+    def take(self, indices: Ints) -> Joined:
+        ends = np.cumsum([part.length for part in self.parts])
+        owner = np.searchsorted(ends, indices, "right")
+        edges = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(indices)]
+        taken = []
+        for begin, end in zip(edges, edges[1:]):
+            part = self.parts[int(owner[begin])] if end > begin else self.parts[0]
+            taken.append(part.take(indices[begin:end] - (int(ends[owner[begin]]) - part.length if end > begin else 0)))
+        return Joined(taken, len(indices))
+
+    def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
+        arrays = []
+        at = 0
+        for part in self.parts:
+            bits = None
+            if validity is not None:
+                bits = FixedWidth(1, validity, self.length).slice(at, at + part.length).data
+            arrays.append(part.to_array(data_type, None if bits is None else pa.py_buffer(bits), limit))
+            at += part.length
+        if sum([array.nbytes for array in arrays]) > limit:
+            raise CorruptFileError(
+                "values of several pages that take too much memory", expected=f"at most {limit} bytes"
+            )
+        return pa.concat_arrays(arrays)

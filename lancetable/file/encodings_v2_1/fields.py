@@ -254,6 +254,7 @@ class LeafColumn:
     def _groups(self, parts: Sequence[tuple[int, Rows]]) -> list[list[tuple[Page, Layout, Any]]]:
         """Neighbouring pages that can be read together: a row or two of each costs little more than those of one."""
         groups: list[list[tuple[Page, Layout, Any]]] = []
+        has_dictionary = pa.types.is_dictionary(self._column.data_type)
         for number, within in parts:
             page = self._pages.page(number)
             layout = layout_of(page)
@@ -262,6 +263,7 @@ class LeafColumn:
                 last is not None
                 and isinstance(layout, MiniBlock)
                 and layout.joins(last[1])
+                and not (has_dictionary and (layout.dictionary is not None or last[1].dictionary is not None))
                 and len(page.buffers) > 1 < len(last[0].buffers)
                 # Chunks are looked at as rows of 8 bytes.
                 and (page.buffers[1].start - last[0].buffers[1].start) % 8 == 0

@@ -10,7 +10,9 @@ CorruptFileError without a path, which the caller knows.
     varbin.py              end offsets, validity, gather, UTF-8
     rle.py                 values and run lengths
     byte_stream_split.py   byte k of every value side by side
+    zones.py               bounds of stretches of numbers
     _native.pyx            the same loops in C, where they were built
+    _native_write.pyx      and those that only writers need
 
 Each function has a NumPy form; many have a compiled one that does the same. The compiled module is optional, and
 LANCETABLE_KERNELS=0 in the environment leaves it aside.
@@ -22,20 +24,23 @@ import os
 from importlib import import_module
 from typing import Any, Final
 
-__all__ = ["NATIVE", "native"]
+__all__ = ["NATIVE", "native", "native_write"]
 
 
-def _load() -> Any:
+def _load(name: str) -> Any:
     if os.environ.get("LANCETABLE_KERNELS") == "0":
         return None
     try:
-        return import_module("lancetable.file.kernels._native")
+        return import_module(f"lancetable.file.kernels.{name}")
     except ImportError:
         return None
 
 
-native: Final[Any] = _load()
+native: Final[Any] = _load("_native")
 """The compiled kernels, None if they are not there or not wanted."""
+
+native_write: Final[Any] = _load("_native_write")
+"""Those that only writers need; also None or there."""
 
 NATIVE: Final[bool] = native is not None
 """Whether compiled kernels run."""

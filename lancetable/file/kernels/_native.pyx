@@ -9,7 +9,7 @@ meets a wrong one returns its code from the table below, and the caller raises C
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 import cython
@@ -112,6 +112,7 @@ cdef enum:
     INDEX = 13
     NO_LIST = 14
     FIRST_OFFSET = 15
+    ROWS = 16
 
 _MESSAGES = {
     OUTSIDE: "a value lies outside of its page",
@@ -129,6 +130,7 @@ _MESSAGES = {
     INDEX: "an index beyond the dictionary",
     NO_LIST: "levels that do not begin with a list",
     FIRST_OFFSET: "an offset points into the offsets",
+    ROWS: "rows of a chunk differ from the repetition index",
 }
 
 
@@ -1337,6 +1339,600 @@ def walk(data, starts, ends, int control, int bits_def, int top, int64_t value_b
         )
     check(code)
     return words, positions, sizes, first
+
+
+# ------------------------------------------------------------------------------------------------ twins of picks.py
+
+# How the levels of a chunk are stored; the width of packed ones stands above.
+cdef enum:
+    FLAT = 1
+    INLINE = 2
+    OUT_OF_LINE = 3
+    RUNS = 4
+    WIDTH_SHIFT = 8
+
+
+cdef int place_in(int64_t start, int64_t size, int64_t count, int64_t place, int64_t room) noexcept nogil:
+    """Whether a piece lies within `room` bytes and a place within its values."""
+    return OK if inside(start, size, room) and 0 <= place < count else OUTSIDE
+
+
+def pick_fixed(data, starts, sizes, counts, places, int64_t width):
+    """-> the bytes of one value of `width` bytes from each piece."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t rows = first.size // 8, i, at
+    cdef Bytes length = column(sizes, rows, 8), number = column(counts, rows, 8), place = column(places, rows, 8)
+    if not 0 <= width <= <int64_t>1 << 32:
+        raise ValueError("an impossible width")
+    out = np.empty(rows * width, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    cdef int code = OK
+    with nogil:
+        for i in range(rows):
+            at = (<int64_t*>first.at)[i]
+            code = place_in(
+                at, (<int64_t*>length.at)[i], (<int64_t*>number.at)[i], (<int64_t*>place.at)[i], source.size
+            )
+            if code:
+                break
+            if width and (<int64_t*>number.at)[i] > source.size // width:
+                code = PAYLOAD
+                break
+            if (<int64_t*>length.at)[i] != (<int64_t*>number.at)[i] * width:
+                code = PAYLOAD
+                break
+            at += (<int64_t*>place.at)[i] * width
+            if width == 8:
+                memcpy(target.at + i * 8, source.at + at, 8)
+            elif width == 4:
+                memcpy(target.at + i * 4, source.at + at, 4)
+            else:
+                memcpy(target.at + i * width, source.at + at, width)
+    check(code)
+    return out
+
+
+def pick_bits(data, starts, sizes, counts, places):
+    """-> a bitmap of one bit from each piece."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t rows = first.size // 8, i, at, k
+    cdef Bytes length = column(sizes, rows, 8), number = column(counts, rows, 8), place = column(places, rows, 8)
+    out = np.zeros((rows + 7) // 8, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    cdef int code = OK
+    with nogil:
+        for i in range(rows):
+            at, k = (<int64_t*>first.at)[i], (<int64_t*>place.at)[i]
+            code = place_in(at, (<int64_t*>length.at)[i], (<int64_t*>number.at)[i], k, source.size)
+            if code:
+                break
+            if (<int64_t*>length.at)[i] != ((<int64_t*>number.at)[i] + 7) // 8:
+                code = PAYLOAD
+                break
+            target.at[i >> 3] |= (source.at[at + (k >> 3)] >> (k & 7) & 1) << (i & 7)
+    check(code)
+    return out
+
+
+cdef inline word_t value_of(const uint8_t* packed, int width, int64_t place, word_t kind) noexcept nogil:
+    """One value of a block of 1,024; `kind` only tells the type."""
+    cdef int bits = 8 * sizeof(word_t)
+    cdef int lanes = 1024 // bits
+    cdef int rest = <int>(place & 127), lane = rest % lanes
+    cdef int row = ROW_ORDER[(rest - lane) // 16] * 8 + <int>(place >> 7)
+    cdef int bit = row * width, shift = row * width % bits
+    cdef word_t low, high = 0
+    if width == 0:
+        return 0
+    packed += (bit // bits * lanes + lane) * <int>sizeof(word_t)
+    memcpy(&low, packed, sizeof(word_t))
+    low = low >> shift
+    if shift + width > bits:
+        memcpy(&high, packed + lanes * <int>sizeof(word_t), sizeof(word_t))
+        low = low | <word_t>(high << (bits - shift))
+    return low & ((<word_t>~<word_t>0) >> (bits - width))
+
+
+cdef int pick_inline_of(
+    Bytes data, const int64_t* starts, const int64_t* sizes, const int64_t* counts, const int64_t* places, int64_t rows,
+    word_t* out,
+) noexcept nogil:
+    cdef int64_t i, at
+    cdef word_t width
+    for i in range(rows):
+        at = starts[i]
+        if place_in(at, sizes[i], counts[i], places[i], data.size) or counts[i] > 1024:
+            return OUTSIDE
+        if sizes[i] < <int64_t>sizeof(word_t):
+            return PAYLOAD
+        memcpy(&width, data.at + at, sizeof(word_t))
+        if width > 8 * sizeof(word_t):
+            return WIDTH
+        if sizes[i] != <int64_t>(sizeof(word_t) + 128 * width):
+            return PAYLOAD
+        out[i] = value_of(data.at + at + sizeof(word_t), <int>width, places[i], <word_t>0)
+    return OK
+
+
+def pick_inline(data, starts, sizes, counts, places, int bits):
+    """-> one value of each inline bit-packed piece."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t rows = first.size // 8
+    cdef Bytes length = column(sizes, rows, 8), number = column(counts, rows, 8), place = column(places, rows, 8)
+    out = np.empty(rows * bits // 8, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    cdef const int64_t* a = <int64_t*>first.at
+    cdef const int64_t* b = <int64_t*>length.at
+    cdef const int64_t* c = <int64_t*>number.at
+    cdef const int64_t* d = <int64_t*>place.at
+    cdef int code = OK
+    with nogil:
+        if bits == 8:
+            code = pick_inline_of(source, a, b, c, d, rows, <uint8_t*>target.at)
+        elif bits == 16:
+            code = pick_inline_of(source, a, b, c, d, rows, <uint16_t*>target.at)
+        elif bits == 32:
+            code = pick_inline_of(source, a, b, c, d, rows, <uint32_t*>target.at)
+        elif bits == 64:
+            code = pick_inline_of(source, a, b, c, d, rows, <uint64_t*>target.at)
+    check(code)
+    return out
+
+
+cdef int pick_out_of_line_of(
+    Bytes data, const int64_t* starts, const int64_t* sizes, const int64_t* counts, const int64_t* places, int64_t rows,
+    int width, word_t* out,
+) noexcept nogil:
+    cdef int64_t i, at, full, tail, rest, place
+    for i in range(rows):
+        at, place = starts[i], places[i]
+        if place_in(at, sizes[i], counts[i], place, data.size):
+            return OUTSIDE
+        full, tail = counts[i] // 1024, counts[i] % 1024
+        if full > data.size // 128 and width:
+            return PAYLOAD
+        rest = sizes[i] - full * 128 * width
+        if rest < 0 or (tail == 0 and rest != 0):
+            return PAYLOAD
+        if tail and rest != tail * <int64_t>sizeof(word_t) and rest != 128 * width:
+            return PAYLOAD
+        at += place // 1024 * 128 * width
+        if place // 1024 == full and rest == tail * <int64_t>sizeof(word_t):
+            memcpy(&out[i], data.at + at + place % 1024 * <int64_t>sizeof(word_t), sizeof(word_t))
+        else:
+            out[i] = value_of(data.at + at, width, place % 1024, <word_t>0)
+    return OK
+
+
+def pick_out_of_line(data, starts, sizes, counts, places, int width, int bits):
+    """-> one value of each out-of-line bit-packed piece."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t rows = first.size // 8
+    cdef Bytes length = column(sizes, rows, 8), number = column(counts, rows, 8), place = column(places, rows, 8)
+    if not 0 <= width <= bits:
+        check(WIDTH)
+    out = np.empty(rows * bits // 8, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    cdef const int64_t* a = <int64_t*>first.at
+    cdef const int64_t* b = <int64_t*>length.at
+    cdef const int64_t* c = <int64_t*>number.at
+    cdef const int64_t* d = <int64_t*>place.at
+    cdef int code = OK
+    with nogil:
+        if bits == 8:
+            code = pick_out_of_line_of(source, a, b, c, d, rows, width, <uint8_t*>target.at)
+        elif bits == 16:
+            code = pick_out_of_line_of(source, a, b, c, d, rows, width, <uint16_t*>target.at)
+        elif bits == 32:
+            code = pick_out_of_line_of(source, a, b, c, d, rows, width, <uint32_t*>target.at)
+        elif bits == 64:
+            code = pick_out_of_line_of(source, a, b, c, d, rows, width, <uint64_t*>target.at)
+    check(code)
+    return out
+
+
+def pick_variable(data, starts, sizes, counts, places, int offset_bytes):
+    """-> where the bytes of one value of each piece begin and end."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t rows = first.size // 8, i, at, size, head, before, end
+    cdef Bytes length = column(sizes, rows, 8), number = column(counts, rows, 8), place = column(places, rows, 8)
+    begins = np.empty(rows, np.int64)
+    ends = np.empty(rows, np.int64)
+    cdef Bytes begin = Bytes(begins, True), stop = Bytes(ends, True)
+    cdef const uint8_t* stored
+    cdef int code = OK
+    if offset_bytes not in (4, 8):
+        raise ValueError("offsets of an impossible width")
+    with nogil:
+        for i in range(rows):
+            at, size = (<int64_t*>first.at)[i], (<int64_t*>length.at)[i]
+            code = place_in(at, size, (<int64_t*>number.at)[i], (<int64_t*>place.at)[i], source.size)
+            if code:
+                break
+            if (<int64_t*>number.at)[i] >= size // offset_bytes:
+                code = FIRST_OFFSET
+                break
+            head = ((<int64_t*>number.at)[i] + 1) * offset_bytes
+            stored = source.at + at + (<int64_t*>place.at)[i] * offset_bytes
+            if offset_bytes == 4:
+                before, end = lt_load32(stored), lt_load32(stored + 4)
+            else:
+                before, end = <int64_t>lt_load64(stored), <int64_t>lt_load64(stored + 8)
+            if before < head:
+                code = FIRST_OFFSET
+                break
+            if end < before:
+                code = DECREASE
+                break
+            if end > size:
+                code = OUTSIDE
+                break
+            (<int64_t*>begin.at)[i] = at + before
+            (<int64_t*>stop.at)[i] = at + end
+    check(code)
+    return begins, ends
+
+
+def pick_runs(data, value_starts, value_sizes, starts, sizes, counts, places, int width):
+    """-> one value of each piece of run values and run lengths. Neighbours from one piece go on where the last ended."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t rows = first.size // 8, i, at, k = 0, reached = 0, where = -1, runs
+    cdef Bytes length = column(sizes, rows, 8), number = column(counts, rows, 8), place = column(places, rows, 8)
+    cdef Bytes value_at = column(value_starts, rows, 8), value_size = column(value_sizes, rows, 8)
+    out = np.empty(rows * width, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    cdef int64_t before = -1
+    cdef int code = OK
+    with nogil:
+        for i in range(rows):
+            at, runs = (<int64_t*>first.at)[i], (<int64_t*>length.at)[i]
+            code = place_in(at, runs, (<int64_t*>number.at)[i], (<int64_t*>place.at)[i], source.size)
+            if code:
+                break
+            if (
+                not inside((<int64_t*>value_at.at)[i], (<int64_t*>value_size.at)[i], source.size)
+                or (<int64_t*>value_size.at)[i] != runs * width
+            ):
+                code = OUTSIDE
+                break
+            if at != where or (<int64_t*>place.at)[i] < before:
+                where, k, reached = at, 0, 0
+            before = (<int64_t*>place.at)[i]
+            # Run k covers the values before `reached`, once its length is added.
+            while True:
+                if k == runs:
+                    code = SHORT_RUNS
+                    break
+                if source.at[at + k] == 0:
+                    code = ZERO_RUN
+                    break
+                if before < reached + source.at[at + k]:
+                    break
+                reached += source.at[at + k]
+                k += 1
+            if code:
+                break
+            memcpy(target.at + i * width, source.at + (<int64_t*>value_at.at)[i] + k * width, width)
+    check(code)
+    return out
+
+
+def pick_streams(data, starts, sizes, counts, places, int width):
+    """-> one value of each piece of `width` byte streams."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t rows = first.size // 8, i, at, count
+    cdef int byte
+    cdef Bytes length = column(sizes, rows, 8), number = column(counts, rows, 8), place = column(places, rows, 8)
+    out = np.empty(rows * width, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    cdef int code = OK
+    with nogil:
+        for i in range(rows):
+            at, count = (<int64_t*>first.at)[i], (<int64_t*>number.at)[i]
+            code = place_in(at, (<int64_t*>length.at)[i], count, (<int64_t*>place.at)[i], source.size)
+            if code:
+                break
+            if count > source.size or (<int64_t*>length.at)[i] != count * width:
+                code = PAYLOAD
+                break
+            at += (<int64_t*>place.at)[i]
+            for byte in range(width):
+                target.at[i * width + byte] = source.at[at + byte * count]
+    check(code)
+    return out
+
+
+cdef int levels_of(
+    Bytes data, int64_t start, int64_t size, int64_t form, int64_t count, uint16_t* out
+) noexcept nogil:
+    """The levels of one chunk."""
+    cdef int64_t kind = form & ((1 << WIDTH_SHIFT) - 1), values
+    cdef uint64_t head
+    cdef int64_t done, k, left, room
+    cdef uint16_t value
+    if not inside(start, size, data.size):
+        return OUTSIDE
+    if kind == FLAT:
+        if size != 2 * count:
+            return PAYLOAD
+        memcpy(out, data.at + start, size)
+        return OK
+    if kind == INLINE:
+        return unpack_inline_of(data, &start, &size, &count, 1, out, count)
+    if kind == OUT_OF_LINE:
+        return unpack_out_of_line_of(data, &start, &size, &count, 1, <int>(form >> WIDTH_SHIFT), out, count)
+    # Runs: u64 size of the values, values, lengths of one byte.
+    if size < 8:
+        return PAYLOAD
+    head = lt_load64(data.at + start)
+    if head > <uint64_t>(size - 8) or head % 2 or <int64_t>(head // 2) != size - 8 - <int64_t>head:
+        return PAYLOAD
+    values = <int64_t>(head // 2)
+    done = 0
+    for k in range(values):
+        value = lt_load16(data.at + start + 8 + 2 * k)
+        left = data.at[start + 8 + <int64_t>head + k]
+        if left == 0:
+            return ZERO_RUN
+        if left > count - done:
+            left = count - done
+        for room in range(left):
+            out[done + room] = value
+        done += left
+    return OK if done == count else SHORT_RUNS
+
+
+cdef struct Entries:
+    # What has been found, in arrays that grow.
+    int64_t count
+    int64_t room
+    int64_t visible
+    int64_t visible_room
+    uint16_t* repetition
+    uint16_t* definition
+    int64_t* owner
+    int64_t* place
+
+
+cdef int grow(Entries* found, int64_t entries, bint has_definition) noexcept nogil:
+    """Room for so many more entries."""
+    cdef int64_t room
+    cdef void* moved
+    if found.count + entries > found.room:
+        room = max(2 * found.room, found.count + entries)
+        moved = realloc(found.repetition, room * 2)
+        if moved == NULL:
+            return -1
+        found.repetition = <uint16_t*>moved
+        if has_definition:
+            moved = realloc(found.definition, room * 2)
+            if moved == NULL:
+                return -1
+            found.definition = <uint16_t*>moved
+        found.room = room
+    if found.visible + entries > found.visible_room:
+        room = max(2 * found.visible_room, found.visible + entries)
+        moved = realloc(found.owner, room * 8)
+        if moved == NULL:
+            return -1
+        found.owner = <int64_t*>moved
+        moved = realloc(found.place, room * 8)
+        if moved == NULL:
+            return -1
+        found.place = <int64_t*>moved
+        found.visible_room = room
+    return 0
+
+
+cdef int64_t count_at_most(const uint16_t* levels, int64_t start, int64_t end, uint16_t low) noexcept nogil:
+    """How many of the levels between two places are at most `low`."""
+    cdef int64_t found = 0
+    while start < end:
+        found += lt_popcount(mask_at_most(<const uint8_t*>(levels + start), min(end - start, 64), low))
+        start += 64
+    return found
+
+
+cdef int64_t next_start(
+    const uint16_t* repetition, int64_t at, int64_t count, uint16_t below, int64_t skip
+) noexcept nogil:
+    """The place of the row start that comes `skip` starts after `at`; `count` if there are fewer."""
+    cdef uint64_t mask
+    cdef int64_t width, found
+    while at < count:
+        width = min(count - at, 64)
+        mask = ~mask_at_most(<const uint8_t*>(repetition + at), width, below)
+        if width < 64:
+            mask &= (<uint64_t>1 << width) - 1
+        found = lt_popcount(mask)
+        if found > skip:
+            while skip:
+                mask &= mask - 1
+                skip -= 1
+            return at + lt_lowest(mask)
+        skip -= found
+        at += 64
+    return count
+
+
+cdef int emit(
+    Entries* found, const uint16_t* repetition, const uint16_t* definition, int64_t start, int64_t end, int64_t chunk,
+    int64_t place, uint16_t num_lists, uint16_t top, uint16_t highest,
+) noexcept nogil:
+    """Entries `start` to `end` of a chunk; `place` values are visible before them."""
+    cdef int64_t i, at = found.count, visible = found.visible
+    cdef bint bad = False, seen
+    if grow(found, end - start, definition != NULL):
+        return -1
+    for i in range(start, end):
+        found.repetition[at] = repetition[i]
+        bad |= repetition[i] > num_lists
+        seen = True
+        if definition != NULL:
+            found.definition[at] = definition[i]
+            bad |= definition[i] > highest
+            seen = definition[i] <= top
+        found.owner[visible] = chunk
+        found.place[visible] = place
+        visible += seen
+        place += seen
+        at += 1
+    found.count, found.visible = at, visible
+    return LEVEL if bad else OK
+
+
+def entries_of_rows(
+    data, repetition, definition, num_levels, counts, chunks, first_rows, num_rows, rows, int num_lists, int top,
+    int highest,
+):
+    """-> repetition, definition, and chunk and place of each visible value. `repetition` and `definition` are triples
+    of positions, sizes and forms.
+    """
+    cdef Bytes source = Bytes(data), level = Bytes(num_levels)
+    cdef int64_t k = level.size // 8, i, most = 0, row, at, end, count, place, counted, base, own, wanted = 0, open_row = -1
+    cdef Bytes value = column(counts, k, 8), number = column(chunks, k, 8), before = column(first_rows, k, 8)
+    cdef Bytes starting = column(num_rows, k, 8), asked = Bytes(rows)
+    cdef Bytes rep_at = column(repetition[0], k, 8), rep_size = column(repetition[1], k, 8)
+    cdef Bytes rep_form = column(repetition[2], k, 8)
+    cdef bint has_definition = definition is not None
+    triple = definition if has_definition else repetition
+    cdef Bytes def_at = column(triple[0], k, 8), def_size = column(triple[1], k, 8), def_form = column(triple[2], k, 8)
+    cdef int64_t total = asked.size // 8
+    cdef const int64_t* want = <int64_t*>asked.at
+    cdef const int64_t* num = <int64_t*>level.at
+    cdef Entries found
+    cdef int code = OK
+    cdef uint16_t below
+    if not 0 < num_lists < 65536 or not 0 <= top < 65536 or not 0 <= highest < 65536:
+        raise ValueError("layers without lists")
+    below = <uint16_t>(num_lists - 1)
+    memset(&found, 0, sizeof(found))
+    for i in range(k):
+        if not 0 <= num[i] < 65536:
+            check(OUTSIDE)
+        most = max(most, num[i])
+    cdef uint16_t* scratch = <uint16_t*>malloc((2 * most + 64) * 2)
+    if scratch == NULL:
+        raise MemoryError
+    cdef uint16_t* second = scratch + most
+    cdef const uint16_t* defined = second if has_definition else NULL
+    try:
+        with nogil:
+            for i in range(k):
+                count = num[i]
+                code = levels_of(
+                    source, (<int64_t*>rep_at.at)[i], (<int64_t*>rep_size.at)[i], (<int64_t*>rep_form.at)[i], count,
+                    scratch,
+                )
+                if code == OK and has_definition:
+                    code = levels_of(
+                        source, (<int64_t*>def_at.at)[i], (<int64_t*>def_size.at)[i], (<int64_t*>def_form.at)[i],
+                        count, second,
+                    )
+                if code:
+                    break
+                counted = count if not has_definition else count_at_most(second, 0, count, <uint16_t>top)
+                own = count - count_at_most(scratch, 0, count, below)
+                if counted != (<int64_t*>value.at)[i] or own != (<int64_t*>starting.at)[i]:
+                    code = ROWS
+                    break
+                base = (<int64_t*>before.at)[i]
+                # Rows that went on from the chunk before.
+                at = next_start(scratch, 0, count, below, 0)
+                if open_row >= 0:
+                    if i and (<int64_t*>number.at)[i] == (<int64_t*>number.at)[i - 1] + 1 and open_row == base - 1:
+                        code = emit(
+                            &found, scratch, defined, 0, at, i, 0, <uint16_t>num_lists, <uint16_t>top, <uint16_t>highest
+                        )
+                        if code:
+                            break
+                    if at < count:
+                        open_row = -1
+                place = at if not has_definition else count_at_most(second, 0, at, <uint16_t>top)
+                row = base
+                while wanted < total and want[wanted] < base + own:
+                    if want[wanted] < row:
+                        code = ROWS
+                        break
+                    end = next_start(scratch, at, count, below, want[wanted] - row)
+                    place += (end - at) if not has_definition else count_at_most(second, at, end, <uint16_t>top)
+                    at, row = end, want[wanted]
+                    end = next_start(scratch, at, count, below, 1)
+                    code = emit(
+                        &found, scratch, defined, at, end, i, place, <uint16_t>num_lists, <uint16_t>top,
+                        <uint16_t>highest,
+                    )
+                    if code:
+                        break
+                    open_row = row if end == count else -1
+                    place += (end - at) if not has_definition else count_at_most(second, at, end, <uint16_t>top)
+                    at = end
+                    row += 1
+                    wanted += 1
+                if code:
+                    break
+            if code == OK and wanted != total:
+                code = ROWS
+        if code == -1:
+            raise MemoryError
+        check(code)
+        new_repetition = np.empty(found.count, np.uint16)
+        new_definition = np.empty(found.count, np.uint16) if has_definition else None
+        owner = np.empty(found.visible, np.int64)
+        places = np.empty(found.visible, np.int64)
+        if found.count:
+            copy_to(new_repetition, found.repetition, found.count * 2)
+            if has_definition:
+                copy_to(new_definition, found.definition, found.count * 2)
+        if found.visible:
+            copy_to(owner, found.owner, found.visible * 8)
+            copy_to(places, found.place, found.visible * 8)
+    finally:
+        free(scratch)
+        free(found.repetition)
+        free(found.definition)
+        free(found.owner)
+        free(found.place)
+    return new_repetition, new_definition, owner, places
+
+
+cdef int copy_to(target, const void* source, int64_t size) except -1:
+    cdef Bytes held = Bytes(target, True)
+    memcpy(held.at, source, size)
+    return 0
+
+
+def chunks_of_rows(starts, continues, rows):
+    """-> the ascending chunks that hold ascending rows. `starts` are (chunks + 1,) rows before each chunk."""
+    cdef Bytes first = Bytes(starts), more = Bytes(continues), asked = Bytes(rows)
+    cdef int64_t chunks = more.size, total = asked.size // 8, i, row, low, high, middle, count = 0, last = -1
+    cdef const int64_t* begin = <int64_t*>first.at
+    if first.size != 8 * (chunks + 1) or chunks == 0:
+        raise ValueError("an index of another number of chunks")
+    out = np.empty(chunks, np.int64)
+    cdef Bytes target = Bytes(out, True)
+    cdef int64_t* found = <int64_t*>target.at
+    with nogil:
+        for i in range(total):
+            row = (<int64_t*>asked.at)[i]
+            # The last chunk before which at most `row` rows start.
+            low, high = max(last, 0), chunks
+            while high - low > 1:
+                middle = (low + high) >> 1
+                if begin[middle] <= row:
+                    low = middle
+                else:
+                    high = middle
+            while True:
+                if low > last:
+                    found[count] = low
+                    count += 1
+                    last = low
+                # The last row of a chunk may go on in the next one, which may hold nothing else.
+                if row != begin[low + 1] - 1 or not more.at[low] or low + 1 == chunks:
+                    break
+                low += 1
+    return out[:count]
 
 
 # ------------------------------------------------------------------------------------------------ twins of interleave.py

@@ -26,9 +26,10 @@ from lancetable.file.encodings_v2_1.base import (
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.kernels import bitpacking, miniblock
+from lancetable.file.kernels import bitpacking, miniblock, picks
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of
+from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class InlineBitpacking:
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         values = miniblock.unpack_inline(*chunks, counts, _DTYPES[self.bits_per_value])
+        return FixedWidth(self.bits_per_value, values.view(np.uint8), len(values))
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> FixedWidth:
+        values = picks.inline(buffers[0], _DTYPES[self.bits_per_value])
         return FixedWidth(self.bits_per_value, values.view(np.uint8), len(values))
 
     def decode_values(self, values: Block, limit: int) -> Block:

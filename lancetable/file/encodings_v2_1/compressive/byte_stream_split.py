@@ -22,8 +22,9 @@ from lancetable.file.encodings_v2_1.base import (
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count
-from lancetable.file.kernels import byte_stream_split, miniblock
+from lancetable.file.kernels import byte_stream_split, miniblock, picks
 from lancetable.file.kernels.interleave import runs_of
+from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class ByteStreamSplit:
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> FixedWidth:
         return self.decode_blocks(buffers[0], counts, limit)
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> FixedWidth:
+        bits = self.values.bits_per_value
+        return FixedWidth(bits, picks.streams(buffers[0], bits // 8), len(buffers[0].places))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         bits = self.values.bits_per_value

@@ -25,12 +25,15 @@ from lancetable.file.encodings_v2_1.base import (
     compressive_from_message,
     compressive_to_message,
     misplaced,
+    pick_decoded,
 )
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Items
 from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts, fixed_values, nulls_of
 from lancetable.file.encodings_v2_1.compressive.constant import Constant
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count, flat_runs, join_bits, pack_bits
+from lancetable.file.kernels import picks
 from lancetable.file.kernels.interleave import runs_of
+from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -61,6 +64,12 @@ class FixedSizeList:
         if not self.has_validity:
             return _grouped(items, size)
         return Items(size, join_bits(buffers[0], counts * size, 1).data, items)
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
+        bits = self._bits()
+        if self._has_any_validity() or bits % 8 or not bits:
+            return pick_decoded(self, buffers, limit)
+        return FixedWidth(bits, picks.fixed(buffers[0], bits // 8), len(buffers[0].places))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         raise misplaced(self, "levels or a dictionary")

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import Chunks, Ints, misplaced
+from lancetable.file.encodings_v2_1.base import Chunks, Ints, misplaced, pick_decoded
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts, power_of_two
-from lancetable.file.kernels import miniblock
+from lancetable.file.kernels import miniblock, picks
 from lancetable.file.kernels.interleave import Runs, runs_of
+from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -43,6 +44,14 @@ class Flat:
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         return join_bits(chunks, counts, self.bits_per_value)
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
+        bits = self.bits_per_value
+        if bits % 8 == 0:
+            return FixedWidth(bits, picks.fixed(buffers[0], bits // 8), len(buffers[0].places))
+        if bits == 1:
+            return FixedWidth(1, picks.bits(buffers[0]), len(buffers[0].places))
+        return pick_decoded(self, buffers, limit)
 
     def decode_values(self, values: Block, limit: int) -> Block:
         if not isinstance(values, FixedWidth) or values.bits != self.bits_per_value:

@@ -21,10 +21,12 @@ from lancetable.file.encodings_v2_1.base import (
     compressive_from_message,
     compressive_to_message,
     misplaced,
+    pick_values,
 )
 from lancetable.file.encodings_v2_1.block import Block, Coded, VariableWidth
 from lancetable.file.encodings_v2_1.compressive.variable import variable_of
 from lancetable.file.kernels import fsst
+from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -50,6 +52,9 @@ class Fsst:
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
         return self._coded(self.values.decode_chunks(buffers, counts, limit))
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
+        return self._coded(pick_values(self.values, buffers, limit))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         return self._coded(self.values.decode_blocks(chunks, counts, limit))

@@ -23,11 +23,13 @@ from lancetable.file.encodings_v2_1.base import (
     compressive_from_message,
     compressive_to_message,
     misplaced,
+    pick_values,
 )
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked
 from lancetable.file.kernels import general
 from lancetable.file.kernels.interleave import interleave, runs_of, total_sizes
+from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -53,6 +55,14 @@ class General:
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
         return self.values.decode_chunks([self._decompress(buffers[0], limit), *buffers[1:]], counts, limit)
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
+        # Each chunk is decompressed once, however many of its values are wanted.
+        data, starts, sizes, counts, places = buffers[0]
+        which, piece = buffers[0].once()
+        found = self._decompress(Chunks(data, starts[which], sizes[which]), limit)
+        first = Pieces(found.data, found.starts[piece], found.sizes[piece], counts, places)
+        return pick_values(self.values, [first, *buffers[1:]], limit)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         return self.values.decode_blocks(self._decompress(chunks, limit), counts, limit)

@@ -24,6 +24,7 @@ from lancetable.file.encodings_v2_1.base import (
     compressive_from_message,
     compressive_to_message,
     misplaced,
+    pick_values,
 )
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Struct, VariableWidth, is_variable, type_bits
 from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, fixed_values, variable_values
@@ -32,6 +33,7 @@ from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
+from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -61,6 +63,9 @@ class PackedStruct:
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
         return self._split(self.values.decode_chunks(buffers, counts, limit))
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
+        return self._split(pick_values(self.values, buffers, limit))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         raise misplaced(self, "levels or a dictionary")

@@ -26,8 +26,9 @@ from lancetable.file.encodings_v2_1.base import (
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.kernels import miniblock, rle
+from lancetable.file.kernels import miniblock, picks, rle
 from lancetable.file.kernels.interleave import Runs, runs_of
+from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ class Rle:
             miniblock.join_pieces(*values).view(dtype), miniblock.join_pieces(*lengths), runs, counts
         )
         return FixedWidth(self.values.bits_per_value, expanded.view(np.uint8), len(expanded))
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> FixedWidth:
+        values, lengths = buffers
+        found = picks.runs(lengths, values.starts, values.sizes, _DTYPES[self.values.bits_per_value])
+        return FixedWidth(self.values.bits_per_value, found.view(np.uint8), len(found))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         data, starts, sizes = chunks

@@ -27,8 +27,9 @@ from lancetable.file.encodings_v2_1.base import (
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkTooLarge, Limits, even_counts, power_of_two
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.kernels import miniblock
+from lancetable.file.kernels import miniblock, picks, varbin
 from lancetable.file.kernels.interleave import Runs, padding, runs_of
+from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class Variable:
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> VariableWidth:
         return VariableWidth(*miniblock.variable(*buffers[0], counts, self.offsets.bits_per_value // 8))
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> VariableWidth:
+        starts, ends = picks.variable(buffers[0], self.offsets.bits_per_value // 8)
+        return VariableWidth(*varbin.gather(starts, ends, buffers[0].data))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> VariableWidth:
         if len(counts) != 1:

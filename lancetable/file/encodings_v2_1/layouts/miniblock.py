@@ -44,11 +44,20 @@ from lancetable.file.encodings_v2_1.chunks import (
     Limits,
     power_of_two,
 )
+from lancetable.file.encodings_v2_1.layouts.chunk_rows import ChunkPage, has_form, read_rows
+from lancetable.file.encodings_v2_1.layouts.chunk_table import (
+    ChunkTable,
+    Kept,
+    RowIndex,
+    fetch_chunks,
+    parse_index,
+    parse_table,
+)
 from lancetable.file.encodings_v2_1.levels import encode_levels, level_width
-from lancetable.file.encodings_v2_1.repdef import LISTS, Layers, check_levels, layers_of, select_rows
+from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
-from lancetable.file.fetch import ReadPlan, Rows, cluster, join
-from lancetable.file.kernels import miniblock
+from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.file.kernels import miniblock, picks
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of, total_sizes
 from lancetable.file.kernels.levels import Levels
 from lancetable.format.version import FileVersion
@@ -60,39 +69,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodedItems", "MiniBlock", "chunk_limits", "encode_miniblock"]
 
-_MAX_VALUES: Final = 1 << 15  # of a chunk
+_FEW: Final = 64  # rows that are picked one by one, though they lie side by side
 _MAX_ITEMS: Final = (1 << 31) - 1  # of a dictionary
 _MAX_BUFFERS: Final = 1024
 _MAX_KEPT_BYTES: Final = 256 * 1024
-
-
-class _Table(NamedTuple):
-    """(chunks,) where chunks begin and end in the file, and (chunks + 1,) the values before each."""
-
-    starts: Ints
-    ends: Ints
-    values: Ints
-
-
-class _RowIndex(NamedTuple):
-    """`starts` (chunks + 1,): rows that start before each chunk; `continues` (chunks,): whether the last row of a chunk
-    goes on in the next one.
-    """
-
-    starts: Ints
-    continues: npt.NDArray[np.bool_]
-
-
-class _Kept:
-    """What has been parsed of a page and is small enough to stay."""
-
-    __slots__ = ("index", "items", "layout", "table")
-
-    def __init__(self, layout: MiniBlock) -> None:
-        self.layout = layout
-        self.table: _Table | None = None
-        self.index: _RowIndex | None = None
-        self.items: tuple[pa.DataType, pa.Array] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,67 +91,52 @@ class MiniBlock:
 
     def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
         layers = layers_of(self.layers)
-        self._check(page, column, layers)
-        kept = page.kept
-        if not isinstance(kept, _Kept) or kept.layout is not self:
-            kept = page.kept = _Kept(self)
         everything = isinstance(rows, range) and len(rows) == page.length
-        by_index = layers.num_lists > 0 and not everything and self.indexed
-        everything = everything or (layers.num_lists > 0 and not by_index)
-        # What is there now decides what is asked for: other plans fill it in meanwhile.
-        items = kept.items if kept.items is not None and kept.items[0].equals(column.data_type) else None
-        table, index = kept.table, kept.index
+        if not everything and (not isinstance(rows, range) or len(rows) <= _FEW) and self._has_rows(layers):
+            return (yield from self.read_together([(page, self, _numbers(rows))], column, gap))
+        by_index = layers.num_lists > 0 and not everything and self.indexed and isinstance(rows, range)
+        everything = everything or (layers.num_lists > 0 and not by_index) or not isinstance(rows, range)
+        # Where all is read, the index is read too: one that contradicts the levels would give other rows to a take.
+        (known,), replies = yield from _fetch_metadata(
+            [(page, self)], column, layers.num_lists > 0 and self.indexed, [page.buffers[1:2] if everything else ()]
+        )
+        table, index, dictionary = known
+        if not everything:
+            assert isinstance(rows, range)
+            if by_index:
+                assert index is not None
+                return (yield from self._read_lists(page, rows, gap, layers, table, index, dictionary))
+            return (yield from self._read_flat(page, rows, gap, layers, table, dictionary))
+        data = np.frombuffer(replies[0], np.uint8)
+        start = page.buffers[1].start
+        values, repetition, definition, num_levels = self._decode(
+            data, table.starts - start, table.ends - table.starts, table.counts, layers, page
+        )
+        values = _indexed(values, dictionary)
+        check_levels(repetition, definition, layers, values.length, page.length)
+        if index is not None and repetition is not None:
+            _check_index(index, repetition, num_levels, layers.num_lists)
+        if len(rows) == page.length:
+            return Decoded(values, repetition, definition, self.layers, len(rows))
+        return select_rows(values, repetition, definition, layers, rows)
 
-        wanted: list[ByteRange] = []
-        if table is None:
-            wanted.append(page.buffers[0])
-        if by_index and index is None:
-            wanted.append(page.buffers[-1])
-        if self.dictionary is not None and items is None:
-            wanted.append(page.buffers[2])
-        if everything:
-            wanted.append(page.buffers[1])
-        replies = iter((yield wanted) if wanted else ())
-        if table is None:
-            table = kept.table = self._parse_table(next(replies), page)
-        if by_index and index is None:
-            index = kept.index = _parse_index(next(replies), len(table.starts), page.length)
-        dictionary: pa.Array | None = None
-        if self.dictionary is not None:
-            if items is None:
-                items = (column.data_type, self._decode_items(next(replies), column, page))
-                if items[1].nbytes <= _MAX_KEPT_BYTES:
-                    kept.items = items
-            dictionary = items[1]
-
-        if everything:
-            data = np.frombuffer(next(replies), np.uint8)
-            start = page.buffers[1].start
-            entries = self._decode(
-                data, table.starts - start, table.ends - table.starts, np.diff(table.values), layers, page
-            )
-            found = self._finish(*entries[:3], dictionary)
-            check_levels(found[1], found[2], layers, found[0].length, page.length)
-            if len(rows) == page.length:
-                return Decoded(*found, self.layers, len(rows))
-            return select_rows(*found, layers, rows)
-        if by_index:
-            assert index is not None
-            return (yield from self._read_lists(page, rows, gap, layers, table, index, dictionary))
-        return (yield from self._read_flat(page, rows, gap, layers, table, dictionary))
+    def _has_rows(self, layers: Layers) -> bool:
+        """Whether single rows can be found without decoding whole chunks."""
+        if not layers.num_lists:
+            return True
+        return self.indexed and has_form(self.repetition) and has_form(self.definition)
 
     def joins(self, other: Layout) -> bool:
-        """Whether pages of the two layouts can be read together."""
+        """Whether rows of pages of the two layouts can be read together."""
         return (
             isinstance(other, MiniBlock)
-            and self.dictionary is None
-            and other.dictionary is None
             and self.layers == other.layers
-            and self.values == other.values
-            and self.repetition == other.repetition
-            and self.definition == other.definition
+            and (self.repetition is None) == (other.repetition is None)
+            and (self.definition is None) == (other.definition is None)
+            and self.values.num_buffers == other.values.num_buffers
             and self.large_chunks == other.large_chunks
-            and self.indexed == other.indexed == any(layer in LISTS for layer in self.layers)
+            and self.indexed == other.indexed
+            and other._has_rows(layers_of(self.layers))
         )
 
     def read_together(
@@ -179,43 +144,13 @@ class MiniBlock:
     ) -> ReadPlan[Decoded]:
         """Some rows of each of several pages, whose layouts join this one, as if the pages were one."""
         layers = layers_of(self.layers)
-        wanted: list[ByteRange] = []
-        known: list[tuple[_Table | None, _RowIndex | None]] = []
-        for page, layout, _ in parts:
-            layout._check(page, column, layers)
-            kept = page.kept
-            if not isinstance(kept, _Kept) or kept.layout is not layout:
-                kept = page.kept = _Kept(layout)
-            known.append((kept.table, kept.index))
-            if kept.table is None:
-                wanted.append(page.buffers[0])
-            if self.indexed and kept.index is None:
-                wanted.append(page.buffers[-1])
-        replies = iter((yield wanted) if wanted else ())
-        tables: list[_Table] = []
-        indices: list[_RowIndex] = []
-        for (page, layout, _), (table, index) in zip(parts, known):
-            if table is None:
-                table = page.kept.table = layout._parse_table(next(replies), page)
-            tables.append(table)
-            if self.indexed:
-                if index is None:
-                    index = page.kept.index = _parse_index(next(replies), len(table.starts), page.length)
-                indices.append(index)
-        first_page = parts[0][0]
-        before = np.cumsum([0, *(page.length for page, _, _ in parts)])
-        rows = np.concatenate([rows + start for (_, _, rows), start in zip(parts, before.tolist())])
-        whole_table = _Table(
-            np.concatenate([table.starts for table in tables]),
-            np.concatenate([table.ends for table in tables]),
-            _chained([table.values for table in tables]),
-        )
-        if not self.indexed:
-            return (yield from self._read_flat(first_page, rows, gap, layers, whole_table, None))
-        whole_index = _RowIndex(
-            _chained([index.starts for index in indices]), np.concatenate([index.continues for index in indices])
-        )
-        return (yield from self._read_lists(first_page, rows, gap, layers, whole_table, whole_index, None))
+        known, _ = yield from _fetch_metadata([(page, layout) for page, layout, _ in parts], column, self.indexed)
+        pages = [
+            ChunkPage(rows, page.length, table, index, layout.repetition, layout.definition, layout.values, items)
+            for (page, layout, rows), (table, index, items) in zip(parts, known)
+        ]
+        limit = parts[0][0].limits.page_bytes
+        return (yield from read_rows(pages, layers, large=self.large_chunks, gap=gap, limit=limit))
 
     def _check(self, page: Page, column: Column, layers: Layers) -> None:
         wanted = 2 + (self.dictionary is not None) + self.indexed
@@ -227,31 +162,6 @@ class MiniBlock:
             raise CorruptFileError("a repetition index without lists")
         if not layers.num_lists and self.num_items != page.length:
             raise CorruptFileError("rows and values differ in number", expected=page.length, found=self.num_items)
-
-    # ---------------------------------------------------------------------------------------------------- metadata
-
-    def _parse_table(self, data: memoryview, page: Page) -> _Table:
-        word = np.dtype("<u4" if self.large_chunks else "<u2")
-        if len(data) == 0 or len(data) % word.itemsize:
-            raise CorruptFileError(
-                "chunk words of a wrong size", expected=f"a multiple of {word.itemsize}", found=len(data)
-            )
-        words = np.frombuffer(data, word).astype(np.int64)
-        starts = np.zeros(len(words) + 1, np.int64)
-        np.cumsum(((words >> 4) + 1) << 3, out=starts[1:])
-        size = page.buffers[1].end - page.buffers[1].start
-        if int(starts[-1]) != size:
-            raise CorruptFileError("chunks that do not fill their buffer", expected=int(starts[-1]), found=size)
-        values = np.zeros(len(words) + 1, np.int64)
-        np.cumsum(np.left_shift(1, words[:-1] & 15), out=values[1:-1])
-        left = self.num_items - int(values[-2])
-        if not (0 if self.layers else 1) <= left <= _MAX_VALUES:
-            raise CorruptFileError(
-                "the last chunk holds a wrong number of values", expected=f"at most {_MAX_VALUES}", found=left
-            )
-        values[-1] = self.num_items
-        starts += page.buffers[1].start
-        return _Table(starts[:-1], starts[1:], values)
 
     def _decode_items(self, data: memoryview, column: Column, page: Page) -> pa.Array:
         assert self.dictionary is not None
@@ -285,104 +195,48 @@ class MiniBlock:
         values = self.values.decode_chunks(buffers, counts, limit)
         return values, repetition, definition, num_levels
 
-    def _finish(
-        self,
-        values: Block,
-        repetition: Levels | None,
-        definition: Levels | None,
-        dictionary: pa.Array | None,
-    ) -> tuple[Block, Levels | None, Levels | None]:
-        if dictionary is not None:
-            if not isinstance(values, FixedWidth):
-                raise CorruptFileError("indices of a dictionary that are not numbers")
-            values = Indices(values, dictionary)
-        return values, repetition, definition
-
     def _read_flat(
-        self, page: Page, rows: Rows, gap: int, layers: Layers, table: _Table, dictionary: pa.Array | None
+        self, page: Page, rows: range, gap: int, layers: Layers, table: ChunkTable, dictionary: pa.Array | None
     ) -> ReadPlan[Decoded]:
         """Rows without lists are values; only their chunks are read."""
-        if isinstance(rows, range):
-            first = int(np.searchsorted(table.values, rows.start, "right")) - 1
-            end = int(np.searchsorted(table.values, rows.stop, "left"))
-            chosen = np.arange(first, end)
-            base = int(table.values[first])
-            wanted: Rows = range(rows.start - base, rows.stop - base)
-        else:
-            owner = np.searchsorted(table.values, rows, "right") - 1
-            new = np.empty(len(owner), np.bool_)
-            new[0] = True
-            np.not_equal(owner[1:], owner[:-1], out=new[1:])
-            chosen = owner[new]
-            counts = table.values[chosen + 1] - table.values[chosen]
-            shift = table.values[chosen] - (np.cumsum(counts) - counts)
-            wanted = rows - shift[np.cumsum(new) - 1]
-        data, starts = yield from _fetch_chunks(table, chosen, gap)
+        first = int(np.searchsorted(table.values, rows.start, "right")) - 1
+        end = int(np.searchsorted(table.values, rows.stop, "left"))
+        chosen = np.arange(first, end)
+        base = int(table.values[first])
+        data, starts = yield from fetch_chunks(table, chosen, gap)
         counts = table.values[chosen + 1] - table.values[chosen]
         values, repetition, definition, _ = self._decode(
             data, starts, table.ends[chosen] - table.starts[chosen], counts, layers, page
         )
-        found = self._finish(values, repetition, definition, dictionary)
-        check_levels(found[1], found[2], layers, found[0].length, None)
-        return select_rows(*found, layers, wanted)
+        values = _indexed(values, dictionary)
+        check_levels(repetition, definition, layers, values.length, None)
+        return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
 
     def _read_lists(
         self,
         page: Page,
-        rows: Rows,
+        rows: range,
         gap: int,
         layers: Layers,
-        table: _Table,
-        index: _RowIndex,
+        table: ChunkTable,
+        index: RowIndex,
         dictionary: pa.Array | None,
     ) -> ReadPlan[Decoded]:
         """Rows of lists may span chunks; the repetition index says which ones."""
-        ends_of = np.array([rows.start, rows.stop - 1]) if isinstance(rows, range) else rows
-        first = np.searchsorted(index.starts, ends_of, "right") - 1
-        # The next row starts behind the chunks into which this one goes on.
-        following = np.searchsorted(index.starts, ends_of + 1, "right") - 1
-        last = np.minimum(following, len(index.continues) - 1)
-        moved = last > first
-        last = np.where(moved & ~index.continues[last - 1], last - 1, last)
-        last[ends_of == index.starts[-1] - 1] = len(index.continues) - 1
-        if isinstance(rows, range):
-            chosen = np.arange(int(first[0]), int(last[-1]) + 1)
-        else:
-            edges = np.zeros(len(index.continues) + 1, np.int64)
-            np.add.at(edges, first, 1)
-            np.add.at(edges, last + 1, -1)
-            chosen = np.flatnonzero(np.cumsum(edges[:-1]))
-        data, starts = yield from _fetch_chunks(table, chosen, gap)
+        ends = picks.chunks_of_rows(index.starts, index.continues, np.array([rows.start, rows.stop - 1]))
+        chosen = np.arange(int(ends[0]), int(ends[-1]) + 1)
+        data, starts = yield from fetch_chunks(table, chosen, gap)
         counts = table.values[chosen + 1] - table.values[chosen]
         values, repetition, definition, num_levels = self._decode(
             data, starts, table.ends[chosen] - table.starts[chosen], counts, layers, page
         )
-        found = self._finish(values, repetition, definition, dictionary)
-        check_levels(found[1], found[2], layers, found[0].length, None)
+        values = _indexed(values, dictionary)
+        check_levels(repetition, definition, layers, values.length, None)
         assert repetition is not None
-
-        # Chunks that lie next to each other are one run, in which only the first row may be missing its beginning.
-        breaks = np.flatnonzero(np.diff(chosen) != 1) + 1
-        run_first = np.concatenate(([0], breaks))
-        run_end = np.append(breaks, len(chosen))
-        entry_ends = np.cumsum(num_levels)
-        run_entries = entry_ends[run_end - 1]
-        row_starts = np.flatnonzero(repetition == layers.num_lists)
-        rows_before = np.searchsorted(row_starts, np.append(0, run_entries))
-        expected = index.starts[chosen[run_end - 1] + 1] - index.starts[chosen[run_first]]
-        if (np.diff(rows_before) != expected).any():
-            raise CorruptFileError("rows of a chunk differ from the repetition index")
-        row_ends = np.append(row_starts[1:], len(repetition))
-        if len(run_first) > 1:
-            row_ends = np.minimum(row_ends, np.repeat(run_entries, np.diff(rows_before)))
-        run_rows = index.starts[chosen[run_first]]
-        if isinstance(rows, range):
-            base = int(run_rows[0])
-            wanted: Rows = range(rows.start - base, rows.stop - base)
-        else:
-            run = np.searchsorted(run_rows, rows, "right") - 1
-            wanted = rows - run_rows[run] + rows_before[run]
-        return select_rows(*found, layers, wanted, row_ends)
+        part = RowIndex(index.starts[chosen[0] : chosen[-1] + 2], index.continues[chosen])
+        _check_index(part, repetition, num_levels, layers.num_lists)
+        base = int(part.starts[0])
+        return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
 
     # --------------------------------------------------------------------------------------------------- messages
 
@@ -434,39 +288,76 @@ class MiniBlock:
         )
 
 
-def _parse_index(data: memoryview, num_chunks: int, num_rows: int) -> _RowIndex:
-    if len(data) != 16 * num_chunks:
-        raise CorruptFileError("a repetition index of a wrong size", expected=16 * num_chunks, found=len(data))
-    pairs = np.frombuffer(data, "<u8").reshape(num_chunks, 2)
-    if int(pairs[:, 0].max()) > num_rows:
-        raise CorruptFileError(
-            "a repetition index with too many rows", expected=f"at most {num_rows}", found=int(pairs[:, 0].max())
+def _fetch_metadata(
+    pages: Sequence[tuple[Page, MiniBlock]], column: Column, by_index: bool, more: Sequence[Sequence[ByteRange]] = ()
+) -> ReadPlan[tuple[list[tuple[ChunkTable, RowIndex | None, pa.Array | None]], Sequence[memoryview]]]:
+    """The chunk table, the index if `by_index`, and the dictionary of each page; in the same round what `more` asks for.
+
+    What is small enough stays with the page.
+    """
+    wanted: list[ByteRange] = []
+    # What is there now decides what is asked for: other plans fill it in meanwhile.
+    missing: list[tuple[bool, bool, bool]] = []
+    known: list[tuple[ChunkTable | None, RowIndex | None, pa.Array | None]] = []
+    for page, layout in pages:
+        layout._check(page, column, layers_of(layout.layers))
+        kept = page.kept
+        if not isinstance(kept, Kept) or kept.layout is not layout:
+            kept = page.kept = Kept(layout)
+        items = kept.items[1] if kept.items is not None and kept.items[0].equals(column.data_type) else None
+        known.append((kept.table, kept.index if by_index else None, items))
+        lacks = (
+            kept.table is None,
+            by_index and kept.index is None,
+            layout.dictionary is not None and items is None,
         )
-    continues = pairs[:, 1] != 0
-    # A row counts where it ends; what is wanted is where it starts.
-    starting = pairs[:, 0].astype(np.int64) + continues
-    starting[1:] -= continues[:-1]
-    starts = np.zeros(num_chunks + 1, np.int64)
-    np.cumsum(starting, out=starts[1:])
-    if int(starting.min()) < 0 or int(starts[-1]) != num_rows:
-        raise CorruptFileError(
-            "a repetition index with a wrong number of rows", expected=num_rows, found=int(starts[-1])
-        )
-    return _RowIndex(starts, continues)
+        missing.append(lacks)
+        wanted += [page.buffers[at] for at, lacking in zip((0, len(page.buffers) - 1, 2), lacks) if lacking]
+    first_more = len(wanted)
+    for ranges in more:
+        wanted += ranges
+    buffers = (yield wanted) if wanted else ()
+    replies = iter(buffers)
+    found: list[tuple[ChunkTable, RowIndex | None, pa.Array | None]] = []
+    for (page, layout), (table, index, items), (no_table, no_index, no_items) in zip(pages, known, missing):
+        if no_table:
+            table = parse_table(next(replies), page.buffers[1], layout.num_items, large=layout.large_chunks)
+            page.kept.table = table
+        assert table is not None
+        if no_index:
+            index = page.kept.index = parse_index(next(replies), len(table.starts), page.length)
+        if no_items:
+            items = layout._decode_items(next(replies), column, page)
+            if items.nbytes <= _MAX_KEPT_BYTES:
+                page.kept.items = (column.data_type, items)
+        found.append((table, index, items))
+    return found, buffers[first_more:]
 
 
-def _chained(pieces: Sequence[Ints]) -> Ints:
-    """Counts before each chunk, page by page -> the same as if the pages were one."""
-    ends = np.cumsum([0, *(int(piece[-1]) for piece in pieces)]).tolist()
-    return np.concatenate([*(piece[:-1] + before for piece, before in zip(pieces, ends)), ends[-1:]])
+def _indexed(values: Block, dictionary: pa.Array | None) -> Block:
+    if dictionary is None:
+        return values
+    if not isinstance(values, FixedWidth):
+        raise CorruptFileError("indices of a dictionary that are not numbers")
+    return Indices(values, dictionary)
 
 
-def _fetch_chunks(table: _Table, chosen: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
-    """Ascending chunks: a buffer that holds them, and their positions in it."""
-    starts, ends = table.starts[chosen], table.ends[chosen]
-    ranges, shift = cluster(starts, ends, gap)
-    buffers = yield ranges
-    return np.frombuffer(join(buffers), np.uint8), starts - shift
+def _numbers(rows: Rows) -> Ints:
+    return np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
+
+
+def _check_index(index: RowIndex, repetition: Levels, num_levels: Ints, num_lists: int) -> None:
+    """Raise CorruptFileError unless the levels of chunks that follow each other start the rows that the index says."""
+    entry_ends = np.cumsum(num_levels)
+    row_starts = np.flatnonzero(repetition == num_lists)
+    before = np.searchsorted(row_starts, np.append(0, entry_ends))
+    if (before - before[0] != index.starts - index.starts[0]).any():
+        raise CorruptFileError("rows of a chunk differ from the repetition index")
+    # Whether a row goes on shows in the first level of the next chunk.
+    filled = entry_ends[:-1][num_levels[1:] > 0]
+    goes_on = repetition[filled] != num_lists
+    if (goes_on != index.continues[:-1][num_levels[1:] > 0]).any():
+        raise CorruptFileError("rows of a chunk differ from the repetition index")
 
 
 # ------------------------------------------------------------------------------------------------------------- encode

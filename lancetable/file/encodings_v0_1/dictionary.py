@@ -1,0 +1,107 @@
+"""Dictionary: indices as plain values; the items once for a file, or for all files of a table in its manifest.
+
+    ['aa', 'b', 'aa']    i32 0 1 0        items: 61 61 62, i64 positions; the schema names these and their number
+
+Items of length 0 read as null. Other items than strings, bytes and integers are refused, by every reader.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.file.encodings_v0_1.pages import Pages, Spans
+from lancetable.file.encodings_v0_1.plain import PlainNode, plain_bytes
+from lancetable.file.encodings_v0_1.var_binary import binary_array, var_binary_parts
+from lancetable.file.fetch import ReadPlan
+from lancetable.file.kernels import varbin
+from lancetable.store.base import ByteRange
+
+__all__ = ["DictionaryNode", "can_be_item", "dictionary_items", "dictionary_parts", "items_range"]
+
+
+class DictionaryNode:
+    """Values by their number among the items."""
+
+    __slots__ = ("_indices", "_items", "_pages", "_type")
+
+    def __init__(self, pages: Pages, data_type: pa.DataType, items: pa.Array) -> None:
+        self._pages = pages
+        self._type = data_type
+        self._indices = PlainNode(pages, data_type.index_type)
+        self._items = items
+
+    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        indices = yield from self._indices.read(spans, gap)
+        if len(indices):
+            numbers = indices.to_numpy()
+            if int(numbers.min()) < 0 or int(numbers.max()) >= len(self._items):
+                raise self._pages.corrupt(
+                    "an index beyond the dictionary", f"below {len(self._items)}", int(numbers.max())
+                )
+        return pa.DictionaryArray.from_arrays(indices, self._items, ordered=self._type.ordered, safe=False)
+
+
+def can_be_item(data_type: pa.DataType) -> bool:
+    """Whether values of this type can be the items of a dictionary in 0.1."""
+    return pa.types.is_integer(data_type) or varbin.offset_dtype(data_type) is not None
+
+
+def items_range(data_type: pa.DataType, offset: int, length: int, limit: int, name: str) -> ByteRange:
+    """Where to look for `length` items of this type: positions of strings, values of integers.
+
+    `limit` is the size of the file that holds them. Raises CorruptFileError beyond it, UnsupportedFeatureError for
+    items that nobody reads.
+    """
+    if not can_be_item(data_type):
+        raise UnsupportedFeatureError(
+            f"column {name!r}: a dictionary of {data_type} cannot be read from 0.1", feature=f"dictionary of {data_type}"
+        )
+    width = 8 * (length + 1) if varbin.offset_dtype(data_type) is not None else length * (data_type.bit_width // 8)
+    if offset < 0 or length < 0 or offset + width > limit:
+        raise CorruptFileError(
+            f"column {name!r}: the items of its dictionary lie outside of the file", expected=limit, found=offset
+        )
+    return ByteRange(offset, offset + width)
+
+
+def values_range(data: Any, limit: int, name: str) -> ByteRange:
+    """Where the bytes of string items lie, by their positions. Raises CorruptFileError if that is nowhere."""
+    positions = np.frombuffer(data, "<i8")
+    first, last = int(positions[0]), int(positions[-1])
+    if first < 0 or last > limit or (positions[1:] < positions[:-1]).any():
+        raise CorruptFileError(
+            f"column {name!r}: the items of its dictionary lie outside of the file", expected=limit, found=last
+        )
+    return ByteRange(first, last)
+
+
+def dictionary_items(data_type: pa.DataType, offset: int, length: int, limit: int, name: str) -> ReadPlan[pa.Array]:
+    """The items of a dictionary; errors as `items_range`, and CorruptFileError for text that is not UTF-8."""
+    where = items_range(data_type, offset, length, limit, name)
+    data: Any = b""
+    if where.end > where.start:
+        (data,) = yield (where,)
+    dtype = varbin.offset_dtype(data_type)
+    if dtype is None:
+        return pa.Array.from_buffers(data_type, length, [None, pa.py_buffer(bytes(data))], 0)
+    where = values_range(data, limit, name)
+    values: Any = b""
+    if where.end > where.start:
+        (values,) = yield (where,)
+    if len(values) > np.iinfo(dtype).max:
+        raise CorruptFileError(f"column {name!r}: the items of its dictionary are too long", found=len(values))
+    positions = np.frombuffer(data, "<i8")
+    octets = np.frombuffer(bytes(values), np.uint8)
+    return binary_array(data_type, (positions - positions[0]).astype(dtype), octets, True)
+
+
+def dictionary_parts(items: pa.Array, position: int) -> tuple[Any, bytes, int]:
+    """The bytes of the items if they begin at `position`, what follows these, and what the schema names as offset."""
+    if varbin.offset_dtype(items.type) is None:
+        return plain_bytes(items), b"", position
+    data, positions = var_binary_parts(items, position)
+    return data, positions, position + len(data)

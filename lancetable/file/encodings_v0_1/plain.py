@@ -1,0 +1,102 @@
+"""Plain: values of one width side by side, as Arrow has them; booleans as bits; nothing at all for nulls.
+
+    [1, 2, 3] int32    01000000 02000000 03000000         fixed-size lists: their items, one after the other
+
+There is no validity: what was null reads as whatever lies there, zero as a rule.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lancetable.errors import UnsupportedFeatureError
+from lancetable.file.encodings_v0_1.pages import Pages, Spans, fetch_bits, fetch_joined
+from lancetable.file.fetch import ReadPlan, aligned_buffer
+
+__all__ = ["NullNode", "PlainNode", "item_bits", "plain_bytes"]
+
+
+def item_bits(data_type: pa.DataType, name: str) -> int:
+    """Bits of one value. Raises UnsupportedFeatureError for types without a fixed width."""
+    if pa.types.is_fixed_size_list(data_type):
+        return int(data_type.list_size) * item_bits(data_type.value_type, name)
+    fixed = pa.types.is_primitive(data_type) or pa.types.is_decimal(data_type)
+    if not fixed and not pa.types.is_fixed_size_binary(data_type):
+        raise UnsupportedFeatureError(
+            f"column {name!r}: {data_type} has no fixed width, which data files of version 0.1 need",
+            feature=f"{data_type} in 0.1",
+            column=name,
+        )
+    return int(data_type.bit_width)
+
+
+class PlainNode:
+    """Values of a fixed width, fixed-size lists of them included."""
+
+    __slots__ = ("_bits", "_counts", "_pages", "_type", "_width")
+
+    def __init__(self, pages: Pages, data_type: pa.DataType) -> None:
+        self._pages = pages
+        self._type = data_type
+        inner, per_value = data_type, 1
+        while pa.types.is_fixed_size_list(inner):
+            per_value *= inner.list_size
+            inner = inner.value_type
+        self._counts = per_value
+        self._bits = pa.types.is_boolean(inner)
+        self._width = per_value * item_bits(inner, pages.name) // 8
+
+    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        pages = self._pages
+        pages.check(spans)
+        if self._bits:
+            count = self._counts
+            wanted = Spans(spans.batches, spans.firsts * count, spans.counts * count, spans.total * count)
+            bitmap = yield from fetch_bits(pages, wanted, gap)
+            return _array(self._type, spans.total, pa.py_buffer(bitmap))
+        if self._width == 0:
+            return _array(self._type, spans.total, pa.py_buffer(b""))
+        starts = pages.positions[spans.batches] + spans.firsts * self._width
+        data = yield from fetch_joined(pages.file, starts, starts + spans.counts * self._width, gap)
+        return _array(self._type, spans.total, aligned_buffer(data, self._width))
+
+
+def _array(data_type: pa.DataType, length: int, values: pa.Buffer) -> pa.Array:
+    if pa.types.is_fixed_size_list(data_type):
+        items = _array(data_type.value_type, length * data_type.list_size, values)
+        return pa.Array.from_buffers(data_type, length, [None], 0, children=[items])
+    return pa.Array.from_buffers(data_type, length, [None, values], 0)
+
+
+class NullNode:
+    """Fields of the null type, and those that the file does not hold."""
+
+    __slots__ = ("_type",)
+
+    def __init__(self, data_type: pa.DataType) -> None:
+        self._type = data_type
+
+    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        yield from ()
+        return pa.nulls(spans.total, self._type)
+
+
+def plain_bytes(array: pa.Array) -> Any:
+    """The page of an array without nulls."""
+    data_type = array.type
+    if pa.types.is_fixed_size_list(data_type):
+        return plain_bytes(array.flatten())
+    if len(array) == 0:
+        return b""
+    values = array.buffers()[1]
+    if pa.types.is_boolean(data_type):
+        octets = np.frombuffer(values, np.uint8)
+        bits = np.unpackbits(octets, bitorder="little", count=array.offset + len(array))[array.offset :]
+        return np.packbits(bits, bitorder="little")
+    width = data_type.bit_width // 8
+    if width == 0:
+        return b""
+    return memoryview(values)[array.offset * width : (array.offset + len(array)) * width]

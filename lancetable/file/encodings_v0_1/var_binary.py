@@ -1,0 +1,85 @@
+"""VarBinary: the bytes of all values, then where each begins and the last one ends, as positions in the file.
+
+    ['x', null, 'yz']    at 12: 78 79 7a    at 15: i64 12 13 13 15        the page table names 15
+
+No value is marked as null: in a nullable field every value of length 0 reads as null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v0_1.pages import Pages, Spans, TooLongError, fetch_joined, offsets_of_runs
+from lancetable.file.fetch import ReadPlan
+from lancetable.file.kernels import varbin
+
+__all__ = ["VarBinaryNode", "binary_array", "var_binary_parts"]
+
+
+class VarBinaryNode:
+    """Strings and bytes."""
+
+    __slots__ = ("_dtype", "_nullable", "_pages", "_type")
+
+    def __init__(self, pages: Pages, data_type: pa.DataType, nullable: bool) -> None:
+        dtype = varbin.offset_dtype(data_type)
+        assert dtype is not None
+        self._pages = pages
+        self._type = data_type
+        self._dtype = dtype
+        self._nullable = nullable
+
+    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        pages = self._pages
+        pages.check(spans)
+        # One position more than values: the page is as long as what is listed, and that lies behind it.
+        starts = pages.positions[spans.batches] + spans.firsts * 8
+        data = yield from fetch_joined(pages.file, starts, starts + (spans.counts + 1) * 8, gap)
+        positions = np.frombuffer(data, "<i8")
+        try:
+            offsets, first, last = offsets_of_runs(positions, spans.counts, self._dtype)
+            values = yield from fetch_joined(pages.file, first, last, gap)
+            return binary_array(self._type, offsets, np.frombuffer(values, np.uint8), self._nullable)
+        except TooLongError:
+            raise
+        except CorruptFileError as error:
+            if error.__dict__.get("path") is not None:
+                raise
+            raise pages.corrupt(str(error)) from error
+
+
+def binary_array(
+    data_type: pa.DataType, offsets: npt.NDArray[Any], values: npt.NDArray[np.uint8], nullable: bool
+) -> pa.Array:
+    """Strings or bytes from checked offsets. Raises CorruptFileError for text that is not UTF-8."""
+    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+        varbin.check_utf8(offsets, values)
+    validity = None
+    if nullable and len(offsets) > 1:
+        filled = offsets[1:] != offsets[:-1]
+        if not filled.all():
+            validity = varbin.pack_validity(filled)
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.Array.from_buffers(data_type, len(offsets) - 1, buffers, -1 if validity is not None else 0)
+
+
+def var_binary_parts(array: pa.Array, position: int) -> tuple[Any, bytes]:
+    """The bytes of an array of strings or bytes without hidden ones, and their positions if they begin at `position`.
+
+    Values under nulls must be empty.
+    """
+    dtype = varbin.offset_dtype(array.type)
+    assert dtype is not None
+    if len(array) == 0:
+        return b"", np.array([position], "<i8").tobytes()
+    _, ends, content = array.buffers()
+    offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize).astype("<i8")
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = b"" if content is None else memoryview(content)[first:last]
+    offsets += position - first
+    return data, offsets.tobytes()

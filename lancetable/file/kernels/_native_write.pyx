@@ -1,0 +1,316 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Compiled kernels that only writers need; see _native.pyx. What they are given comes from Arrow arrays in memory, and
+yet no address is used before it was compared with the size of its buffer.
+
+Loops over numbers are C, because Cython cannot say that one loop is to be built twice: for every processor, and for
+those that compare four numbers of 64 bits at a time.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+import cython
+
+import numpy as np
+
+
+cdef extern from *:
+    """
+    #include <string.h>
+    #if defined(__GNUC__) || defined(__clang__)
+    #define LTW_INLINE static inline __attribute__((always_inline))
+    #define ltw_swap(x) __builtin_bswap64(x)
+    #else
+    #define LTW_INLINE static inline
+    static inline uint64_t ltw_swap(uint64_t x) {
+        x = ((x & 0x00ff00ff00ff00ffULL) << 8) | ((x >> 8) & 0x00ff00ff00ff00ffULL);
+        x = ((x & 0x0000ffff0000ffffULL) << 16) | ((x >> 16) & 0x0000ffff0000ffffULL);
+        return (x << 32) | (x >> 32);
+    }
+    #endif
+    #if defined(__x86_64__) && defined(__GNUC__)
+    #define LTW_WIDE 1
+    #endif
+
+    enum { LTW_SIGNED = 0, LTW_UNSIGNED = 1, LTW_FLOAT = 2, LTW_BLOCK = 1024 };
+
+    /* Eight bits to eight bytes of zeros or ones; and how many bits are set. */
+    static uint64_t ltw_spread[256];
+    static uint8_t ltw_set[256];
+
+    static void ltw_prepare(void) {
+        for (int octet = 0; octet < 256; octet++) {
+            uint8_t bytes[8];
+            ltw_set[octet] = 0;
+            for (int bit = 0; bit < 8; bit++) {
+                bytes[bit] = octet >> bit & 1 ? 0xFF : 0;
+                ltw_set[octet] = (uint8_t)(ltw_set[octet] + (octet >> bit & 1));
+            }
+            memcpy(&ltw_spread[octet], bytes, 8);
+        }
+    }
+
+    /* Bits first .. first + n of a bitmap of `size` bytes as n bytes of zeros or ones; the number of set ones. */
+    LTW_INLINE int64_t ltw_mask(const uint8_t *bitmap, int64_t size, int64_t first, int64_t n, int8_t *mask) {
+        int64_t at = first >> 3, found = 0;
+        int shift = (int)(first & 7);
+        for (int64_t i = 0; i < n; i += 8, at++) {
+            unsigned octet = bitmap[at] >> shift;
+            if (shift && at + 1 < size) octet |= (unsigned)bitmap[at + 1] << (8 - shift);
+            octet &= 0xFF;
+            if (n - i < 8) octet &= (1u << (n - i)) - 1;
+            memcpy(mask + i, &ltw_spread[octet], 8);
+            found += ltw_set[octet];
+        }
+        return found;
+    }
+
+    /* Keys are signed integers in the order of the values. A float with its sign set has the order of its other bits
+       turned around; a NaN counts as missing. Missing keys take part as the highest and the lowest one. */
+    #define LTW_TYPE(T, U, BITS, INFINITY_BITS)                                                                        \
+    LTW_INLINE T ltw_key_##BITS(U bits, int kind) {                                                                    \
+        if (kind == LTW_UNSIGNED) return (T)(bits ^ (U)((U)1 << (BITS - 1)));                                          \
+        if (kind == LTW_FLOAT) return (T)((T)bits ^ (T)((U)((T)bits >> (BITS - 1)) >> 1));                             \
+        return (T)bits;                                                                                                \
+    }                                                                                                                  \
+    LTW_INLINE int64_t ltw_run_##BITS(                                                                                 \
+        const uint8_t *at, const int8_t *mask, int masked, int64_t n, int kind, T *low, T *high                        \
+    ) {                                                                                                                \
+        const T top = (T)((U)~(U)0 >> 1), end = (T)~top;                                                               \
+        T least = *low, most = *high, missing = 0;                                                                     \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            U bits;                                                                                                    \
+            memcpy(&bits, at + i * (BITS / 8), BITS / 8);                                                              \
+            T key = ltw_key_##BITS(bits, kind), keep = masked ? (T)mask[i] : (T)-1;                                    \
+            if (kind == LTW_FLOAT) {                                                                                   \
+                T nan = (T)-((T)(bits & (U)top) > (T)(INFINITY_BITS));                                                 \
+                missing = (T)(missing - (nan & keep));                                                                 \
+                keep = (T)(keep & ~nan);                                                                               \
+            }                                                                                                          \
+            T a = key, b = key;                                                                                        \
+            if (masked || kind == LTW_FLOAT) {                                                                         \
+                a = (T)((key & keep) | (top & ~keep));                                                                 \
+                b = (T)((key & keep) | (end & ~keep));                                                                 \
+            }                                                                                                          \
+            least = a < least ? a : least;                                                                             \
+            most = b > most ? b : most;                                                                                \
+        }                                                                                                              \
+        *low = least;                                                                                                  \
+        *high = most;                                                                                                  \
+        return (int64_t)missing;                                                                                       \
+    }                                                                                                                  \
+    LTW_INLINE void ltw_zones_of_##BITS(                                                                               \
+        const uint8_t *values, const uint8_t *bitmap, int64_t size, int64_t skip, const int64_t *starts,               \
+        const int64_t *ends, int64_t pieces, int kind, uint8_t *low, uint8_t *high, int64_t *nulls, int64_t *nans      \
+    ) {                                                                                                                \
+        int8_t mask[LTW_BLOCK + 8];                                                                                    \
+        for (int64_t piece = 0; piece < pieces; piece++) {                                                             \
+            const T top = (T)((U)~(U)0 >> 1);                                                                          \
+            T least = top, most = (T)~top;                                                                             \
+            int64_t absent = 0, odd = 0;                                                                               \
+            for (int64_t row = starts[piece]; row < ends[piece]; row += LTW_BLOCK) {                                   \
+                int64_t n = ends[piece] - row < LTW_BLOCK ? ends[piece] - row : LTW_BLOCK;                             \
+                int64_t valid = bitmap ? ltw_mask(bitmap, size, skip + row, n, mask) : n;                              \
+                const uint8_t *at = values + row * (BITS / 8);                                                         \
+                absent += n - valid;                                                                                   \
+                if (valid == n) odd += ltw_run_##BITS(at, mask, 0, n, kind, &least, &most);                            \
+                else if (valid) odd += ltw_run_##BITS(at, mask, 1, n, kind, &least, &most);                            \
+            }                                                                                                          \
+            U bits = (U)ltw_key_##BITS((U)least, kind);                                                                \
+            memcpy(low + piece * (BITS / 8), &bits, BITS / 8);                                                         \
+            bits = (U)ltw_key_##BITS((U)most, kind);                                                                   \
+            memcpy(high + piece * (BITS / 8), &bits, BITS / 8);                                                        \
+            nulls[piece] = absent;                                                                                     \
+            nans[piece] = odd;                                                                                         \
+        }                                                                                                              \
+    }
+
+    LTW_TYPE(int8_t, uint8_t, 8, 0)
+    LTW_TYPE(int16_t, uint16_t, 16, 0x7C00)
+    LTW_TYPE(int32_t, uint32_t, 32, 0x7F800000)
+    LTW_TYPE(int64_t, uint64_t, 64, 0x7FF0000000000000LL)
+
+    #define LTW_ARGUMENTS values, bitmap, size, skip, starts, ends, pieces
+    #define LTW_FOR(BITS)                                                                                              \
+        if (kind == LTW_FLOAT && BITS > 8)                                                                             \
+            ltw_zones_of_##BITS(LTW_ARGUMENTS, LTW_FLOAT, low, high, nulls, nans);                                     \
+        else if (kind == LTW_UNSIGNED)                                                                                 \
+            ltw_zones_of_##BITS(LTW_ARGUMENTS, LTW_UNSIGNED, low, high, nulls, nans);                                  \
+        else                                                                                                           \
+            ltw_zones_of_##BITS(LTW_ARGUMENTS, LTW_SIGNED, low, high, nulls, nans);
+    #define LTW_ZONES(NAME)                                                                                            \
+    static void NAME(                                                                                                  \
+        const uint8_t *values, const uint8_t *bitmap, int64_t size, int64_t skip, const int64_t *starts,               \
+        const int64_t *ends, int64_t pieces, int bits, int kind, uint8_t *low, uint8_t *high, int64_t *nulls,          \
+        int64_t *nans                                                                                                  \
+    ) {                                                                                                                \
+        if (bits == 8) { LTW_FOR(8) }                                                                                  \
+        else if (bits == 16) { LTW_FOR(16) }                                                                           \
+        else if (bits == 32) { LTW_FOR(32) }                                                                           \
+        else { LTW_FOR(64) }                                                                                           \
+    }
+
+    LTW_ZONES(ltw_zones_plain)
+    #if defined(LTW_WIDE)
+    __attribute__((target("avx2"))) LTW_ZONES(ltw_zones_wide)
+    #endif
+
+    static void ltw_zones(
+        const uint8_t *values, const uint8_t *bitmap, int64_t size, int64_t skip, const int64_t *starts,
+        const int64_t *ends, int64_t pieces, int bits, int kind, uint8_t *low, uint8_t *high, int64_t *nulls,
+        int64_t *nans
+    ) {
+    #if defined(LTW_WIDE)
+        if (__builtin_cpu_supports("avx2")) {
+            ltw_zones_wide(LTW_ARGUMENTS, bits, kind, low, high, nulls, nans);
+            return;
+        }
+    #endif
+        ltw_zones_plain(LTW_ARGUMENTS, bits, kind, low, high, nulls, nans);
+    }
+
+    static inline uint64_t ltw_load64(const uint8_t *at) { uint64_t x; memcpy(&x, at, 8); return x; }
+
+    /* Whether a < b, `width` bytes each: by their bytes, or as numbers in two's complement (a multiple of 8 bytes). */
+    static inline int ltw_below(const uint8_t *a, const uint8_t *b, int64_t width, int number) {
+        if (!number) return memcmp(a, b, (size_t)width) < 0;
+        int64_t x = (int64_t)ltw_load64(a + width - 8), y = (int64_t)ltw_load64(b + width - 8);
+        if (x != y) return x < y;
+        for (int64_t at = width - 16; at >= 0; at -= 8) {
+            uint64_t u = ltw_load64(a + at), v = ltw_load64(b + at);
+            if (u != v) return u < v;
+        }
+        return 0;
+    }
+    """
+    void ltw_prepare() nogil
+    uint64_t ltw_swap(uint64_t x) nogil
+    uint64_t ltw_load64(const uint8_t* at) nogil
+    int ltw_below(const uint8_t* a, const uint8_t* b, int64_t width, int number) nogil
+    void ltw_zones(
+        const uint8_t* values, const uint8_t* bitmap, int64_t size, int64_t skip, const int64_t* starts,
+        const int64_t* ends, int64_t pieces, int bits, int kind, uint8_t* low, uint8_t* high, int64_t* nulls,
+        int64_t* nans,
+    ) nogil
+
+
+ltw_prepare()
+
+
+@cython.final
+@cython.freelist(32)
+cdef class Bytes:
+    """The memory of an object that has a contiguous buffer, held as long as this lives."""
+
+    cdef Py_buffer view
+    cdef uint8_t* at
+    cdef int64_t size
+
+    def __cinit__(self, owner, bint writable=False):
+        PyObject_GetBuffer(owner, &self.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+        self.at = <uint8_t*>self.view.buf
+        self.size = self.view.len
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+cdef check_pieces(Bytes starts, Bytes ends, int64_t rows):
+    """Raise ValueError unless all pieces lie within the rows."""
+    cdef int64_t i, start, end
+    if starts.size != ends.size:
+        raise ValueError("pieces without an end")
+    for i in range(starts.size // 8):
+        start, end = (<int64_t*>starts.at)[i], (<int64_t*>ends.at)[i]
+        if start < 0 or end < start or end > rows:
+            raise ValueError("a piece beyond the last row")
+
+
+# --------------------------------------------------------------------------------------------------- twins of zones.py
+
+
+def number_zones(values, validity, int64_t skip, starts, ends, int kind, low, high):
+    """`values` begin at row 0, `validity` is a bitmap or None, of which the first `skip` bits are not used. `low` and
+    `high` are filled. -> nulls, NaNs."""
+    cdef Bytes source = Bytes(values), first = Bytes(starts), last = Bytes(ends)
+    cdef Bytes least = Bytes(low, True), most = Bytes(high, True)
+    cdef Bytes bitmap = None if validity is None else Bytes(validity)
+    cdef int64_t pieces = first.size // 8, width = low.dtype.itemsize, rows = source.size // width
+    cdef const uint8_t* bits = NULL if bitmap is None else bitmap.at
+    cdef int64_t size = 0 if bitmap is None else bitmap.size
+    check_pieces(first, last, rows)
+    if width not in (1, 2, 4, 8) or least.size != pieces * width or most.size != pieces * width:
+        raise ValueError("no room for a bound of each piece")
+    if skip < 0 or (bitmap is not None and size * 8 - skip < rows):
+        raise ValueError("validity too short")
+    nulls = np.empty(pieces, np.int64)
+    nans = np.empty(pieces, np.int64)
+    cdef Bytes absent = Bytes(nulls, True), odd = Bytes(nans, True)
+    with nogil:
+        ltw_zones(
+            source.at, bits, size, skip, <int64_t*>first.at, <int64_t*>last.at, pieces, <int>(8 * width), kind,
+            least.at, most.at, <int64_t*>absent.at, <int64_t*>odd.at,
+        )
+    return nulls, nans
+
+
+cdef inline uint64_t leading(const uint8_t* at, int64_t width, bint number) noexcept nogil:
+    """A number that orders like the first eight bytes of significance."""
+    cdef uint64_t word = 0
+    if number:
+        return ltw_load64(at + width - 8) ^ (<uint64_t>1 << 63)
+    if width >= 8:
+        return ltw_swap(ltw_load64(at))
+    memcpy(&word, at, width)
+    return ltw_swap(word)
+
+
+cdef void wide_extremes_of(
+    const uint8_t* data, int64_t width, bint number, const uint8_t* bitmap, int64_t skip, const int64_t* starts,
+    const int64_t* ends, int64_t pieces, int64_t* low, int64_t* high,
+) noexcept nogil:
+    cdef int64_t i, row, least, most
+    cdef uint64_t key, least_key, most_key
+    for i in range(pieces):
+        least = most = -1
+        least_key = most_key = 0
+        for row in range(starts[i], ends[i]):
+            if bitmap != NULL and not bitmap[(skip + row) >> 3] >> ((skip + row) & 7) & 1:
+                continue
+            key = leading(data + row * width, width, number)
+            if least < 0:
+                least = most = row
+                least_key = most_key = key
+            elif key < least_key or (
+                key == least_key and ltw_below(data + row * width, data + least * width, width, number)
+            ):
+                least, least_key = row, key
+            elif key > most_key or (
+                key == most_key and ltw_below(data + most * width, data + row * width, width, number)
+            ):
+                most, most_key = row, key
+        low[i], high[i] = least, most
+
+
+def wide_extremes(values, int64_t width, bint number, validity, int64_t skip, starts, ends):
+    """Values of `width` bytes from row 0 on: bytes, or numbers of a multiple of 8 bytes. -> rows of minima and maxima,
+    -1 where all are null."""
+    cdef Bytes source = Bytes(values), first = Bytes(starts), last = Bytes(ends)
+    cdef Bytes bitmap = None if validity is None else Bytes(validity)
+    cdef const uint8_t* bits = NULL if bitmap is None else bitmap.at
+    cdef int64_t pieces = first.size // 8
+    if width < 1 or (number and width % 8):
+        raise ValueError("values of an odd width")
+    check_pieces(first, last, source.size // width)
+    if skip < 0 or (bitmap is not None and bitmap.size * 8 - skip < source.size // width):
+        raise ValueError("validity too short")
+    low = np.empty(pieces, np.int64)
+    high = np.empty(pieces, np.int64)
+    cdef Bytes least = Bytes(low, True), most = Bytes(high, True)
+    with nogil:
+        wide_extremes_of(
+            source.at, width, number, bits, skip, <int64_t*>first.at, <int64_t*>last.at, pieces, <int64_t*>least.at,
+            <int64_t*>most.at,
+        )
+    return low, high

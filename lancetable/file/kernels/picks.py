@@ -1,0 +1,318 @@
+"""Single values out of the chunks of mini-block pages: what a take of a few rows needs of them.
+
+    data  ....[piece 0]......[piece 1]..      starts, sizes: (n,) one piece for each wanted value, ascending, repeated
+                  ^ places[0]    ^ places[1]  counts: (n,) values in the piece; places: (n,) the wanted one among them
+
+A piece is the buffer of one chunk, as in miniblock.py. Only what leads to a wanted value is looked at and checked: a
+compiled kernel computes its place, the NumPy form decodes each piece once and takes from the result.
+Source: protos/encodings_v2_1.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.kernels import miniblock, native
+from lancetable.file.kernels.levels import LEVEL, Levels
+
+__all__ = [
+    "FLAT",
+    "INLINE",
+    "OUT_OF_LINE",
+    "RUNS",
+    "Pieces",
+    "Stored",
+    "bits",
+    "chunks_of_rows",
+    "entries_of_rows",
+    "fixed",
+    "inline",
+    "out_of_line",
+    "runs",
+    "streams",
+    "variable",
+]
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+# How the levels of a chunk are stored; the width of those out of line stands in the bits above 8.
+FLAT: Final = 1
+INLINE: Final = 2
+OUT_OF_LINE: Final = 3
+RUNS: Final = 4
+_WIDTH_SHIFT: Final = 8
+
+
+class Pieces(NamedTuple):
+    """One piece of `data` for each wanted value, and the value's place in it."""
+
+    data: Bytes
+    starts: Ints
+    sizes: Ints
+    counts: Ints
+    places: Ints
+
+    def once(self) -> tuple[Ints, Ints]:
+        """Which pieces differ from the one before, and (n,) the number of each one's piece among these."""
+        new = np.empty(len(self.starts), np.bool_)
+        new[:1] = True
+        np.not_equal(self.starts[1:], self.starts[:-1], out=new[1:])
+        return np.flatnonzero(new), np.cumsum(new) - 1
+
+    def check(self) -> None:
+        """Raise CorruptFileError for places outside of their piece."""
+        if len(self.places) and (int(self.places.min()) < 0 or (self.places >= self.counts).any()):
+            raise CorruptFileError("a value lies outside of its page")
+
+
+def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """The wanted ones of the values that `decode` gives for some of the pieces, side by side."""
+    pieces.check()
+    which, piece = pieces.once()
+    values = decode(which)
+    counts = pieces.counts[which]
+    return values[(np.cumsum(counts) - counts)[piece] + pieces.places]
+
+
+def fixed(pieces: Pieces, width: int) -> Bytes:
+    """Values of `width` bytes side by side -> their bytes. Raises CorruptFileError for a piece of another size."""
+    data, starts, sizes, counts, places = pieces
+    if native is not None:
+        found: Bytes = native.pick_fixed(data, starts, sizes, counts, places, width)
+        return found
+    pieces.check()
+    if (sizes != counts * width).any():
+        raise CorruptFileError("values that do not fill their chunk")
+    return np.ascontiguousarray(miniblock.gather_rows(data, starts + places * width, width)).reshape(-1)
+
+
+def bits(pieces: Pieces) -> Bytes:
+    """Values of one bit, the lowest of a byte first -> a bitmap. Raises CorruptFileError for a piece of another size."""
+    data, starts, sizes, counts, places = pieces
+    if native is not None:
+        found: Bytes = native.pick_bits(data, starts, sizes, counts, places)
+        return found
+    pieces.check()
+    if (sizes != (counts + 7) >> 3).any():
+        raise CorruptFileError("values that do not fill their chunk")
+    octets = data[starts + (places >> 3)]
+    return np.packbits((octets >> (places & 7).astype(np.uint8)) & np.uint8(1), bitorder="little")
+
+
+def inline(pieces: Pieces, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Bit-packed values behind their width; see `miniblock.unpack_inline`."""
+    data, starts, sizes, counts, places = pieces
+    if native is not None:
+        found: npt.NDArray[Any] = native.pick_inline(data, starts, sizes, counts, places, 8 * dtype.itemsize).view(
+            dtype
+        )
+        return found
+    return _decoded(pieces, lambda n: miniblock.unpack_inline(data, starts[n], sizes[n], counts[n], dtype))
+
+
+def out_of_line(pieces: Pieces, width: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Bit-packed values of one width; see `miniblock.unpack_out_of_line`."""
+    data, starts, sizes, counts, places = pieces
+    if native is not None:
+        found: npt.NDArray[Any] = native.pick_out_of_line(
+            data, starts, sizes, counts, places, width, 8 * dtype.itemsize
+        ).view(dtype)
+        return found
+    return _decoded(pieces, lambda n: miniblock.unpack_out_of_line(data, starts[n], sizes[n], counts[n], width, dtype))
+
+
+def variable(pieces: Pieces, offset_bytes: int) -> tuple[Ints, Ints]:
+    """Values behind their offsets -> where in the data each begins and ends; see `miniblock.variable`."""
+    data, starts, sizes, counts, places = pieces
+    if native is not None:
+        span: tuple[Ints, Ints] = native.pick_variable(data, starts, sizes, counts, places, offset_bytes)
+        return span
+    pieces.check()
+    if (counts >= sizes // offset_bytes).any():
+        raise CorruptFileError("an offset points into the offsets")
+    stored = miniblock.gather_rows(data, starts + places * offset_bytes, 2 * offset_bytes)
+    pairs = np.ascontiguousarray(stored).view(f"<u{offset_bytes}").reshape(-1, 2)
+    if (pairs[:, 0] < (counts + 1) * offset_bytes).any():
+        raise CorruptFileError("an offset points into the offsets")
+    if (pairs[:, 1] < pairs[:, 0]).any() or (pairs[:, 1] > sizes).any():
+        raise CorruptFileError("offsets that decrease or leave their chunk")
+    ends = pairs.astype(np.int64)
+    return starts + ends[:, 0], starts + ends[:, 1]
+
+
+def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Run lengths of one byte in `pieces`, the values of the runs apart; see `miniblock.run_lengths`."""
+    data, starts, sizes, counts, places = pieces
+    if native is not None:
+        found: npt.NDArray[Any] = native.pick_runs(
+            data, value_starts, value_sizes, starts, sizes, counts, places, dtype.itemsize
+        ).view(dtype)
+        return found
+    if (value_sizes != sizes * dtype.itemsize).any():
+        raise CorruptFileError("run values and run lengths differ in number")
+
+    def decode(which: Ints) -> npt.NDArray[Any]:
+        values = miniblock.join_pieces(data, value_starts[which], value_sizes[which]).view(dtype)
+        lengths = miniblock.join_pieces(data, starts[which], sizes[which])
+        return miniblock.run_lengths(values, lengths, sizes[which], counts[which])
+
+    return _decoded(pieces, decode)
+
+
+def streams(pieces: Pieces, width: int) -> Bytes:
+    """Values as `width` byte streams -> their bytes; see `miniblock.byte_streams`."""
+    data, starts, sizes, counts, places = pieces
+    if native is not None:
+        found: Bytes = native.pick_streams(data, starts, sizes, counts, places, width)
+        return found
+    pieces.check()
+    if (sizes != counts * width).any():
+        raise CorruptFileError("values that do not fill their chunk")
+    at = (starts + places)[:, None] + counts[:, None] * np.arange(width)
+    return data[at].reshape(-1)
+
+
+# ------------------------------------------------------------------------------------------------------- rows of lists
+
+
+class Stored(NamedTuple):
+    """The levels of (k,) chunks as they are stored: positions and sizes in the data, and how (FLAT to RUNS)."""
+
+    starts: Ints
+    sizes: Ints
+    forms: Ints
+
+
+def chunks_of_rows(starts: Ints, continues: Bools, rows: Ints) -> Ints:
+    """The ascending chunks that hold `rows` (ascending), which may go on from one into the next.
+
+    `starts` (chunks + 1,): rows that start before each chunk; `continues` (chunks,): whether the last one goes on.
+    """
+    if native is not None:
+        found: Ints = native.chunks_of_rows(starts, continues, rows)
+        return found
+    first = np.searchsorted(starts, rows, "right") - 1
+    # A row goes on through chunks in which no row starts.
+    stops = np.flatnonzero(~continues | (np.diff(starts) > 0))
+    goes_on = continues[first] & (rows == starts[first + 1] - 1)
+    last = first.copy()
+    if goes_on.any():
+        # It ends in the first chunk from the next one on that starts a row or goes on no further.
+        at = np.searchsorted(stops, first[goes_on] + 1)
+        ends = np.append(stops, len(continues) - 1)[at]
+        last[goes_on] = np.minimum(ends, len(continues) - 1)
+    edges = np.zeros(len(continues) + 1, np.int64)
+    np.add.at(edges, first, 1)
+    np.add.at(edges, last + 1, -1)
+    return np.flatnonzero(np.cumsum(edges[:-1]))
+
+
+def entries_of_rows(
+    data: Bytes,
+    repetition: Stored,
+    definition: Stored | None,
+    num_levels: Ints,
+    counts: Ints,
+    chunks: Ints,
+    first_rows: Ints,
+    num_rows: Ints,
+    rows: Ints,
+    num_lists: int,
+    top: int,
+    highest: int,
+) -> tuple[Levels, Levels | None, Ints, Ints]:
+    """The entries of ascending `rows` that lie in (k,) chunks.
+
+    Chunk i has `num_levels[i]` entries, `counts[i]` of them visible (definition level at most `top`), is the
+    `chunks[i]`-th of its column, and `num_rows[i]` rows start in it, from row `first_rows[i]` on; numbers of chunks of
+    different pages do not touch. `num_lists` and `highest` are the highest levels there may be.
+    -> repetition and definition levels, and for each visible entry its chunk (0 to k - 1) and place among the values
+    of the chunk. Raises CorruptFileError if levels and counts contradict each other.
+    """
+    if native is not None:
+        found: tuple[Levels, Levels | None, Ints, Ints] = native.entries_of_rows(
+            data,
+            repetition,
+            definition,
+            num_levels,
+            counts,
+            chunks,
+            first_rows,
+            num_rows,
+            rows,
+            num_lists,
+            top,
+            highest,
+        )
+        return found
+    again = _levels(data, repetition, num_levels)
+    defined = None if definition is None else _levels(data, definition, num_levels)
+    visible = np.ones(len(again), np.bool_) if defined is None else defined <= top
+    owner = np.repeat(np.arange(len(chunks)), num_levels)
+    starts = np.flatnonzero(again >= num_lists)
+    if (np.bincount(owner[starts], minlength=len(chunks)) != num_rows).any() or (
+        np.bincount(owner[visible], minlength=len(chunks)) != counts
+    ).any():
+        raise CorruptFileError("rows of a chunk differ from the repetition index")
+    # A row ends where the next one starts, or where the chunks that lie side by side end.
+    entry_ends = np.cumsum(num_levels)
+    breaks = np.flatnonzero(np.diff(chunks) != 1)
+    run_ends = np.append(entry_ends[breaks], len(again))
+    ends = np.minimum(np.append(starts[1:], len(again)), run_ends[np.searchsorted(run_ends, starts, "right")])
+    names = first_rows[owner[starts]] + np.arange(len(starts)) - (np.cumsum(num_rows) - num_rows)[owner[starts]]
+    at = np.searchsorted(names, rows)
+    if len(rows) and (int(at[-1]) >= len(names) or (names[at] != rows).any()):
+        raise CorruptFileError("rows of a chunk differ from the repetition index")
+    first, lengths = starts[at], ends[at] - starts[at]
+    entries = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+    if len(entries) and (
+        int(again[entries].max()) > num_lists or (defined is not None and int(defined[entries].max()) > highest)
+    ):
+        raise CorruptFileError("a level that no layer has")
+    seen = entries[visible[entries]]
+    place = np.cumsum(visible)[seen] - 1 - (np.cumsum(counts) - counts)[owner[seen]]
+    return again[entries], None if defined is None else defined[entries], owner[seen], place
+
+
+def _levels(data: Bytes, stored: Stored, counts: Ints) -> Levels:
+    """The levels of all chunks side by side."""
+    parts = []
+    edges = [0, *(np.flatnonzero(np.diff(stored.forms)) + 1).tolist(), len(counts)]
+    for begin, end in zip(edges, edges[1:]):
+        starts, sizes, number = stored.starts[begin:end], stored.sizes[begin:end], counts[begin:end]
+        width, form = divmod(int(stored.forms[begin]), 1 << _WIDTH_SHIFT)
+        if form == INLINE:
+            parts.append(miniblock.unpack_inline(data, starts, sizes, number, LEVEL))
+        elif form == OUT_OF_LINE:
+            parts.append(miniblock.unpack_out_of_line(data, starts, sizes, number, width, LEVEL))
+        elif form == RUNS:
+            parts.append(_run_levels(data, starts, sizes, number))
+        else:
+            if (sizes != number * LEVEL.itemsize).any():
+                raise CorruptFileError("values that do not fill their chunk")
+            parts.append(miniblock.join_pieces(data, starts, sizes).view(LEVEL))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _run_levels(data: Bytes, starts: Ints, sizes: Ints, counts: Ints) -> Levels:
+    """Runs in one buffer: u64 size of the values, values, lengths of one byte."""
+    if int(sizes.min()) < 8:
+        raise CorruptFileError("runs without their size", expected=8, found=int(sizes.min()))
+    head = np.ascontiguousarray(miniblock.gather_rows(data, starts, 8)).view("<u8").reshape(-1)
+    values = np.minimum(head, np.uint64(1) << np.uint64(62)).astype(np.int64)
+    lengths = sizes - 8 - values
+    if (values != lengths * LEVEL.itemsize).any() or int(lengths.min()) < 0:
+        raise CorruptFileError("run values and run lengths differ in number")
+    return miniblock.run_lengths(
+        miniblock.join_pieces(data, starts + 8, values).view(LEVEL),
+        miniblock.join_pieces(data, starts + 8 + values, lengths),
+        lengths,
+        counts,
+    )

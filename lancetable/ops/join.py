@@ -1,0 +1,312 @@
+"""Finding rows by key: which row of a source, if any, has the key of each row of a table.
+
+    source   key    7     3    null   7          KeyIndex   3 -> row 1    7 -> row 0, again in row 3
+    table    key    3     5     7    null        find       1    -1    0    -1
+
+A key is one column or several. A null never equals anything, as in SQL; NaN equals NaN and 0.0 does not equal -0.0, as
+in the total order of floating point numbers. All work is on whole columns: values of up to 8 bytes go through a table
+indexed by the value itself where they lie close together, else through hash tables; longer ones through Arrow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import UnsupportedFeatureError
+from lancetable.format.row_address import U64Array
+
+__all__ = ["KeyIndex", "Rows", "example", "hashes"]
+
+Rows = npt.NDArray[np.int64]
+
+# A table of all values between the least and the greatest may have so many slots for each value, and in all.
+_SLOTS_PER_VALUE: Final = 32
+_MIN_SLOTS: Final = 1 << 16
+_MAX_SLOTS: Final = 1 << 26
+_FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+_SAMPLED_BYTES: Final = 8
+
+
+class KeyIndex:
+    """The rows of a source by key.
+
+    `representative[row]` is the first source row with the same key, -1 where a part of the key is null; rows whose
+    key no earlier row has represent themselves.
+    """
+
+    def __init__(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
+        """`columns` are the parts of the key. Raises UnsupportedFeatureError for nested ones."""
+        self._parts: list[_Part] = []
+        self._pairs: list[_Table | _HashTable] = []
+        self.num_rows = len(columns[0])
+        combined: Rows | None = None
+        for column in columns:
+            part = _part_of(column)
+            self._parts.append(part)
+            if combined is None:
+                combined = part.own
+                continue
+            values, valid = _paired(combined, part.own, self.num_rows)
+            table = _table_of(values, valid)
+            self._pairs.append(table)
+            combined = table.own
+        assert combined is not None
+        self.representative: Rows = combined
+
+    def find(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Rows:
+        """(n,) the representative source row of each key in `columns`, -1 where the source has none."""
+        combined = self._parts[0].find(columns[0])
+        for part, pair, column in zip(self._parts[1:], self._pairs, columns[1:], strict=True):
+            rows = np.flatnonzero(combined >= 0)
+            found = part.find(column if len(rows) == len(combined) else column.take(pa.array(rows)))
+            hit = found >= 0
+            narrowed = np.full(len(combined), -1, np.int64)
+            rows = rows[hit]
+            values, _ = _paired(combined[rows], found[hit], self.num_rows)
+            narrowed[rows] = pair.find(values)
+            combined = narrowed
+        return combined
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether some key stands in several source rows."""
+        return bool((self.representative[self.representative >= 0] != np.flatnonzero(self.representative >= 0)).any())
+
+
+class _Part(Protocol):
+    """One column of the key: `own` are the representatives of the source's rows."""
+
+    own: Rows
+
+    def find(self, column: pa.Array | pa.ChunkedArray) -> Rows: ...
+
+
+def _part_of(column: pa.Array | pa.ChunkedArray) -> _Part:
+    column = _plain(column)
+    if _width(column.type):
+        return _FixedPart(column)
+    if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
+        raise UnsupportedFeatureError(f"{column.type} cannot be a key to join on", feature=f"{column.type} keys")
+    return _ArrowPart(column)
+
+
+class _FixedPart:
+    """Values of up to 8 bytes, as numbers."""
+
+    def __init__(self, column: pa.Array) -> None:
+        values, valid = _numbers(column)
+        self._table = _table_of(values, valid)
+        self.own = self._table.own
+
+    def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
+        values, valid = _numbers(_plain(column))
+        found = self._table.find(values)
+        if valid is not None:
+            found[~valid] = -1
+        return found
+
+
+class _ArrowPart:
+    """Values of any size, through Arrow's hash tables."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self._distinct = pc.unique(column.drop_null())
+        self._first = np.zeros(len(self._distinct), np.int64)
+        places = self._places(column)
+        rows = np.flatnonzero(places >= 0)[::-1]
+        self._first[places[rows]] = rows
+        self.own = self._rows_at(places)
+
+    def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
+        return self._rows_at(self._places(_plain(column)))
+
+    def _places(self, column: pa.Array) -> Rows:
+        found = pc.index_in(column, value_set=self._distinct, skip_nulls=True)
+        return np.asarray(found.fill_null(-1)).astype(np.int64)
+
+    def _rows_at(self, places: Rows) -> Rows:
+        if not len(self._first):
+            return np.full(len(places), -1, np.int64)
+        return np.where(places >= 0, self._first[places], -1)
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One array, without an extension type or a dictionary around its values."""
+    if isinstance(column, pa.ChunkedArray):
+        chunks = column.chunks or [pa.nulls(0, column.type)]
+        column = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.storage
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _width(data_type: pa.DataType) -> int:
+    """Bytes of a value of a primitive type that fits 64 bits, 0 for other types."""
+    types = pa.types
+    if types.is_boolean(data_type):
+        return 1
+    primitive = types.is_integer(data_type) or types.is_floating(data_type) or types.is_temporal(data_type)
+    return data_type.bit_width // 8 if primitive and data_type.bit_width <= 64 else 0
+
+
+def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """The values as integers that are equal exactly where the values are, and which are not null (None: all)."""
+    valid = None if not column.null_count else np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+    if pa.types.is_boolean(column.type):
+        return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False)).astype(np.int64), valid
+    width = _width(column.type)
+    data = column.buffers()[1]
+    if data is None:
+        return np.zeros(len(column), np.int64), valid
+    kind = "u" if pa.types.is_unsigned_integer(column.type) else "i"
+    values = np.frombuffer(data, np.dtype(f"<{kind}{width}"), len(column), column.offset * width)
+    return values, valid
+
+
+def _paired(first: Rows, second: Rows, size: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """Two numbers below `size` as one, and where neither is missing. `size` squared fits 63 bits: rows have 31."""
+    return first * np.int64(size) + second, (first >= 0) & (second >= 0)
+
+
+def _table_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> _Table | _HashTable:
+    rows = np.arange(len(values), dtype=np.int64) if valid is None else np.flatnonzero(valid)
+    kept = values if valid is None else values[rows]
+    if len(kept):
+        low, high = int(kept.min()), int(kept.max())
+        slots = high - low + 1
+        if slots <= min(max(_MIN_SLOTS, _SLOTS_PER_VALUE * len(kept)), _MAX_SLOTS):
+            return _Table(kept, rows, len(values), low, slots)
+    return _HashTable(kept, rows, len(values))
+
+
+class _Table:
+    """One slot for every value between the least and the greatest."""
+
+    def __init__(self, values: npt.NDArray[Any], rows: Rows, num_rows: int, low: int, slots: int) -> None:
+        self._low, self._high = low, low + slots - 1
+        self._slots = np.full(slots, -1, np.int64 if num_rows > 2**31 else np.int32)
+        # Unsigned distances are right whatever the type of the values.
+        places = (values.astype(np.uint64) - np.uint64(low % 2**64)).astype(np.int64)
+        self._slots[places[::-1]] = rows[::-1]
+        self.own: Rows = np.full(num_rows, -1, np.int64)
+        self.own[rows] = self._slots[places]
+
+    def find(self, values: npt.NDArray[Any]) -> Rows:
+        if not len(values):
+            return np.zeros(0, np.int64)
+        low, high = int(values.min()), int(values.max())
+        if low >= self._low and high <= self._high:
+            places = (values.astype(np.uint64) - np.uint64(self._low % 2**64)).astype(np.int64)
+            return self._slots[places].astype(np.int64)
+        found = np.full(len(values), -1, np.int64)
+        if low > self._high or high < self._low:
+            return found
+        limits = np.iinfo(values.dtype)
+        inside = np.ones(len(values), np.bool_)
+        if self._low > limits.min:
+            inside &= values >= values.dtype.type(self._low)
+        if self._high < limits.max:
+            inside &= values <= values.dtype.type(self._high)
+        rows = np.flatnonzero(inside)
+        places = (values[rows].astype(np.uint64) - np.uint64(self._low % 2**64)).astype(np.int64)
+        found[rows] = self._slots[places]
+        return found
+
+
+class _HashTable:
+    """Tables with one source row for each slot; who loses a slot goes to the next table.
+
+    A value that is stored in the second table lost its slot in the first to another one, so an empty slot ends the
+    search: most rows of a large table are done after one look.
+    """
+
+    def __init__(self, values: npt.NDArray[Any], rows: Rows, num_rows: int) -> None:
+        self._keys = np.zeros(num_rows, np.uint64)
+        self._keys[rows] = values.astype(np.uint64)
+        self._levels: list[tuple[np.uint64, np.uint64, npt.NDArray[np.int32] | Rows]] = []
+        self.own: Rows = np.full(num_rows, -1, np.int64)
+        dtype = np.int64 if num_rows > 2**31 else np.int32
+        left = rows
+        while len(left):
+            bits = max(8, int(8 * len(left)).bit_length())
+            level = len(self._levels)
+            factor, shift = np.uint64(_FACTORS[level % len(_FACTORS)] + 2 * level), np.uint64(64 - bits)
+            slots = np.full(1 << bits, -1, dtype)
+            places = (self._keys[left] * factor) >> shift
+            slots[places[::-1]] = left[::-1]
+            winners = slots[places].astype(np.int64)
+            settled = self._keys[winners] == self._keys[left]
+            self.own[left[settled]] = winners[settled]
+            self._levels.append((factor, shift, slots))
+            left = left[~settled]
+
+    def find(self, values: npt.NDArray[Any]) -> Rows:
+        found = np.full(len(values), -1, np.int64)
+        keys = values.astype(np.uint64)
+        rows: Rows | None = None
+        for factor, shift, slots in self._levels:
+            candidates = slots[(keys * factor) >> shift]
+            taken = np.flatnonzero(candidates >= 0)
+            keys, candidates = keys[taken], candidates[taken].astype(np.int64)
+            rows = taken if rows is None else rows[taken]
+            equal = self._keys[candidates] == keys
+            found[rows[equal]] = candidates[equal]
+            keys, rows = keys[~equal], rows[~equal]
+            if not len(keys):
+                break
+        return found
+
+
+# --- for spilling and messages ---------------------------------------------------------------------------------------
+
+
+def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> U64Array:
+    """(n,) numbers that are equal for equal keys, to divide rows by. Of long values only some bytes count."""
+    total = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        total = (total ^ (total >> np.uint64(29))) * np.uint64(_FACTORS[1]) + _hash(_plain(column))
+    return (total ^ (total >> np.uint64(32))) * np.uint64(_FACTORS[0]) >> np.uint64(20)
+
+
+def _hash(column: pa.Array) -> U64Array:
+    if _width(column.type):
+        values, _ = _numbers(column)
+        return values.astype(np.uint64) * np.uint64(_FACTORS[2])
+    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+        large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+        if not large:
+            text = pc.cast(column, pa.binary() if pa.types.is_fixed_size_binary(column.type) else pa.string())
+            return _hash(text)
+    wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    _, offsets, data = column.buffers()
+    width = 8 if wide else 4
+    ends = np.frombuffer(offsets, f"<i{width}", len(column) + 1, column.offset * width).astype(np.int64)
+    total = np.diff(ends).astype(np.uint64) * np.uint64(_FACTORS[3])
+    if data is None or not data.size:
+        return total
+    content = np.frombuffer(data, np.uint8)
+    starts, stops = ends[:-1], ends[1:]
+    longer = stops > starts
+    for step in range(_SAMPLED_BYTES):
+        for place in (starts + step, stops - 1 - step):
+            inside = longer & (place >= starts) & (place < stops)
+            sampled = np.where(inside, content[np.clip(place, 0, len(content) - 1)], 0).astype(np.uint64)
+            total = (total ^ (total >> np.uint64(31))) * np.uint64(_FACTORS[0]) + sampled
+    return total
+
+
+def example(names: Sequence[str], columns: Sequence[pa.Array | pa.ChunkedArray], row: int) -> str:
+    """A key as text for messages: `id = 1, name = 'x'`."""
+    values = [str(column[row].as_py()) for column in columns]
+    return ", ".join(f"{name} = {value[:100]}" for name, value in zip(names, values, strict=True))

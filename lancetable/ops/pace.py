@@ -1,0 +1,82 @@
+"""How many rows a streamed scan reads at a time, so that what it holds does not grow with the table.
+
+    files say:    8 bytes a row        first windows: one batch each
+    arrays take:  1,000 bytes a row    from then on: as many batches as make up _STREAM_BYTES of arrays
+
+The size of a column in its file says little about its arrays: dictionaries, run lengths and compressed texts come out
+many times as large. So the first windows are small, what they took in memory is measured, and the next ones follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from lancetable.file import pool
+from lancetable.format.fragment import Fragment
+
+__all__ = ["Pace", "give_back"]
+
+# Large enough to make the work per window small beside its bytes, small enough to hold a few.
+_STREAM_BYTES = 3 * 1024 * 1024
+_START_ROWS = 8 * 1024
+
+
+class Pace:
+    """The windows of one streamed scan. Workers report what they read; threads may lose a report to each other."""
+
+    __slots__ = ("_batch_rows", "_estimate", "_late_bytes", "_max_rows", "_row_bytes", "ahead")
+
+    def __init__(
+        self, estimate: Callable[[Fragment], float], first: Fragment | None, batch_rows: int, max_rows: int | None
+    ) -> None:
+        """`estimate` gives the bytes of a row of a fragment as far as its files tell, `first` is the fragment the scan
+        begins with, `max_rows` the rows of a window at most."""
+        self._estimate = estimate
+        self._batch_rows = batch_rows
+        self._max_rows = max_rows
+        self._row_bytes: float | None = None  # of all columns, or of those that a filter needs
+        self._late_bytes = 0.0  # of the other ones
+        batch_bytes = 1.0 if first is None else estimate(first) * batch_rows
+        room = (pool.size() + 1) * _STREAM_BYTES
+        self.ahead = max(1, min(pool.size() + 1, int(room / max(batch_bytes, 1.0))))
+        """How many windows may be read before the first of them is asked for."""
+
+    def window_rows(self, fragment: Fragment) -> int:
+        """Rows of the next window: whole batches, at least one."""
+        batch_rows = self._batch_rows
+        if (fragment.physical_rows or _START_ROWS) <= batch_rows:
+            return batch_rows
+        if self._row_bytes is None:
+            rows = _START_ROWS
+        else:
+            rows = int(_STREAM_BYTES / max(1.0, self._estimate(fragment), self._row_bytes + self._late_bytes))
+        if self._max_rows is not None:
+            rows = min(rows, self._max_rows)
+        return max(1, rows // batch_rows) * batch_rows
+
+    def note(self, num_rows: int, num_bytes: int) -> None:
+        """So many bytes of arrays came of so many rows of a window."""
+        if num_rows:
+            self._row_bytes = _followed(self._row_bytes or 0.0, num_bytes / num_rows)
+
+    def note_late(self, num_rows: int, num_bytes: int) -> None:
+        """The same of the columns that are read for the rows that pass the filter."""
+        if num_rows:
+            self._late_bytes = _followed(self._late_bytes, num_bytes / num_rows)
+
+
+def _followed(before: float, now: float) -> float:
+    """Up at once, down slowly."""
+    return now if now > before else before + (now - before) / 4
+
+
+def give_back() -> None:
+    """Return what this thread has freed to the system, where Arrow's allocator keeps it for the thread.
+
+    Arrays are made by one thread and freed by another; without this, what each thread keeps grows for a long time.
+    """
+    arrow = pa.default_memory_pool()
+    if arrow.backend_name == "mimalloc":
+        arrow.release_unused()

@@ -1,0 +1,51 @@
+"""Config and metadata: maps of texts that a table keeps beside its rows, changed by commits of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lancetable.commit.loop import commit_transaction
+from lancetable.errors import ColumnNotFoundError
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.transaction import Transaction, UpdateMap
+from lancetable.table.version import TableVersion
+
+__all__ = ["update_config", "update_field_metadata", "update_schema_metadata", "update_table_metadata"]
+
+Changes = Mapping[str, "str | None"]
+
+
+def update_config(version: TableVersion, changes: Changes, *, replace: bool = False) -> TableVersion:
+    """Change the table's config: None deletes a key, `replace` empties the map first."""
+    return _commit(version, tx.UpdateConfig(config=UpdateMap(changes, replace)))
+
+
+def update_table_metadata(version: TableVersion, changes: Changes, *, replace: bool = False) -> TableVersion:
+    """Change the metadata of the table."""
+    return _commit(version, tx.UpdateConfig(table_metadata=UpdateMap(changes, replace)))
+
+
+def update_schema_metadata(version: TableVersion, changes: Changes, *, replace: bool = False) -> TableVersion:
+    """Change the metadata of the schema."""
+    return _commit(version, tx.UpdateConfig(schema_metadata=UpdateMap(changes, replace)))
+
+
+def update_field_metadata(
+    version: TableVersion, changes: Mapping[str, Changes], *, replace: bool = False
+) -> TableVersion:
+    """Change the metadata of fields, given by their paths. Raises ColumnNotFoundError."""
+    by_id: dict[int, UpdateMap] = {}
+    for path, each in changes.items():
+        field = version.schema.field(path)
+        if field is None:
+            available = [version.schema.path_of(below.id) for below in version.schema.walk()]
+            raise ColumnNotFoundError(f"Field '{path}' not found.\nAvailable fields: {available}", column=path)
+        by_id[field.id] = UpdateMap(each, replace)
+    return _commit(version, tx.UpdateConfig(field_metadata=by_id))
+
+
+def _commit(version: TableVersion, operation: tx.UpdateConfig) -> TableVersion:
+    manifest = version.manifest
+    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+    return commit_transaction(version, Transaction.create(version.version, operation))

@@ -1,0 +1,146 @@
+"""Rows that are read several times: in memory up to a budget, beyond it divided by key over files of a directory.
+
+    stream ─► fits the budget ─────────────────────────────► one part, a table
+           └► larger ─► rows divided by the hash of their key ─► many parts, one Arrow file each, read one at a time
+
+Rows with equal keys are in one part, so that parts can be joined one after the other with a table divided the same way.
+The files are unlinked, with their directory, when the rows are no longer needed, also after an error.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lancetable.errors import InvalidInputError
+from lancetable.ops.join import hashes
+
+__all__ = ["Divided", "memory_budget_bytes"]
+
+_BUDGET_VARIABLE: Final = "LANCETABLE_MEMORY_BYTES"
+_DEFAULT_BUDGET: Final = 256 * 1024 * 1024
+_NUM_PARTS: Final = 32
+# What waits in memory for a part before it goes to its file.
+_PENDING_BYTES: Final = 1024 * 1024
+
+
+def memory_budget_bytes() -> int:
+    """How much of a stream may be kept in memory: LANCETABLE_MEMORY_BYTES, else 256 MiB."""
+    text = os.environ.get(_BUDGET_VARIABLE)
+    if not text:
+        return _DEFAULT_BUDGET
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidInputError(f"{_BUDGET_VARIABLE} must be a positive number of bytes, not {text!r}")
+    return int(text)
+
+
+class Divided:
+    """The rows of a stream, as tables of one or several parts. A context: leaving it removes the files."""
+
+    def __init__(self, schema: pa.Schema, keys: Sequence[str]) -> None:
+        """`keys` are the columns to divide by; rows where one is null may come into any part."""
+        self.schema, self._keys = schema, list(keys)
+        self.num_rows = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._table: pa.Table | None = None
+        self._bytes = 0
+        self._directory: str | None = None
+        self._pending: list[list[pa.RecordBatch]] = []
+        self._pending_bytes: list[int] = []
+        self._writers: list[pa.RecordBatchFileWriter] = []
+        self._open = ExitStack()
+
+    def __enter__(self) -> Divided:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._open.close()
+        finally:
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+
+    @property
+    def num_parts(self) -> int:
+        return 1 if self._directory is None else _NUM_PARTS
+
+    def fill(self, batches: Iterable[pa.RecordBatch], budget_bytes: int | None) -> None:
+        """Take all rows; more than the budget goes to files. None: everything stays in memory."""
+        for batch in batches:
+            self.num_rows += batch.num_rows
+            if not batch.num_rows:
+                continue
+            if self._directory is not None:
+                self._divide(batch)
+                continue
+            self._batches.append(batch)
+            self._bytes += batch.nbytes
+            if budget_bytes is not None and self._bytes > budget_bytes:
+                self.divide()
+        for part in range(len(self._writers)):
+            self._flush(part)
+        self._open.close()
+
+    def divide(self) -> None:
+        """Go over to files, whatever the size."""
+        self._directory = tempfile.mkdtemp(prefix="lancetable-spill-")
+        for part in range(_NUM_PARTS):
+            sink = self._open.enter_context(pa.OSFile(self._path(part), "wb"))
+            self._writers.append(self._open.enter_context(pa.ipc.new_file(sink, self.schema)))
+        self._pending = [[] for _ in range(_NUM_PARTS)]
+        self._pending_bytes = [0] * _NUM_PARTS
+        held, self._batches = self._batches, []
+        for batch in held:
+            self._divide(batch)
+
+    def part(self, number: int) -> pa.Table:
+        """All rows of a part, in the order they came in."""
+        if self._directory is None:
+            if self._table is None:
+                self._table, self._batches = pa.Table.from_batches(self._batches, self.schema).combine_chunks(), []
+            return self._table
+        with pa.OSFile(self._path(number)) as file, pa.ipc.open_file(file) as reader:
+            return reader.read_all().combine_chunks()
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a part, little by little."""
+        if self._directory is None:
+            yield from self.part(number).to_batches()
+            return
+        with pa.OSFile(self._path(number)) as file, pa.ipc.open_file(file) as reader:
+            for position in range(reader.num_record_batches):
+                yield reader.get_batch(position)
+
+    def _path(self, part: int) -> str:
+        assert self._directory is not None
+        return os.path.join(self._directory, f"{part}.arrow")
+
+    def _divide(self, batch: pa.RecordBatch) -> None:
+        part_of = (hashes([batch.column(name) for name in self._keys]) % np.uint64(_NUM_PARTS)).astype(np.int64)
+        order = np.argsort(part_of, kind="stable")
+        edges = np.searchsorted(part_of[order], np.arange(_NUM_PARTS + 1))
+        divided = batch.take(pa.array(order))
+        for part in range(_NUM_PARTS):
+            start, end = int(edges[part]), int(edges[part + 1])
+            if start < end:
+                piece = divided.slice(start, end - start)
+                self._pending[part].append(piece)
+                self._pending_bytes[part] += piece.nbytes
+                if self._pending_bytes[part] >= _PENDING_BYTES:
+                    self._flush(part)
+
+    def _flush(self, part: int) -> None:
+        if self._pending[part]:
+            for batch in pa.Table.from_batches(self._pending[part], self.schema).combine_chunks().to_batches():
+                self._writers[part].write_batch(batch)
+        self._pending[part], self._pending_bytes[part] = [], 0

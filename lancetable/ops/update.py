@@ -1,0 +1,188 @@
+"""Changing rows by SQL expressions: the rows that match are written anew, as they are after the change.
+
+    scan (matching offsets by fragment) ─► read, evaluate, write ─► mark as deleted ─► Update ─► commit
+         ▲                                                                                   │
+         └────── RetryableCommitConflictError: somebody touched the same rows or fragments ◄─┘
+
+Expressions see the rows as they were; their values are cast to the type of the column as SQL's CAST does it. A column
+that is replaced, and that no expression uses, is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import InvalidInputError, InvalidSqlError, UnsupportedFeatureError
+from lancetable.expr import Expr, columns_of, data_type, evaluate, parse_expression
+from lancetable.expr.build import Refused, checked_cast
+from lancetable.expr.casts import can_cast
+from lancetable.file import jsonb
+from lancetable.format.blobs import with_bytes
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Field, Schema, parse_path
+from lancetable.format.version import FileVersion
+from lancetable.ops.columns import VIRTUAL, column_not_found, evaluation_schema
+from lancetable.ops.moved_rows import Window, commit_prepared, prepare_update, read_windows, windows_of
+from lancetable.ops.retry import on_newest
+from lancetable.ops.scan import matching_rows
+from lancetable.table.deletions import DeletionVector
+from lancetable.table.fragments import Offsets, live_offsets, physical_rows
+from lancetable.table.version import TableVersion
+
+if TYPE_CHECKING:
+    from lancetable.ops.scan_plan import Filter
+
+__all__ = ["update"]
+
+
+def update(
+    version: TableVersion,
+    updates: Mapping[str, str],
+    where: Filter | None = None,
+    *,
+    file_version: FileVersion | None = None,
+    conflict_retries: int = 10,
+    retry_timeout_s: float = 30.0,
+) -> tuple[TableVersion, int]:
+    """Set columns to the values of SQL expressions in the rows for which `where` is true, or in all; returns the new
+    version and how many rows that were.
+
+    With stable row ids the rows keep theirs. A predicate that matches nothing still makes a version. When another
+    commit touches the same rows, everything runs again on the newer version.
+
+    Raises InvalidInputError without updates, ColumnNotFoundError, InvalidSqlError, UnsupportedFeatureError for a target
+    inside a struct, SchemaMismatchError for a null in a required column; RetryableCommitConflictError when every
+    attempt lost, CommitConflictError, CommitStateUnknownError.
+    """
+
+    def attempt(base: TableVersion) -> tuple[TableVersion, int]:
+        assignments = _resolve(base.schema, updates)
+        rows = _Rows(base, where)
+        prepared = prepare_update(
+            base,
+            _changed(base, assignments, rows),
+            rows.moved,
+            lambda: rows.vectors,
+            changed_fields=[part.id for each in assignments for part in each.field.walk()],
+            file_version=file_version,
+        )
+        return commit_prepared(base, prepared), rows.num_rows
+
+    return on_newest(version, attempt, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
+
+
+# --- which rows ------------------------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """The rows to change by fragment, in scan order."""
+
+    def __init__(self, version: TableVersion, where: Filter | None) -> None:
+        self.vectors: dict[int, DeletionVector] = {}
+        self._fragments: dict[int, Fragment] = {}
+        for fragment, offsets in _all_rows(version) if where is None else matching_rows(version, where):
+            self._fragments[fragment.id] = fragment
+            self.vectors[fragment.id] = DeletionVector.of_ascending(offsets)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(map(len, self.vectors.values()))
+
+    def moved(self) -> Iterator[tuple[Fragment, Offsets]]:
+        for fragment_id, vector in self.vectors.items():
+            yield self._fragments[fragment_id], vector.offsets().astype(np.int64)
+
+
+def _all_rows(version: TableVersion) -> Iterator[tuple[Fragment, Offsets]]:
+    for fragment in version.manifest.fragments:
+        live = live_offsets(version, fragment)
+        offsets = np.arange(physical_rows(version, fragment), dtype=np.int64) if live is None else live
+        if len(offsets):
+            yield fragment, offsets
+
+
+# --- what becomes of them --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """A column and the expression it is set to, of the type `data_type`, which is not always the column's."""
+
+    field: Field
+    expression: Expr
+    data_type: pa.DataType
+
+    def value(self, rows: pa.RecordBatch) -> pa.Array:
+        values = evaluate(self.expression, rows)
+        if values.type.equals(self.data_type):
+            return values
+        if self.field.is_json:
+            return jsonb.from_text(values, self.field.name)
+        try:
+            return pc.cast(values, self.data_type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidSqlError(f"the value for column {self.field.name!r}: {error}") from error
+
+
+def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
+    if not updates:
+        raise InvalidInputError("No updates provided")
+    types = evaluation_schema(schema, blobs_as_bytes=True)
+    found = []
+    for name, text in updates.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(f"updates map column names to SQL text, not {type(name).__name__} to {type(text).__name__}")
+        field = schema.field(name)
+        if field is None:
+            raise column_not_found(schema, name)
+        if field.parent_id >= 0:
+            raise UnsupportedFeatureError(
+                f"update sets top-level columns only, not {name!r}; set {parse_path(name)[0]!r} as a whole",
+                feature="updates of nested columns",
+            )
+        found.append(_assignment(field, parse_expression(text, types)))
+    return found
+
+
+def _assignment(field: Field, expression: Expr) -> _Assignment:
+    target, source = with_bytes(field).data_type, data_type(expression)
+    if source == target or (field.is_json and (pa.types.is_string(source) or pa.types.is_large_string(source))):
+        return _Assignment(field, expression, target)
+    if can_cast(source, target) and not pa.types.is_nested(target):
+        try:
+            return _Assignment(field, checked_cast(expression, target, implied=True), target)
+        except Refused as error:
+            raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
+    if not (pa.types.is_nested(target) or pa.types.is_null(source)):
+        raise InvalidSqlError(f"column {field.name!r} holds {target}, the expression gives {source}: {expression}")
+    return _Assignment(field, expression, target)
+
+
+def _changed(version: TableVersion, assignments: list[_Assignment], rows: _Rows) -> Iterable[pa.RecordBatch]:
+    schema = version.schema
+    replaced = {each.field.id: each for each in assignments}
+    used = {_top_name(path) for each in assignments for path in columns_of(each.expression)}
+    fields = [field for field in schema.fields if field.id not in replaced or field.name in used]
+    if any(name in VIRTUAL for name in used):
+        raise InvalidSqlError("an update cannot use row ids, addresses or versions as values")
+    names = [field.name for field in fields]
+
+    def change(window: Window, arrays: list[pa.Array]) -> pa.RecordBatch:
+        read = pa.RecordBatch.from_arrays([*arrays, pa.nulls(len(window.offsets))], names=[*names, ""])
+        known = dict(zip(names, arrays, strict=True))
+        columns = [
+            replaced[field.id].value(read) if field.id in replaced else known[field.name] for field in schema.fields
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+    return read_windows(version, fields, windows_of(version, fields, rows.moved()), change)
+
+
+def _top_name(path: str) -> str:
+    return parse_path(path)[0]

@@ -1,0 +1,383 @@
+"""What a caller says about a cloud store, understood once and told to either client.
+
+    storage_options            aws_access_key_id, AWS_REGION, allow_http ...    the names of the object_store crate,
+                                                                                which pylance takes
+                               key, secret, endpoint_url, anon ...              the names of s3fs, gcsfs and adlfs
+    CloudOptions.config        access_key_id, region, endpoint ...              one name for each thing
+    CloudOptions.client        allow_http, timeout, proxy_url ...               how requests are sent
+    CloudOptions.arguments     anything else: arguments that only the fsspec class understands
+
+Options that were not given come from the environment variables of the cloud when a client is made, not before: a
+pickle carries what the caller passed and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from lancetable.errors import InvalidInputError
+
+__all__ = ["OWN_OPTIONS", "Cloud", "CloudOptions", "hide_secrets", "secrets_in"]
+
+Cloud = Literal["s3", "gcs", "azure"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Options of this library, and options of pylance that mean something to other parts of it or nothing here.
+OWN_OPTIONS = _words(
+    """
+    fsync mmap unsafe_single_writer client probe dynamodb_endpoint download_retry_count expires_at_millis
+    refresh_offset_millis lance_io_threads
+    """
+)
+_SECRET_WORDS = ("key", "secret", "token", "password", "passwd", "sas", "connection_string", "credential", "auth")
+_NOT_SECRET = frozenset(("sse_bucket_key_enabled", "sse_kms_key_id"))
+
+_CLIENT_NAMES = _words(
+    """
+    allow_http allow_invalid_certificates connect_timeout default_content_type http1_only http2_only
+    http2_keep_alive_interval http2_keep_alive_timeout http2_keep_alive_while_idle pool_idle_timeout
+    pool_max_idle_per_host proxy_url proxy_ca_certificate proxy_excludes randomize_addresses read_timeout
+    timeout user_agent default_headers root_certificate
+    """
+)
+_RETRY_NAMES = frozenset(("client_max_retries", "client_retry_timeout"))
+_NAMES: dict[Cloud, frozenset[str]] = {
+    "s3": _words(
+        """
+        access_key_id secret_access_key session_token region endpoint virtual_hosted_style_request s3_express
+        imdsv1_fallback metadata_endpoint unsigned_payload checksum_algorithm
+        container_credentials_relative_uri container_credentials_full_uri role_arn role_session_name
+        container_authorization_token_file web_identity_token_file sts_endpoint skip_signature
+        copy_if_not_exists conditional_put disable_tagging disable_bulk_delete request_payer
+        server_side_encryption sse_kms_key_id sse_bucket_key_enabled sse_customer_key_base64
+        """
+    ),
+    "gcs": _words(
+        """
+        service_account service_account_key base_url application_credentials bearer_token skip_signature
+        """
+    ),
+    "azure": _words(
+        """
+        account_name account_key client_id client_secret tenant_id authority_host sas_key token use_emulator
+        endpoint msi_endpoint object_id msi_resource_id federated_token_file use_fabric_endpoint
+        use_azure_cli skip_signature disable_tagging fabric_token_service_url fabric_workload_host
+        fabric_session_token fabric_cluster_identifier encryption_key credential_type
+        """
+    ),
+}
+_PREFIXES: dict[Cloud, tuple[str, ...]] = {
+    "s3": ("aws_",),
+    "gcs": ("google_",),
+    "azure": ("azure_storage_", "azure_"),
+}
+_SYNONYMS: dict[Cloud, dict[str, str]] = {
+    "s3": {
+        "endpoint_url": "endpoint",
+        "endpoint_url_s3": "endpoint",
+        "endpoint_url_sts": "sts_endpoint",
+        "token": "session_token",
+        "default_region": "region",
+        "region_name": "region",
+        "key": "access_key_id",
+        "username": "access_key_id",
+        "secret": "secret_access_key",
+        "password": "secret_access_key",
+        "anon": "skip_signature",
+    },
+    "gcs": {
+        "service_account_path": "service_account",
+        "endpoint_url": "base_url",
+        "endpoint": "base_url",
+        "storage_token": "bearer_token",
+    },
+    "azure": {
+        "access_key": "account_key",
+        "master_key": "account_key",
+        "sas_token": "sas_key",
+        "bearer_token": "token",
+        "authority_id": "tenant_id",
+        "identity_endpoint": "msi_endpoint",
+        "anon": "skip_signature",
+    },
+}
+# Variables that name something of a cloud, the more specific ones first.
+_ENVIRONMENT: dict[Cloud, tuple[str, ...]] = {
+    "s3": (
+        "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_REGION", "AWS_DEFAULT_REGION",
+        "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "AWS_ALLOW_HTTP",
+    ),
+    "gcs": ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_BASE_URL", "GOOGLE_SKIP_SIGNATURE"),
+    "azure": (
+        "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_ENDPOINT",
+        "AZURE_STORAGE_USE_EMULATOR", "AZURE_ALLOW_HTTP",
+    ),
+}  # fmt: skip
+# Two halves of one secret: a half from the environment never completes a half that was passed.
+_BELONG_TOGETHER: dict[Cloud, frozenset[str]] = {
+    "s3": frozenset(("access_key_id", "secret_access_key", "session_token", "skip_signature")),
+    "gcs": frozenset(("service_account", "service_account_key", "bearer_token", "skip_signature")),
+    "azure": frozenset(("account_key", "sas_key", "token", "client_secret", "skip_signature")),
+}
+_TRUSTED_HOSTS: dict[Cloud, re.Pattern[str]] = {
+    "s3": re.compile(r"(?:.+\.)?amazonaws\.com(?:\.cn)?"),
+    "gcs": re.compile(r"(?:.+\.)?googleapis\.com"),
+    "azure": re.compile(r".+\.(?:blob|dfs)\.(?:core\.windows\.net|fabric\.microsoft\.com|core\.chinacloudapi\.cn)"),
+}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|sec|seconds?|m|min|minutes?)?")
+_UNIT_SECONDS = {"ms": 0.001, "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0}
+
+
+@dataclass(frozen=True, slots=True)
+class CloudOptions:
+    """The options of one store, sorted. Shown without secrets, pickled with them."""
+
+    cloud: Cloud
+    config: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, Any] = field(default_factory=dict)
+    retry: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, cloud: Cloud, storage_options: Mapping[str, Any] | None) -> CloudOptions:
+        """Sort options under any of their names; None values are left out. A name given twice must agree."""
+        config: dict[str, str] = {}
+        client: dict[str, Any] = {}
+        retry: dict[str, str] = {}
+        arguments: dict[str, Any] = {}
+        for given, value in _flattened(cloud, storage_options or {}):
+            name = given.lower()
+            if value is None or name in OWN_OPTIONS or (name.startswith("base_") and name != "base_url"):
+                continue
+            plain = "timeout" if name == "request_timeout" else name
+            plain = "allow_http" if name.endswith("_allow_http") else plain
+            canonical = _canonical(cloud, name)
+            if plain in _CLIENT_NAMES:
+                client[plain] = value
+            elif name in _RETRY_NAMES:
+                retry[name] = str(value)
+            elif canonical is not None and isinstance(value, (str, bool, int)):
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                if config.get(canonical, text) != text:
+                    raise InvalidInputError(
+                        f"storage options name {canonical} twice, with different values ({given} is one of them)"
+                    )
+                config[canonical] = text
+            else:
+                arguments[given] = value
+        return cls(cloud, config, client, retry, arguments)
+
+    def __repr__(self) -> str:
+        shown = hide_secrets({**self.config, **self.client, **self.retry, **self.arguments})
+        return f"CloudOptions({self.cloud!r}, {shown!r})"
+
+    @property
+    def secrets(self) -> list[str]:
+        """Texts that no message may repeat."""
+        return list(secrets_in({**self.config, **self.client, **self.arguments}))
+
+    @property
+    def for_fsspec_only(self) -> bool:
+        """Whether something was passed that only the fsspec class understands."""
+        return bool(self.arguments)
+
+    def with_environment(self) -> CloudOptions:
+        """These options, completed from the environment variables of the cloud."""
+        config, client = dict(self.config), dict(self.client)
+        together = _BELONG_TOGETHER[self.cloud]
+        has_credentials = any(name in config for name in together) or self.for_fsspec_only
+        for variable in _ENVIRONMENT[self.cloud]:
+            value = os.environ.get(variable)
+            name = variable.lower()
+            if not value:
+                continue
+            if name.endswith("_allow_http"):
+                client.setdefault("allow_http", value)
+                continue
+            canonical = _canonical(self.cloud, name)
+            if canonical is not None and not (has_credentials and canonical in together):
+                config.setdefault(canonical, value)
+        return CloudOptions(self.cloud, config, client, self.retry, self.arguments)
+
+    @property
+    def endpoint(self) -> str | None:
+        """The address of the server where it was named."""
+        found = self.config.get("base_url" if self.cloud == "gcs" else "endpoint")
+        return found.rstrip("/") if found else None
+
+    @property
+    def endpoint_is_known(self) -> bool:
+        """Whether requests go to the cloud itself, whose conditional create is documented."""
+        if self.is_on("use_emulator") or any(name in self.arguments for name in ("account_host", "connection_string")):
+            return False
+        endpoint = self.endpoint
+        if endpoint is None:
+            return True
+        host = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}").hostname or ""
+        return _TRUSTED_HOSTS[self.cloud].fullmatch(host) is not None
+
+    def is_on(self, name: str) -> bool:
+        """A yes-or-no option, no where it was not given."""
+        value = self.config.get(name, self.client.get(name, "false"))
+        return str(value).strip().lower() in ("1", "true", "yes", "on")
+
+    def seconds(self, name: str, default: float) -> float:
+        """A duration such as "30s" or "500ms" in seconds. Raises InvalidInputError."""
+        value = self.client.get(name, self.retry.get(name))
+        if value is None:
+            return default
+        match = _DURATION.fullmatch(str(value).strip())
+        if match is None:
+            raise InvalidInputError(f"storage option {name}: a duration such as 30s, not {value!r}")
+        return float(match[1]) * _UNIT_SECONDS.get(match[2] or "s", 1.0)
+
+    def for_fsspec(self) -> dict[str, Any]:
+        """Arguments of s3fs, gcsfs or adlfs. Raises InvalidInputError for what they cannot be told."""
+        allowed = {"allow_http", "allow_invalid_certificates", "connect_timeout", "read_timeout", "timeout"}
+        others = sorted(name for name in self.client if name not in allowed)
+        if others:
+            raise InvalidInputError(f"storage option {others[0]} needs the package obstore")
+        return {"s3": self._for_s3fs, "gcs": self._for_gcsfs, "azure": self._for_adlfs}[self.cloud]()
+
+    def _for_s3fs(self) -> dict[str, Any]:
+        config = self.config
+        arguments: dict[str, Any] = {
+            "key": config.get("access_key_id"),
+            "secret": config.get("secret_access_key"),
+            "token": config.get("session_token"),
+            "endpoint_url": self.endpoint,
+            "anon": True if self.is_on("skip_signature") else None,
+            "requester_pays": True if config.get("request_payer", "false") != "false" else None,
+        }
+        client_kwargs: dict[str, Any] = {}
+        if "region" in config:
+            client_kwargs["region_name"] = config["region"]
+        if self.is_on("allow_invalid_certificates"):
+            client_kwargs["verify"] = False
+        config_kwargs: dict[str, Any] = {}
+        if self.endpoint is not None:
+            style = "virtual" if self.is_on("virtual_hosted_style_request") else "path"
+            config_kwargs["s3"] = {"addressing_style": style}
+        for name in ("connect_timeout", "read_timeout"):
+            if name in self.client or "timeout" in self.client:
+                config_kwargs[name] = self.seconds(name, self.seconds("timeout", 30.0))
+        extra = {"server_side_encryption": "ServerSideEncryption", "sse_kms_key_id": "SSEKMSKeyId"}
+        additional = {theirs: config[ours] for ours, theirs in extra.items() if ours in config}
+        for name, value in (
+            ("client_kwargs", client_kwargs),
+            ("config_kwargs", config_kwargs),
+            ("s3_additional_kwargs", additional),
+        ):
+            if value or name in self.arguments:
+                arguments[name] = {**value, **self.arguments.get(name, {})}
+        return {**_present(self.arguments), **_present(arguments)}
+
+    def _for_gcsfs(self) -> dict[str, Any]:
+        config = self.config
+        token: Any = None
+        if self.is_on("skip_signature"):
+            token = "anon"
+        elif "service_account_key" in config:
+            token = json.loads(config["service_account_key"])
+        elif "bearer_token" in config:
+            from google.oauth2.credentials import Credentials
+
+            token = Credentials(config["bearer_token"])  # type: ignore[no-untyped-call]  # google-auth is half typed
+        else:
+            token = config.get("service_account", config.get("application_credentials"))
+        # A checksum for each upload: a cut one must not count as done.
+        return {
+            "consistency": "md5",
+            **_present({"token": token, "endpoint_url": self.endpoint}),
+            **_present(self.arguments),
+        }
+
+    def _for_adlfs(self) -> dict[str, Any]:
+        config = self.config
+        if self.is_on("use_emulator") or self.endpoint is not None:
+            endpoint = self.endpoint or f"http://127.0.0.1:10000/{config.get('account_name', 'devstoreaccount1')}"
+            parts = {
+                "BlobEndpoint": endpoint,
+                "AccountName": config.get("account_name", "devstoreaccount1"),
+                "AccountKey": config.get("account_key"),
+                "SharedAccessSignature": config.get("sas_key"),
+            }
+            text = ";".join(f"{name}={value}" for name, value in parts.items() if value)
+            return {"account_name": parts["AccountName"], "connection_string": text, **_present(self.arguments)}
+        names = ("account_name", "account_key", "client_id", "client_secret", "tenant_id")
+        arguments = {name: config.get(name) for name in names}
+        arguments["sas_token"] = config.get("sas_key")
+        if self.is_on("skip_signature"):
+            arguments["anon"] = "true"
+        return {**_present(arguments), **_present(self.arguments)}
+
+
+def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Options to be shown. They nest: `client_kwargs` of s3fs holds keys, too."""
+    return {
+        name: "***" if _is_secret(name) else hide_secrets(value) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+    }
+
+
+def secrets_in(options: Mapping[Any, Any], secret: bool = False) -> Iterator[str]:
+    """Texts that no message may repeat; with `secret` every text counts."""
+    for name, value in options.items():
+        hidden = secret or _is_secret(name)
+        if isinstance(value, Mapping):
+            yield from secrets_in(value, hidden)
+        elif hidden and isinstance(value, str) and len(value) >= 4 and value.lower() not in ("true", "false"):
+            yield value
+
+
+def _is_secret(name: object) -> bool:
+    text = str(name).lower()
+    return text not in _NOT_SECRET and any(word in text for word in _SECRET_WORDS)
+
+
+def _flattened(cloud: Cloud, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The options, with those of fsspec that mean the same as an option of obstore taken out of their boxes."""
+    for name, value in options.items():
+        if cloud == "s3" and name == "client_kwargs" and isinstance(value, Mapping):
+            inner = dict(value)
+            for key in ("region_name", "endpoint_url"):
+                if key in inner:
+                    yield key, inner.pop(key)
+            if inner:
+                yield name, inner
+        elif cloud == "gcs" and name == "token":
+            if value == "anon":
+                yield "skip_signature", "true"
+            elif isinstance(value, str) and value.endswith(".json"):
+                yield "application_credentials", value
+            else:
+                yield name, value
+        else:
+            yield name, value
+
+
+def _canonical(cloud: Cloud, name: str) -> str | None:
+    """The one name of an option, None for what is no option of this cloud."""
+    names, synonyms = _NAMES[cloud], _SYNONYMS[cloud]
+    for prefix in ("", *_PREFIXES[cloud]):
+        if name.startswith(prefix):
+            rest = name[len(prefix) :]
+            found = synonyms.get(rest, rest)
+            if found in names:
+                return found
+    return None
+
+
+def _present(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}

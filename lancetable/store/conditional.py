@@ -1,0 +1,91 @@
+"""Creating an object exactly once over a network that loses answers.
+
+A client sends the condition and says what came back; what that means is decided here, once for all clients.
+
+    created                                     WON
+    taken      the object was there             read it: our bytes -> WON (an answer was lost, and the request repeated
+                                                by the client or by a proxy met our own object), others -> LOST,
+                                                none -> send again: a rival's request was under way (409)
+    doubtful   timeout, broken connection, 5xx  read it: our bytes -> WON, others -> LOST, none -> send again,
+                                                no answer -> UNKNOWN
+    refused    4xx: nothing was stored          the client raises, but after a doubtful answer it is UNKNOWN
+
+Bytes tell writers apart: a manifest names its transaction, whose uuid is unlike any other.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from lancetable.errors import LanceError
+from lancetable.store.base import PutOutcome
+
+__all__ = ["Reply", "create_exclusively"]
+
+_ATTEMPTS = 6
+_READS = 3
+_FIRST_WAIT_SECONDS = 0.02
+_LONGEST_WAIT_SECONDS = 1.0
+
+
+class Reply(Enum):
+    """What a server said to a conditional request, as far as it could be heard."""
+
+    CREATED = "created"
+    TAKEN = "taken"
+    DOUBTFUL = "doubtful"
+
+
+def create_exclusively(
+    send: Callable[[], Reply],
+    read_back: Callable[[], bytes | memoryview | None],
+    data: bytes | memoryview,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> PutOutcome:
+    """Send a conditional create until its outcome is known, or give up with UNKNOWN.
+
+    `send` raises LanceError where nothing was stored and another try is useless. `read_back` gives the object that is
+    there now, None where there is none, and raises LanceError where nobody can tell.
+    """
+    doubtful = False
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            sleep(_wait(attempt))
+        try:
+            reply = send()
+        except LanceError:
+            if doubtful:
+                return PutOutcome.UNKNOWN
+            raise
+        if reply is Reply.CREATED:
+            return PutOutcome.WON
+        doubtful = doubtful or reply is Reply.DOUBTFUL
+        readable, found = _read(read_back, sleep)
+        if not readable:
+            return PutOutcome.UNKNOWN
+        if found is not None:
+            return PutOutcome.WON if found == data else PutOutcome.LOST
+    # Nothing there after all: an earlier request may still arrive.
+    return PutOutcome.UNKNOWN
+
+
+def _read(
+    read_back: Callable[[], bytes | memoryview | None], sleep: Callable[[float], None]
+) -> tuple[bool, bytes | memoryview | None]:
+    for attempt in range(_READS):
+        if attempt:
+            sleep(_wait(attempt))
+        try:
+            return True, read_back()
+        except LanceError:
+            continue
+    return False, None
+
+
+def _wait(attempt: int) -> float:
+    longest: float = min(_FIRST_WAIT_SECONDS * 4.0**attempt, _LONGEST_WAIT_SECONDS)
+    return random.uniform(longest / 4, longest)

@@ -1,0 +1,366 @@
+"""A bucket of S3, Google Cloud Storage or Azure through s3fs, gcsfs or adlfs.
+
+These three send the condition of an exclusive create to the server, and each lists a few names when asked in its own
+words. What differs between them, and what an error of theirs means, is here; the rest is `FsspecStore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lancetable.errors import CorruptFileError, LanceError, StoreError
+from lancetable.store.base import EMPTY, Capabilities, Durability, ObjectMeta, PutOutcome, missing
+from lancetable.store.cloud_options import Cloud, CloudOptions, secrets_in
+from lancetable.store.conditional import Reply, create_exclusively
+from lancetable.store.fsspec_store import FsspecStore, FsspecWriter, not_installed
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from lancetable.store.base import ObjectStore
+
+__all__ = ["CLOUD_OF_SCHEME", "CloudFsspecStore", "reply_to", "wrap_cloud"]
+
+CLOUD_OF_SCHEME: dict[str, Cloud] = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+}
+_FIRST_READ_BYTES = 1 << 20
+_PART_BYTES = 8 << 20
+_SINGLE_PUT_BYTES = 5 << 30
+# The text that separates the parts of gcsfs's simple uploads: data with it inside would be cut there.
+_GCS_BOUNDARY = b"--==0=="
+_GCS_CHUNK_BYTES = 256 * 1024
+# Answers after which the object is surely not stored.
+_REFUSALS = frozenset((400, 401, 403, 404, 405, 411, 413, 501))
+
+
+class CloudFsspecStore(FsspecStore):
+    """One bucket or container. Paths are keys in it."""
+
+    __slots__ = ("_address", "_bucket", "_cloud", "_cloud_options")
+
+    def __init__(
+        self, bucket: str, options: CloudOptions, capabilities: Capabilities, address: str, given: Any = None
+    ) -> None:
+        """`given` is a file system object of the caller; without one, one is made from the options."""
+        super().__init__(address.partition("://")[0], {}, given)
+        self._bucket = bucket
+        self._address = address
+        self._cloud: Cloud = options.cloud
+        self._cloud_options = options
+        self.capabilities = capabilities
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._bucket, self._cloud_options, self.capabilities, self._address, self._given)
+
+    def __repr__(self) -> str:
+        return f"CloudFsspecStore({self._address!r})"
+
+    def uri(self, path: str) -> str:
+        """The bucket's address and the key."""
+        return f"{self._address}/{path.lstrip('/')}"
+
+    def _at(self, path: str) -> str:
+        return f"{self._bucket}/{path.strip('/')}"
+
+    def _construct(self) -> Any:
+        options = self._cloud_options.with_environment()
+        arguments = options.for_fsspec()
+        if self._cloud == "azure":
+            arguments.setdefault("assume_container_exists", True)
+        try:
+            kind = _class_of(self._cloud)
+        except ImportError as error:
+            raise not_installed(self._protocol, error) from error
+        try:
+            return kind(use_listings_cache=False, skip_instance_cache=True, **arguments)
+        except Exception as error:
+            # The text of the cause may repeat options, so only its kind is told.
+            raise StoreError(f"{self._address} cannot be opened: {type(error).__name__}") from None
+
+    def _secrets(self) -> list[str]:
+        given = getattr(self._given, "storage_options", {}) if self._given is not None else {}
+        return [*self._cloud_options.with_environment().secrets, *secrets_in(given)]
+
+    # ---- reading ----------------------------------------------------------------------------------------------
+
+    def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
+        """One request where the size is known, or the object is small. See ObjectStore."""
+        if size is not None:
+            return self.read(path, max(size - length, 0), size), size
+        data = self.read_all_if_small(path)
+        if data is not None:
+            return data[max(len(data) - length, 0) :], len(data)
+        return super().read_tail(path, None, length)
+
+    def read_all_if_small(self, path: str) -> memoryview | None:
+        """The object if it is smaller than a megabyte, in one request; None if it is not."""
+        try:
+            first = self.file_system.cat_file(self._at(path), start=0, end=_FIRST_READ_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            raise missing(path) from None
+        except Exception as error:
+            if self.find(path) == 0:  # no range of an empty object can be had
+                return EMPTY
+            raise self._failure(error, path) from None
+        return memoryview(bytes(first)) if len(first) < _FIRST_READ_BYTES else None
+
+    def find(self, path: str) -> int | None:
+        """One HEAD request on S3. See ObjectStore."""
+        if self._cloud != "s3":
+            return super().find(path)
+        try:
+            reply = self.file_system.call_s3("head_object", Bucket=self._bucket, Key=path.strip("/"))
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._failure(error, path) from None
+        return int(reply["ContentLength"])
+
+    # ---- writing ----------------------------------------------------------------------------------------------
+
+    def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
+        """One upload. See ObjectStore."""
+        content = bytes(data)
+        try:
+            self.file_system.pipe_file(self._at(path), content, **self._upload_arguments(content))
+        except Exception as error:
+            raise self._failure(error, path) from None
+
+    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
+        """A PUT with a condition, in one piece: some servers ignore the condition on uploads in parts."""
+        content = bytes(data)
+        arguments = self._upload_arguments(content)
+        if self._cloud == "s3":
+            arguments["chunksize"] = max(50 << 20, min(len(content), _SINGLE_PUT_BYTES))
+
+        def send() -> Reply:
+            try:
+                self.file_system.pipe_file(self._at(path), content, mode="create", **arguments)
+            except Exception as error:
+                reply = reply_to(error)
+                if reply is None:
+                    raise self._failure(error, path) from None
+                return reply
+            return Reply.CREATED
+
+        return create_exclusively(send, lambda: self._read_back(path), content)
+
+    def _upload_arguments(self, data: bytes) -> dict[str, Any]:
+        if self._cloud == "gcs" and _GCS_BOUNDARY in data:
+            return {"chunksize": _GCS_CHUNK_BYTES if len(data) >= _GCS_CHUNK_BYTES else len(data)}
+        return {}
+
+    def _read_back(self, path: str) -> memoryview | None:
+        self._forget_listing(path)
+        try:
+            return self.read_all(path)
+        except CorruptFileError as error:  # it changed while it was read
+            raise StoreError(str(error), path=path) from error
+        except LanceError as error:
+            if isinstance(error, FileNotFoundError):
+                return None
+            raise
+
+    def open_writer(self, path: str) -> FsspecWriter:
+        """One upload for a small object, parts for a large one. See ObjectStore."""
+        return CloudFsspecWriter(self, path)
+
+    # ---- listing ----------------------------------------------------------------------------------------------
+
+    def list_names(
+        self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
+    ) -> list[ObjectMeta]:
+        """One short page where `limit` says so. See ObjectStore."""
+        if limit is None or not self.capabilities.ordered_list:
+            return super().list_names(prefix, start_after, limit, detail=detail)
+        root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        lister = {"s3": _s3_names, "gcs": _gcs_names, "azure": _azure_names}[self._cloud]
+        found: list[ObjectMeta] = []
+        try:
+            for meta in lister(self.file_system, self._bucket, root, start_after, limit):
+                if start_after is None or meta.name > start_after:
+                    found.append(meta)
+                    if len(found) == limit:
+                        break
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise self._failure(error, prefix) from None
+        return found
+
+
+class CloudFsspecWriter(FsspecWriter):
+    """Keeps what fits into one part and puts it at `close`; what is larger goes through fsspec's buffered file."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, store: CloudFsspecStore, path: str) -> None:
+        self._store: CloudFsspecStore = store
+        self._path = self._target = path
+        self._position = 0
+        self._file: Any = None
+        self._buffer: bytearray | None = bytearray()
+
+    def write(self, data: Buffer) -> None:
+        """See ObjectWriter."""
+        view = memoryview(data).cast("B")
+        if self._buffer is None:
+            super().write(view)
+            return
+        self._buffer += view
+        self._position += len(view)
+        if len(self._buffer) > _PART_BYTES:
+            kept, self._buffer = self._buffer, None
+            self._position = 0
+            try:
+                self._file = self._store.file_system.open(self._store._at(self._path), "wb", block_size=_PART_BYTES)
+            except Exception as error:
+                raise self._store._failure(error, self._path) from None
+            super().write(kept)
+
+    def close(self) -> None:
+        """See ObjectWriter."""
+        if self._buffer is None:
+            super().close()
+            return
+        kept, self._buffer = self._buffer, None
+        self._store.put(self._path, kept)
+
+    def abort(self) -> None:
+        """See ObjectWriter."""
+        self._buffer = None
+        super().abort()
+
+
+def wrap_cloud(file_system: Any, protocol: str, path: str) -> tuple[ObjectStore, str]:
+    """The store of a file system object of s3fs, gcsfs or adlfs, and the key of a path in it.
+
+    Which server it talks to is the caller's knowledge, so that an exclusive create is tried out before it is relied on.
+    """
+    bucket, _, key = path.strip("/").partition("/")
+    scheme = {"s3a": "s3", "gcs": "gs", "abfs": "az"}.get(protocol, protocol)
+    capabilities = Capabilities(
+        conditional_create="native",
+        ordered_list=not bucket.endswith("--x-s3"),
+        durable=True,
+        local=False,
+        unproven=True,
+    )
+    options = CloudOptions(CLOUD_OF_SCHEME[protocol])
+    return CloudFsspecStore(bucket, options, capabilities, f"{scheme}://{bucket}", file_system), key
+
+
+def reply_to(error: BaseException) -> Reply | None:
+    """What an error of a conditional upload means; None: the request was refused and nothing was stored."""
+    status: int | None = None
+    chain: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in chain:
+        chain.append(at)
+        at = at.__cause__ or at.__context__
+    for each in chain:
+        if isinstance(each, FileExistsError):
+            return Reply.TAKEN
+        found = _status_of(each)
+        if found is not None:
+            status = found
+            break
+    if status in (409, 412):
+        return Reply.TAKEN  # 409: a rival is at work; reading back tells whether the object is there
+    if status in _REFUSALS or isinstance(error, (PermissionError, FileNotFoundError)):
+        return None
+    return Reply.DOUBTFUL
+
+
+def _status_of(error: BaseException) -> int | None:
+    """The HTTP status that an exception of botocore, azure-core, gcsfs or aiohttp carries."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        code = response.get("Error", {}).get("Code")
+        if code in ("PreconditionFailed", "ConditionalRequestConflict", "OperationAborted"):
+            return 412 if code == "PreconditionFailed" else 409
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return int(status) if status is not None else None
+    for name in ("status_code", "status", "code"):
+        value = getattr(error, name, None)
+        if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
+            return int(value)
+    return None
+
+
+def _class_of(cloud: Cloud) -> Any:
+    if cloud == "s3":
+        from s3fs import S3FileSystem
+
+        return S3FileSystem
+    if cloud == "gcs":
+        # The class that gcsfs registers asks a second service what kind of bucket it has.
+        from gcsfs.core import GCSFileSystem
+
+        return GCSFileSystem
+    from adlfs import AzureBlobFileSystem
+
+    return AzureBlobFileSystem
+
+
+def _s3_names(file_system: Any, bucket: str, prefix: str, start_after: str | None, limit: int) -> Iterator[ObjectMeta]:
+    arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/", "MaxKeys": limit}
+    if start_after is not None:
+        arguments["StartAfter"] = prefix + start_after
+    while True:
+        page = file_system.call_s3("list_objects_v2", **arguments)
+        for entry in page.get("Contents", ()):
+            if entry["Key"] != prefix:
+                yield ObjectMeta(entry["Key"][len(prefix) :], int(entry["Size"]), entry["LastModified"])
+        if not page.get("IsTruncated"):
+            return
+        arguments["ContinuationToken"] = page["NextContinuationToken"]
+        arguments["MaxKeys"] = max(limit, 100)
+
+
+def _gcs_names(file_system: Any, bucket: str, prefix: str, start_after: str | None, limit: int) -> Iterator[ObjectMeta]:
+    arguments: dict[str, Any] = {"prefix": prefix, "delimiter": "/", "maxResults": limit}
+    if start_after is not None:
+        arguments["startOffset"] = prefix + start_after  # inclusive
+    while True:
+        page = file_system.call("GET", "b/{}/o", bucket, json_out=True, **arguments)
+        for entry in page.get("items", ()):
+            if entry["name"] != prefix:
+                modified = datetime.fromisoformat(entry["updated"].replace("Z", "+00:00"))
+                yield ObjectMeta(entry["name"][len(prefix) :], int(entry["size"]), modified)
+        if "nextPageToken" not in page:
+            return
+        arguments["pageToken"] = page["nextPageToken"]
+        arguments["maxResults"] = max(limit, 100)
+
+
+def _azure_names(
+    file_system: Any, bucket: str, prefix: str, start_after: str | None, limit: int
+) -> Iterator[ObjectMeta]:
+    from fsspec.asyn import sync
+
+    async def first_names() -> list[ObjectMeta]:
+        found: list[ObjectMeta] = []
+        async with file_system.service_client.get_container_client(bucket) as client:
+            pages = client.walk_blobs(name_starts_with=prefix, results_per_page=max(limit, 32)).by_page()
+            async for page in pages:
+                async for entry in page:
+                    if entry.get("size") is None or entry["name"] == prefix:
+                        continue  # a directory
+                    meta = ObjectMeta(entry["name"][len(prefix) :], int(entry["size"]), entry["last_modified"])
+                    if start_after is None or meta.name > start_after:
+                        found.append(meta)
+                if len(found) >= limit:
+                    break
+        return found
+
+    yield from sync(file_system.loop, first_names)
