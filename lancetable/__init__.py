@@ -22,6 +22,7 @@ from lancetable.fragment import LanceFragment
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.index_metadata import Index, IndexFile
 from lancetable.log import set_logger
+from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops.counted import bytes_read_counter, iops_counter
 from lancetable.ops.stats import DataStatistics, FieldStatistics
@@ -49,6 +50,7 @@ __all__ = [
     "LanceFragment",
     "LanceOperation",
     "LanceScanner",
+    "MergeInsertBuilder",
     "ScanStatistics",
     "Session",
     "Transaction",

@@ -48,10 +48,12 @@ from lancetable.fragment import LanceFragment, check_external_blobs, write_fragm
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.index_metadata import Index, IndexFile
 from lancetable.inputs import read_input
+from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.operation import LanceOperation, Transaction, to_bases
 from lancetable.ops import blobs as blob_ops
-from lancetable.ops import commit as commits
 from lancetable.ops import (
+    branches,
+    clone,
     counted,
     delete,
     drop,
@@ -67,7 +69,8 @@ from lancetable.ops import (
     validate,
     write,
 )
-from lancetable.refs import Tags
+from lancetable.ops import commit as commits
+from lancetable.refs import Branches, Tags
 from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema, as_text
 from lancetable.session import Session
@@ -83,6 +86,7 @@ from lancetable.types import (
     DatasetBasePath,
     DatasetStats,
     DeleteResult,
+    ExecuteResult,
     Filter,
     ReaderLike,
     Reference,
@@ -108,6 +112,7 @@ __all__ = [
     "DataFile",
     "DatasetStats",
     "DeleteResult",
+    "ExecuteResult",
     "FragmentMetadata",
     "Index",
     "IndexFile",
@@ -117,6 +122,7 @@ __all__ = [
     "LanceScanner",
     "LanceSchema",
     "LanceStats",
+    "MergeInsertBuilder",
     "ScannerBuilder",
     "Tag",
     "Tags",
@@ -1041,9 +1047,81 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         )
         return UpdateResult(num_rows_updated=num_rows)
 
+    def merge_insert(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
+        """Begin a merge of a source into this table by the key columns `on`: upserts, insert-if-absent, and the like.
+
+        Without `on` the key is the table's unenforced primary key. Says nothing about the rows yet: choose what becomes
+        of them with the `when_...` methods of the builder, then call its `execute`. Raises InvalidInputError without a
+        key, ColumnNotFoundError.
+
+        Examples
+        --------
+        >>> builder = ds.merge_insert("id")  # doctest: +SKIP
+        >>> builder.when_matched_update_all().when_not_matched_insert_all().execute(rows)  # doctest: +SKIP
+        {'num_inserted_rows': 2, 'num_updated_rows': 10, 'num_deleted_rows': 0}
+        """
+        return MergeInsertBuilder(self, on)
+
+    def move_to(self, table: TableVersion) -> None:
+        """Stand for another version of this table from now on."""
+        self._table = table
+
     def truncate_table(self) -> None:
         """Delete all rows and keep the schema."""
         self.delete("true")
+
+    # ---------------------------------------------------------------------------------------- branches and clones
+
+    @property
+    def branches(self) -> Branches:
+        """The branches of this table; see `Branches`."""
+        return Branches(self)
+
+    def create_branch(
+        self, branch: str, reference: Reference | None = None, storage_options: dict[str, str] | None = None
+    ) -> LanceDataset:
+        """Make a branch and return a dataset at its first version; nothing is copied.
+
+        It starts at `reference`, a version number, a tag or (branch, version), by default at this dataset's version.
+        Commits through the dataset returned go to the branch, whose files lie below `tree/<branch>/`; this table does
+        not see them. `storage_options` are those of this dataset. Raises AlreadyExistsError, InvalidRefError,
+        RefNotFoundError, VersionNotFoundError.
+        """
+        start: Reference | None = (None, None) if reference == "main" else reference
+        start = None if start is None else parse_reference(start, branches=True)
+        return LanceDataset.from_version(branches.create_branch(self._table, branch, start), self._default_scan_options)
+
+    def shallow_clone(
+        self,
+        target_path: Uri,
+        reference: Reference,
+        storage_options: dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> LanceDataset:
+        """Make a table at `target_path` that starts as `reference` of this one and refers to its files.
+
+        The clone needs those files: tag the version here before old versions are cleaned up. `kwargs` are arguments of
+        `dataset`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError, UnsupportedFeatureError for a
+        target in another store.
+        """
+        source = checkout(self._table, parse_reference(reference, branches=True))
+        clone.shallow_clone(source, uri_text(target_path), storage_options=storage_options)
+        return dataset(target_path, storage_options=storage_options, **kwargs)
+
+    def deep_clone(
+        self,
+        target_path: Uri,
+        reference: Reference,
+        storage_options: dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> LanceDataset:
+        """Make a table at `target_path` with copies of all files of `reference`; the target may lie in another store.
+
+        `kwargs` are arguments of `dataset`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError.
+        """
+        source = checkout(self._table, parse_reference(reference, branches=True))
+        clone.deep_clone(source, uri_text(target_path), storage_options=storage_options)
+        return dataset(target_path, storage_options=storage_options, **kwargs)
 
     # ------------------------------------------------------------------------------------------ schema and settings
 

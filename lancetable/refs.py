@@ -1,4 +1,4 @@
-"""Tags: names for versions."""
+"""Tags: names for versions. Branches: lines of versions of their own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from lancetable.errors import CorruptFileError, InvalidInputError, RefNotFoundError
-from lancetable.format.refs import TagContents, parse_time
-from lancetable.ops import refs
-from lancetable.types import Reference, Tag
+from lancetable.format.refs import BranchContents, TagContents, parse_time
+from lancetable.ops import branches, refs
+from lancetable.types import Branch, Reference, Tag
 
 if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
 
-__all__ = ["Tags"]
+__all__ = ["Branches", "Tags"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -37,8 +37,7 @@ class Tags:
 
         Raises InvalidInputError for another order.
         """
-        if order not in (None, "asc", "desc"):
-            raise InvalidInputError(f"Invalid sort order {order!r}. Valid values are: asc, desc")
+        check_order(order)
         in_name_order = sorted(self.list().items())
         return sorted(in_name_order, key=lambda item: item[1]["version"], reverse=order != "asc")
 
@@ -72,6 +71,62 @@ class Tags:
     def __repr__(self) -> str:
         told = [f"{name}={tag['version']}" for name, tag in sorted(self.list().items())]
         return f"Tags({', '.join(told)})"
+
+
+class Branches:
+    """The branches of a table, main excluded. `LanceDataset.create_branch` makes one.
+
+    Names consist of segments of letters, digits, ".", "-" and "_", separated by "/"; others raise InvalidRefError.
+    """
+
+    def __init__(self, dataset: LanceDataset) -> None:
+        self._dataset = dataset
+
+    def list(self) -> dict[str, Branch]:
+        """All branches by name."""
+        found = branches.list_branches(self._dataset.table_version)
+        return {name: public_branch(branch) for name, branch in found.items()}
+
+    def list_ordered(self, order: str | None = None) -> builtins.list[tuple[str, Branch]]:
+        """All branches by the version they spring from: "desc" (the default) or "asc"; equal ones by name.
+
+        Raises InvalidInputError for another order.
+        """
+        check_order(order)
+        in_name_order = sorted(self.list().items())
+        return sorted(in_name_order, key=lambda item: item[1]["parent_version"], reverse=order != "asc")
+
+    def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
+        """Give a branch other key/values. Raises RefNotFoundError if there is none."""
+        branches.replace_branch_metadata(self._dataset.table_version, branch, metadata)
+
+    def delete(self, branch: str) -> None:
+        """Remove a branch with its versions and files.
+
+        Raises RefNotFoundError, InvalidOperationError while other branches spring from it.
+        """
+        branches.delete_branch(self._dataset.table_version, branch)
+
+    def __repr__(self) -> str:
+        return f"Branches({', '.join(sorted(self.list()))})"
+
+
+def check_order(order: str | None) -> None:
+    """Raises InvalidInputError for an order that is none."""
+    if order not in (None, "asc", "desc"):
+        raise InvalidInputError(f"Invalid sort order {order!r}. Valid values are: asc, desc")
+
+
+def public_branch(branch: BranchContents) -> Branch:
+    """A branch as users see it."""
+    return Branch(
+        parent_branch=branch.parent_branch,
+        branch_identifier=[*branch.lineage],
+        parent_version=branch.parent_version,
+        create_at=branch.create_at_seconds,
+        manifest_size=branch.manifest_size_bytes,
+        metadata=dict(branch.metadata),
+    )
 
 
 def public_tag(tag: TagContents) -> Tag:

@@ -16,6 +16,7 @@ __all__ = [
     "DATASET",
     "DATA_FILE",
     "FRAGMENT",
+    "MERGE_INSERT",
     "MODULE",
     "SCANNER_BUILDER",
     "STATS",
@@ -29,9 +30,7 @@ Groups = list[tuple[str, bool, str]]
 PLANNED, OUTSIDE = True, False
 
 DATASET: Groups = [
-    ("merge insert", PLANNED, "merge_insert"),
     ("joining new columns into a table", PLANNED, "merge"),
-    ("branches and clones", PLANNED, "branches create_branch shallow_clone deep_clone"),
     ("changes between versions", PLANNED, "delta"),
     ("compaction", PLANNED, "optimize"),
     ("cleanup of old versions", PLANNED, "cleanup_old_versions explain_cleanup_old_versions tracked_files"),
@@ -55,6 +54,10 @@ FRAGMENT: Groups = [
     ("fragments made from existing data files", PLANNED, "create_from_file"),
 ]
 DATA_FILE: Groups = [("data files made elsewhere", PLANNED, "create")]
+MERGE_INSERT: Groups = [
+    ("several base paths", PLANNED, "target_bases target_all_bases"),
+    ("the MemWAL", OUTSIDE, "mark_sstables_as_compacted"),
+]
 STATS: Groups = [("secondary indexes", OUTSIDE, "index_stats")]
 SCANNER_BUILDER: Groups = [
     ("vector search", OUTSIDE, "nearest minhash_search"),
@@ -62,7 +65,6 @@ SCANNER_BUILDER: Groups = [
     ("aggregates in a scan", OUTSIDE, "substrait_aggregate"),
 ]
 MODULE: Groups = [
-    ("merge insert", PLANNED, "MergeInsertBuilder"),
     (
         "cleanup of old versions",
         PLANNED,
@@ -87,7 +89,7 @@ MODULE: Groups = [
     ("CPU feature reports", OUTSIDE, "simd_info"),
 ]
 
-PROPERTIES = frozenset({"branches", "optimize", "storage_options_accessor"})
+PROPERTIES = frozenset({"optimize", "storage_options_accessor"})
 
 T = TypeVar("T")
 

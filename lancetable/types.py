@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
 
 __all__ = [
+    "Branch",
     "AlterColumn",
     "AutoCleanupConfig",
     "BulkCommitResult",
@@ -142,6 +143,17 @@ class BulkCommitResult(TypedDict):
 
     dataset: LanceDataset
     merged: Any
+
+
+class Branch(TypedDict):
+    """A branch: where it springs from, and when it was made (seconds since 1970)."""
+
+    parent_branch: str | None
+    branch_identifier: list[tuple[int, str]]
+    parent_version: int
+    create_at: int
+    manifest_size: int
+    metadata: dict[str, str]
 
 
 class AlterColumn(TypedDict, total=False):

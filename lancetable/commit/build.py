@@ -44,7 +44,7 @@ from lancetable.format.version import FileVersion
 from lancetable.proto import file_pb2, table_pb2
 from lancetable.table._offset_files import parse_roaring
 
-__all__ = ["Built", "Restored", "build_first_manifest", "build_manifest", "covered_fragments"]
+__all__ = ["Built", "Restored", "build_first_manifest", "build_manifest", "covered_fragments", "writer_version"]
 
 _MAX_COVERED = 1 << 24  # fragments of one index
 
@@ -625,7 +625,7 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
     message.timestamp.seconds, message.timestamp.nanos = divmod(timestamp_ns, 1_000_000_000)
     message.transaction_file = transaction_name(transaction.read_version, transaction.uuid)
     message.tag = transaction.tag
-    message.writer_version.CopyFrom(_writer())
+    message.writer_version.CopyFrom(writer_version())
     # Clustering and the like are dropped by every writer; only sections that are packed anew get offsets.
     message.ClearField("index_section")
     message.ClearField("transaction_section")
@@ -642,7 +642,8 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
 
 
 @cache
-def _writer() -> table_pb2.Manifest.WriterVersion:
+def writer_version() -> table_pb2.Manifest.WriterVersion:
+    """Who writes: this library, by name and version."""
     try:
         version = metadata.version("lancetable")
     except metadata.PackageNotFoundError:

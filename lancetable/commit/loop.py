@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest
-from lancetable.commit.dictionaries import dictionary_head
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
+from lancetable.commit.dictionaries import dictionary_head
 from lancetable.commit.rebase import rebase_deletions, rebase_index
+from lancetable.commit.repair import repair
 from lancetable.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -48,11 +49,12 @@ from lancetable.table.version import TableVersion, open_location
 if TYPE_CHECKING:
     from lancetable.format.version import FileVersion
     from lancetable.handlers.base import CommitHandler
+    from lancetable.proto import table_pb2
     from lancetable.store.base import ObjectStore
     from lancetable.table.cache import TableCache
     from lancetable.table.deletions import DeletionVector
 
-__all__ = ["commit_transaction", "create_table"]
+__all__ = ["commit_transaction", "create_table", "publish_first"]
 
 logger = logging.getLogger(__name__)
 
@@ -127,20 +129,52 @@ def create_table(
 
     Raises AlreadyExistsError if there is a table, CommitStateUnknownError if the reply was lost for good.
     """
-    data = transaction.to_bytes()
     built = build_first_manifest(
         transaction, file_version, timestamp_ns=time.time_ns(), config=config, stable_row_ids=stable_row_ids
     )
-    location = ManifestLocation(1, manifest_path(base, 1, naming), None, naming)
     head = dictionary_head(store, base, built.message, None)
-    packed = manifests.pack(built.message, data, built.index_section, head)
+    return publish_first(
+        store,
+        base,
+        uri,
+        handler,
+        transaction,
+        built.message,
+        built.index_section,
+        naming,
+        head,
+        cache,
+        storage_options,
+    )
+
+
+def publish_first(
+    store: ObjectStore,
+    base: str,
+    uri: str,
+    handler: CommitHandler,
+    transaction: Transaction,
+    message: table_pb2.Manifest,
+    index_section: bytes | None,
+    naming: ManifestNaming,
+    head: bytes,
+    cache: TableCache,
+    storage_options: Mapping[str, str] | None,
+) -> TableVersion:
+    """Make the version of `message` the first one below `base`, where no table may be.
+
+    Raises AlreadyExistsError if there is a table, CommitStateUnknownError if the reply was lost for good.
+    """
+    version, data = message.version, transaction.to_bytes()
+    location = ManifestLocation(version, manifest_path(base, version, naming), None, naming)
+    packed = manifests.pack(message, data, index_section, head)
     name = transactions.write(store, base, transaction, data)
     try:
-        outcome = handler.commit(store, base, 1, naming, packed)
+        outcome = handler.commit(store, base, version, naming, packed)
         if outcome is not PutOutcome.WON:
             outcome = _look_again(store, base, location, transaction, outcome)
         if outcome is PutOutcome.UNKNOWN:
-            raise _unknown(uri, transaction, 1)
+            raise _unknown(uri, transaction, version)
         if outcome is PutOutcome.LOST:
             raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
     except CommitStateUnknownError:
@@ -148,7 +182,7 @@ def create_table(
     except LanceError:
         _remove_quietly(store, [transaction_path(base, name)])
         raise
-    file = manifests.packed_file(location, built.message, packed)
+    file = manifests.packed_file(location, message, packed)
     return TableVersion(store, base, uri, file, handler, cache, storage_options)
 
 
@@ -232,7 +266,7 @@ class _Run:
         version, naming = newest.version + 1, newest.location.naming
         # Built before anything is written: an operation that does not fit the table leaves no trace.
         built = self._build(version)
-        head = dictionary_head(store, base, built.message, _dictionary_source(newest, self.ours))
+        head = dictionary_head(store, base, built.message, _source(newest, self.ours))
         data = self.ours.to_bytes()
         if self._written_transaction != (self.ours.read_version, data):
             name = transactions.write(store, base, self.ours, data)
@@ -264,7 +298,7 @@ class _Run:
 
     def _build(self, version: int) -> Built:
         newest = self.newest
-        return build_manifest(
+        built = build_manifest(
             newest.manifest.message,
             newest.file.index_section(newest.store),
             self.ours,
@@ -273,6 +307,7 @@ class _Run:
             restored=_restored(newest, self.ours),
             file_version=self._file_version,
         )
+        return repair(built, _source(newest, self.ours) or newest)
 
     def remove_own_files(self) -> None:
         """Remove what the loop itself wrote. The files that came with the transaction are the caller's."""
@@ -302,8 +337,8 @@ def _restored(newest: TableVersion, ours: Transaction) -> Restored | None:
     return Restored(manifest.message, file.index_section(newest.store))
 
 
-def _dictionary_source(newest: TableVersion, ours: Transaction) -> TableVersion | None:
-    """The version whose dictionary values the next one goes on with; None where all rows are new."""
+def _source(newest: TableVersion, ours: Transaction) -> TableVersion | None:
+    """The version whose rows the next one goes on with: the newest, or the one restored. None where all are new."""
     operation = ours.operation
     if isinstance(operation, tx.Overwrite):
         return None
@@ -331,9 +366,10 @@ def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: 
             timestamp_ns=time.time_ns(),
             restored=_restored(base, transaction),
         )
+        built = repair(built, _source(base, transaction) or base)
         if backoff.attempts == 1:
             transactions.write(base.store, base.base, transaction, data)
-        head = dictionary_head(base.store, base.base, built.message, _dictionary_source(base, transaction))
+        head = dictionary_head(base.store, base.base, built.message, _source(base, transaction))
         packed = manifests.pack(built.message, data, built.index_section, head)
         location = ManifestLocation(version, manifest_path(base.base, version, naming), None, naming)
         outcome = base.handler.commit(base.store, base.base, version, naming, packed)

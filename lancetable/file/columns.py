@@ -2,6 +2,7 @@
 
     a: int32, p: struct<x, l: list<int8>>, v: fixed_size_list
 
+    0.1       no columns: pages are found by field id, of structs and lists too
     2.0       a 0   p 1   p.x 2   p.l 3   p.l.item 4   v 5       structs and lists have a column of their own
     from 2.1  a 0         p.x 1           p.l.item 2   v 3       leaves only
 
@@ -19,7 +20,13 @@ __all__ = ["column_map", "column_of", "number_columns"]
 
 
 def number_columns(schema: Schema, version: FileVersion) -> tuple[list[int], list[int]]:
-    """Ids of the fields that have a column in a file of exactly this schema, and the numbers of their columns."""
+    """Ids of the fields that have a column in a file of exactly this schema, and the numbers of their columns.
+
+    In 0.1 the numbers are the ids.
+    """
+    if version.is_legacy:
+        ids = sorted(field.id for field in schema.walk())
+        return ids, ids
     fields = [field for top in schema.fields for field in stored_fields(top, version)]
     return [field.id for field in fields], list(range(len(fields)))
 

@@ -119,7 +119,7 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
             steps = [_step(plans[waiting[0]], buffers)]
             continue
         replies = [buffers[start:end] for start, end in zip([0, *ends], ends)]
-        large = [] if heavy is None else _large(replies, [heavy[index] for index in waiting])
+        large = [] if heavy is None or pool.in_worker() else _large(replies, [heavy[index] for index in waiting])
         if len(large) < 2:
             steps = [_step(plans[index], reply) for index, reply in zip(waiting, replies)]
         else:

@@ -86,7 +86,8 @@ class LegacyFileWriter:
 
     def tell(self) -> int:
         """Bytes written so far and, about, those that wait."""
-        return self._out.tell() + sum(array.nbytes for arrays in self._waiting for array in arrays)
+        waiting: int = sum(array.nbytes for arrays in self._waiting for array in arrays)
+        return self._out.tell() + waiting
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the next rows. Columns are found by name; extension arrays are stored as what they hold.
@@ -240,9 +241,7 @@ class LegacyFileWriter:
             self._out.write(table.tobytes())
         return position
 
-    def _write_statistics(
-        self, message: file_pb2.Metadata.StatisticsMetadata, statistics: BatchStatistics
-    ) -> None:
+    def _write_statistics(self, message: file_pb2.Metadata.StatisticsMetadata, statistics: BatchStatistics) -> None:
         pages: dict[int, list[tuple[int, int]]] = {}
         for number, (_, *columns) in enumerate(statistics.columns()):
             pages[4 * number] = [(0, 0)]
@@ -286,5 +285,3 @@ def _without_hidden(array: pa.Array) -> pa.Array:
         return array
     text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
     return pc.fill_null(array, pa.scalar("" if text else b"", array.type))
-
-

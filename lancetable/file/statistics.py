@@ -423,102 +423,125 @@ class _BoolSummary:
 
 
 class _ScalarSummary:
-    """Types whose bounds Arrow finds, piece by piece, and Python compares."""
+    """Types whose bounds are rows of the array, and compared by Python where a zone has several pieces."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._nulls: list[Int64] = []
-        self._low: list[Any] = []
-        self._high: list[Any] = []
+        self._low: list[pa.Array] = []  # a bound for each piece, null where all is null
+        self._high: list[pa.Array] = []
 
     def add(self, array: pa.Array, pieces: _Pieces) -> None:
         self._nulls.append(_null_counts(array, pieces))
-        for start, count in pieces:
-            both = pc.min_max(array.slice(start, count))
-            self._low.append(both["min"].as_py())
-            self._high.append(both["max"].as_py())
-
-    def _add_wide(self, array: pa.Array, width: int, pieces: _Pieces, *, number: bool) -> None:
-        """The same for values of one width: bytes, or numbers of whole words."""
-        self._nulls.append(_null_counts(array, pieces))
-        validity = array.buffers()[0] if array.null_count else None
-        values = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
-        rows = native_write.wide_extremes(values, width, number, validity, array.offset, pieces.starts, pieces.ends)
-        for found, bounds in zip(rows, (self._low, self._high), strict=True):
-            # A row of -1 says that a piece has only nulls.
-            bounds += [array[row].as_py() if row >= 0 else None for row in found.tolist()]
+        rows = self._extremes(array, pieces) if len(array) else None
+        if rows is not None:
+            low, high = (array.take(pa.array(each, mask=each < 0)) for each in rows)
+        else:
+            found = [pc.min_max(array.slice(start, count)) for start, count in pieces]
+            low, high = (pa.array([each[which] for each in found], array.type) for which in ("min", "max"))
+        self._low.append(self._kept(low))
+        self._high.append(self._kept(high))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         low = self._bounds(min, self._low, firsts)
         high = self._bounds(max, self._high, firsts)
         return ZoneStats(_sums(self._nulls, firsts), self._minimum(low), self._maximum(high), None)
 
-    def _bounds(self, choose: Callable[[list[Any]], Any], values: list[Any], firsts: Int64) -> list[Any]:
+    def _bounds(self, choose: Callable[[list[Any]], Any], pieces: list[pa.Array], firsts: Int64) -> pa.Array:
+        if not pieces:
+            return pa.nulls(0, self._kind)
+        whole = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+        if len(whole) == len(firsts):
+            return whole  # each piece is a zone
+        values = whole.to_pylist()
         borders = [*firsts.tolist(), len(values)]
         known = ([v for v in values[a:b] if v is not None] for a, b in pairwise(borders))
-        return [choose(each) if each else None for each in known]
+        return pa.array([choose(each) if each else None for each in known], whole.type)
 
-    def _minimum(self, bounds: list[Any]) -> pa.Array:
+    def _extremes(self, array: pa.Array, pieces: _Pieces) -> tuple[Int64, Int64] | None:
+        """The rows of the least and the greatest value of each piece, -1 where all is null; None without kernels."""
+        width = self._kind.byte_width
+        if native_write is None or width == 0:
+            return None
+        number = pa.types.is_decimal(self._kind)
+        if number and width % 8:
+            return None
+        values = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
+        validity = array.buffers()[0] if array.null_count else None
+        found: tuple[Int64, Int64] = native_write.wide_extremes(
+            values, width, number, validity, array.offset, pieces.starts, pieces.ends
+        )
+        return found
+
+    def _kept(self, bounds: pa.Array) -> pa.Array:
+        return bounds
+
+    def _minimum(self, bounds: pa.Array) -> pa.Array:
         raise NotImplementedError
 
-    def _maximum(self, bounds: list[Any]) -> pa.Array:
+    def _maximum(self, bounds: pa.Array) -> pa.Array:
         raise NotImplementedError
 
 
 class _DecimalSummary(_ScalarSummary):
     """Decimals; a bound that is not known is the widest value of the precision."""
 
-    def add(self, array: pa.Array, pieces: _Pieces) -> None:
-        if native_write is not None and self._kind.bit_width % 64 == 0 and len(array):
-            self._add_wide(array, self._kind.bit_width // 8, pieces, number=True)
-        else:
-            super().add(array, pieces)
-
-    def _minimum(self, bounds: list[Any]) -> pa.Array:
+    def _minimum(self, bounds: pa.Array) -> pa.Array:
         return self._filled(bounds, 1)
 
-    def _maximum(self, bounds: list[Any]) -> pa.Array:
+    def _maximum(self, bounds: pa.Array) -> pa.Array:
         return self._filled(bounds, 0)
 
-    def _filled(self, bounds: list[Any], sign: int) -> pa.Array:
+    def _filled(self, bounds: pa.Array, sign: int) -> pa.Array:
         widest = Decimal((sign, (9,) * self._kind.precision, -self._kind.scale))
-        return pa.array([widest if each is None else each for each in bounds], self._kind)
+        return bounds.fill_null(pa.scalar(widest, self._kind)) if bounds.null_count else bounds
 
 
 class _BytesSummary(_ScalarSummary):
     """Strings and binary, compared as bytes, which is also the order of code points."""
 
     def add(self, array: pa.Array, pieces: _Pieces) -> None:
-        dtype = varbin.offset_dtype(self._kind)
-        if native is not None and dtype is not None and len(array):
-            self._nulls.append(_null_counts(array, pieces))
-            self._add_extremes(array, dtype, pieces)
-            return
-        if native_write is not None and dtype is None and self._kind.byte_width and len(array):
-            self._add_wide(array, self._kind.byte_width, pieces, number=False)
-            return
         if pa.types.is_string(self._kind):
             array = array.view(pa.binary())
         elif pa.types.is_large_string(self._kind):
             array = array.view(pa.large_binary())
         super().add(array, pieces)
 
-    def _add_extremes(self, array: pa.Array, dtype: np.dtype[Any], pieces: _Pieces) -> None:
+    def _extremes(self, array: pa.Array, pieces: _Pieces) -> tuple[Int64, Int64] | None:
+        dtype = varbin.offset_dtype(self._kind)
+        if dtype is None:
+            return super()._extremes(array, pieces)
+        if native_write is None:
+            return None
         bitmap, ends, content = array.buffers()
         offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
-        data = memoryview(b"" if content is None else content)
+        data = b"" if content is None else content
         valid = bitmap if array.null_count else None
-        low, high = native.extremes(offsets, data, valid, array.offset, pieces.starts, pieces.ends, dtype.itemsize)
-        for rows, bounds in ((low, self._low), (high, self._high)):
-            # A row of -1 says that a piece has only nulls.
-            for row, start, end in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True):
-                bounds.append(bytes(data[start:end]) if row >= 0 else None)
+        found: tuple[Int64, Int64] = native_write.extremes(
+            offsets, data, valid, array.offset, pieces.starts, pieces.ends, dtype.itemsize
+        )
+        return found
 
-    def _minimum(self, bounds: list[Any]) -> pa.Array:
-        return self._build([None if each is None else self._floor(each) for each in bounds])
+    def _kept(self, bounds: pa.Array) -> pa.Array:
+        """Not more than it takes to cut a bound."""
+        return bounds if self._are_short(bounds) else pc.binary_slice(bounds, 0, 2 * _MAX_BOUND_BYTES)
 
-    def _maximum(self, bounds: list[Any]) -> pa.Array:
-        return self._build([None if each is None else self._ceiling(each) for each in bounds])
+    def _minimum(self, bounds: pa.Array) -> pa.Array:
+        return self._cut(bounds, self._floor)
+
+    def _maximum(self, bounds: pa.Array) -> pa.Array:
+        return self._cut(bounds, self._ceiling)
+
+    def _cut(self, bounds: pa.Array, cut: Callable[[bytes], bytes | None]) -> pa.Array:
+        if not self._are_short(bounds):
+            bounds = pa.array([None if each is None else cut(each) for each in bounds.to_pylist()], bounds.type)
+        return bounds.view(self._kind) if _is_text(self._kind) else bounds
+
+    def _are_short(self, bounds: pa.Array) -> bool:
+        if varbin.offset_dtype(self._kind) is None:
+            return self._kind.byte_width <= _MAX_BOUND_BYTES or bounds.null_count == len(bounds)
+        longest = pc.max(pc.binary_length(bounds)).as_py()
+        return bool(longest is None or longest <= _MAX_BOUND_BYTES)
 
     def _floor(self, value: bytes) -> bytes | None:
         if len(value) <= _MAX_BOUND_BYTES:
@@ -533,13 +556,6 @@ class _BytesSummary(_ScalarSummary):
         if pa.types.is_fixed_size_binary(self._kind):
             return None
         return _raise_text(_cut_text(value)) if _is_text(self._kind) else _raise_bytes(value[:_MAX_BOUND_BYTES])
-
-    def _build(self, bounds: list[bytes | None]) -> pa.Array:
-        if pa.types.is_string(self._kind):
-            return pa.array(bounds, pa.binary()).view(pa.string())
-        if pa.types.is_large_string(self._kind):
-            return pa.array(bounds, pa.large_binary()).view(pa.large_string())
-        return pa.array(bounds, self._kind)
 
 
 def _cut_text(value: bytes) -> bytes:
@@ -636,8 +652,10 @@ def _to_ipc(statistics: FileStatistics) -> bytes:
         arrays.append(pa.StructArray.from_arrays(list(present.values()), list(present)))
     schema = pa.schema(list(zip(names, [each.type for each in arrays])), metadata={"version": _VERSION})
     sink = pa.BufferOutputStream()
+    # Threads would have to wait for each other longer than it takes.
     compression = "zstd" if statistics.num_zones >= _COMPRESSED_ZONES else None
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+    with pa.ipc.new_file(sink, schema, options=options) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
     content: bytes = sink.getvalue().to_pybytes()
     return content

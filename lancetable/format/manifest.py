@@ -8,7 +8,7 @@ of untouched fragments as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, overload
 
@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import MAX_ROWS, Fragment
 from lancetable.format.schema import Schema
-from lancetable.format.version import FileVersion
+from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.proto import table_pb2
 
 __all__ = ["BasePath", "DataStorageFormat", "FragmentList", "Manifest", "WriterVersion"]
@@ -28,7 +28,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _STABLE_ROW_IDS: Final = 2
 _V2_FORMAT: Final = 4
 # Above this, values made of fragments are not kept: a walk over all of them must not fill the memory.
-_KEPT_FRAGMENTS: Final = 1024
+_KEPT_FRAGMENTS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,12 @@ class DataStorageFormat:
 class FragmentList(Sequence[Fragment]):
     """The fragments of a manifest, made when touched. Positions follow the manifest, sorted by id as a rule."""
 
-    __slots__ = ("_ids", "_kept", "_messages", "_order")
+    __slots__ = ("_counted", "_ids", "_kept", "_messages", "_order")
 
-    def __init__(self, messages: Sequence[table_pb2.DataFragment]) -> None:
+    def __init__(self, messages: Sequence[table_pb2.DataFragment], *, counted: bool = True) -> None:
+        """`counted`: whether numbers of rows can be believed; if not, the files have to be asked."""
         self._messages = messages
+        self._counted = counted
         self._kept: dict[int, Fragment] = {}
         self._ids: npt.NDArray[np.uint64] | None = None
         self._order: npt.NDArray[np.intp] | None = None
@@ -120,6 +122,8 @@ class FragmentList(Sequence[Fragment]):
         kept = self._kept.get(index)
         if kept is None:
             kept = Fragment.from_proto(self._messages[index])
+            if not self._counted:
+                kept = _uncounted(kept)
             if len(self._messages) <= _KEPT_FRAGMENTS:
                 self._kept[index] = kept
         return kept
@@ -186,13 +190,16 @@ class FragmentList(Sequence[Fragment]):
 
     def physical_rows(self) -> npt.NDArray[np.int64]:
         """(n,) rows including deleted ones, in list order; 0 where the writer left the count out."""
+        if not self._counted:
+            return np.zeros(len(self._messages), np.int64)
         return _row_counts([message.physical_rows for message in self._messages])
 
     def num_deleted_rows(self) -> npt.NDArray[np.int64]:
         """(n,) deleted rows in list order; -1 where the deletion file has to be read to know."""
+        counted = self._counted
         return _row_counts(
             [
-                (message.deletion_file.num_deleted_rows or -1) if message.HasField("deletion_file") else 0
+                (message.deletion_file.num_deleted_rows * counted or -1) if message.HasField("deletion_file") else 0
                 for message in self._messages
             ]
         )
@@ -203,6 +210,15 @@ class FragmentList(Sequence[Fragment]):
         if (rows == 0).any() or (deleted < 0).any():
             return None
         return int(rows.sum() - deleted.sum())
+
+
+def _uncounted(fragment: Fragment) -> Fragment:
+    """The fragment without what its record says of its rows."""
+    deletion_file = fragment.deletion_file
+    if deletion_file is not None:
+        deletion_file = replace(deletion_file, num_deleted_rows=None)
+    rows = None if fragment.files else fragment.physical_rows
+    return replace(fragment, physical_rows=rows, deletion_file=deletion_file)
 
 
 def _row_counts(counts: list[int]) -> npt.NDArray[np.int64]:
@@ -266,7 +282,9 @@ class Manifest:
     def fragments(self) -> FragmentList:
         fragments = self._fragments
         if fragments is None:
-            fragments = self._fragments = FragmentList(self.message.fragments)
+            # Writers that left no version behind counted wrong at times.
+            counted = self.message.HasField("writer_version")
+            fragments = self._fragments = FragmentList(self.message.fragments, counted=counted)
         return fragments
 
     @property
@@ -342,16 +360,21 @@ class Manifest:
 
     @property
     def file_version(self) -> FileVersion:
-        """Format of new data files; for old manifests that do not say, that of the first data file.
+        """Format of new data files; that of the first data file where an old manifest says nothing, or says 0.1.
 
         Raises UnsupportedFeatureError for a newer version, CorruptFileError for one nobody wrote.
         """
         if self.message.HasField("data_format"):
-            return FileVersion.from_number(self.message.data_format.version, self.path)
+            stated = FileVersion.from_number(self.message.data_format.version, self.path)
+            if not stated.is_legacy:
+                return stated
+            # Release 0.16 wrote 0.1 here while it wrote newer files.
         for fragment in self.message.fragments:
             for file in fragment.files:
                 return FileVersion.from_manifest_pair(file.file_major_version, file.file_minor_version, self.path)
-        return FileVersion.V2_0 if self.writer_flags & _V2_FORMAT else FileVersion.LEGACY
+        if self.message.HasField("data_format"):
+            return FileVersion.LEGACY
+        return STABLE_VERSION if self.writer_flags & _V2_FORMAT else FileVersion.LEGACY
 
     @property
     def config(self) -> Mapping[str, str]:

@@ -24,6 +24,7 @@ from typing import Final
 from lancetable.errors import CorruptFileError
 
 __all__ = [
+    "BRANCH_CONTENTS",
     "BRANCHES_DIR",
     "DATA_DIR",
     "DELETIONS_DIR",
@@ -67,6 +68,7 @@ REFS_DIR: Final = "_refs"
 TAGS_DIR: Final = "_refs/tags"
 BRANCHES_DIR: Final = "_refs/branches"
 TREE_DIR: Final = "tree"
+BRANCH_CONTENTS: Final = (VERSIONS_DIR, TRANSACTIONS_DIR, DELETIONS_DIR, INDICES_DIR, DATA_DIR)
 HINT_NAME: Final = "latest_version_hint.json"
 
 MAX_VERSION: Final = 2**64 - 1

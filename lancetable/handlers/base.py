@@ -33,12 +33,13 @@ from lancetable.format.paths import (
     manifest_path,
     parse_manifest_name,
 )
-from lancetable.store.base import Durability, ObjectStore, PutOutcome
+from lancetable.store.base import Durability, ObjectMeta, ObjectStore, PutOutcome
 
 __all__ = ["CommitHandler", "ManifestLocation", "VersionFinder", "look_back", "write_hint"]
 
 _MAX_PROBES = 64  # further behind than this, a listing is cheaper than asking version by version
 _FIRST_PAGE = 8
+_SHORT_PAGE = 4  # who knows a version needs only what lies before it
 _MAX_PAGE = 1000
 _HINT = re.compile(rb'\s*\{\s*"version"\s*:\s*([0-9]{1,20})\s*\}\s*')
 _HINT_MAX_BYTES = 128
@@ -69,6 +70,12 @@ class CommitHandler(Protocol):
         self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
     ) -> ManifestLocation | None:
         """One version, detached ones included; None where it is not there. Asks for both schemes unless told one."""
+
+    def candidates(self, store: ObjectStore, base: str, version: int) -> list[ManifestLocation]:
+        """Where a version may lie, the likeliest place first; reading tells whether it does.
+
+        For callers that read the manifest at once: where a look-up costs a round trip, none is made here.
+        """
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
         """All versions greater than `after`, ascending, without detached ones. Cleaned-up versions are gaps."""
@@ -112,11 +119,21 @@ class VersionFinder:
                 return found
         return None
 
+    def candidates(self, store: ObjectStore, base: str, version: int) -> list[ManifestLocation]:
+        """See CommitHandler."""
+        if store.capabilities.local:
+            found = self.locate(store, base, version)
+            return [] if found is None else [found]
+        if not 1 <= version <= MAX_VERSION:
+            return []
+        namings = (ManifestNaming.V2,) if is_detached(version) else (ManifestNaming.V2, ManifestNaming.V1)
+        return [ManifestLocation(version, manifest_path(base, version, each), None, each) for each in namings]
+
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
         """See CommitHandler."""
         if after > 0 and store.capabilities.ordered_list:
             return _listed_after(store, base, after)
-        return _parse_names(base, [meta.name for meta in store.list_names(join(base, VERSIONS_DIR))], after)
+        return _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """See CommitHandler."""
@@ -228,60 +245,60 @@ def _first_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
 def _greatest_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
     """The newest version of a whole listing."""
     directory = join(base, VERSIONS_DIR)
-    found = _numbered(directory, [meta.name for meta in store.list_names(directory)])
+    found = _numbered(directory, store.list_names(directory))
     if not found:
         return None
-    version, name, naming = found[-1]
-    return ManifestLocation(version, f"{directory}/{name}", None, naming)
+    version, meta, naming = found[-1]
+    return ManifestLocation(version, f"{directory}/{meta.name}", meta.size_bytes, naming)
 
 
 def _listed_after(store: ObjectStore, base: str, after: int) -> list[ManifestLocation]:
     """The versions after one from as few names of an ordered listing as it takes."""
-    names: list[str] = []
-    for page in _digit_pages(store, base):
+    names: list[ObjectMeta] = []
+    for page in _digit_pages(store, base, _SHORT_PAGE):
         names += page
         found = _parse_names(base, names, 0)
         if found and found[0].naming is ManifestNaming.V1:
-            names = [meta.name for meta in store.list_names(join(base, VERSIONS_DIR))]
+            names = store.list_names(join(base, VERSIONS_DIR))
             break
         if found and found[0].version <= after:
             break
     return _parse_names(base, names, after)
 
 
-def _digit_pages(store: ObjectStore, base: str) -> Iterator[list[str]]:
+def _digit_pages(store: ObjectStore, base: str, first: int = _FIRST_PAGE) -> Iterator[list[ObjectMeta]]:
     """Names that start with a digit, in order, in pages that grow."""
-    start, limit = "0", _FIRST_PAGE
+    start, limit = "0", first
     while True:
-        names = [meta.name for meta in store.list_names(join(base, VERSIONS_DIR), start_after=start, limit=limit)]
-        yield [name for name in names if name[:1].isdigit()]
-        if len(names) < limit or not names[-1][:1].isdigit():
+        names = store.list_names(join(base, VERSIONS_DIR), start_after=start, limit=limit)
+        yield [meta for meta in names if meta.name[:1].isdigit()]
+        if len(names) < limit or not names[-1].name[:1].isdigit():
             return
-        start, limit = names[-1], min(limit * 8, _MAX_PAGE)
+        start, limit = names[-1].name, min(limit * 8, _MAX_PAGE)
 
 
-def _parse_names(base: str, names: list[str], after: int) -> list[ManifestLocation]:
+def _parse_names(base: str, names: list[ObjectMeta], after: int) -> list[ManifestLocation]:
     """The versions among file names, ascending."""
     directory = join(base, VERSIONS_DIR)
     found = _numbered(directory, names)
     return [
-        ManifestLocation(version, f"{directory}/{name}", None, naming)
-        for version, name, naming in found
+        ManifestLocation(version, f"{directory}/{meta.name}", meta.size_bytes, naming)
+        for version, meta, naming in found
         if version > after
     ]
 
 
-def _numbered(directory: str, names: list[str]) -> list[tuple[int, str, ManifestNaming]]:
+def _numbered(directory: str, names: list[ObjectMeta]) -> list[tuple[int, ObjectMeta, ManifestNaming]]:
     """Version, name and scheme of the manifests among file names, ascending, without detached ones.
 
     Raises CorruptFileError where both naming schemes occur.
     """
     parsed = []
     counts = {ManifestNaming.V1: 0, ManifestNaming.V2: 0}
-    for name in names:
-        found = parse_manifest_name(name)
+    for meta in names:
+        found = parse_manifest_name(meta.name)
         if found is not None and 0 < found[0] < DETACHED_BIT:
-            parsed.append((found[0], name, found[1]))
+            parsed.append((found[0], meta, found[1]))
             counts[found[1]] += 1
     if all(counts.values()):
         raise CorruptFileError(

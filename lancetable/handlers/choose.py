@@ -10,6 +10,7 @@ from lancetable.format.paths import ManifestNaming
 from lancetable.handlers.base import CommitHandler, VersionFinder
 from lancetable.handlers.conditional_put import ConditionalPutHandler
 from lancetable.handlers.locked import CommitLock, LockedHandler
+from lancetable.handlers.probe import ProvingHandler
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import option
@@ -17,6 +18,7 @@ from lancetable.store.open import option
 __all__ = ["ReadOnlyHandler", "choose_handler"]
 
 _CONDITIONAL_PUT = ConditionalPutHandler()
+_PROVING = ProvingHandler()
 
 
 def choose_handler(
@@ -33,6 +35,8 @@ def choose_handler(
     if commit_lock is not None:
         return LockedHandler(commit_lock)
     if store.capabilities.conditional_create == "native":
+        if store.capabilities.unproven and option(storage_options, "probe", True):
+            return _PROVING
         return _CONDITIONAL_PUT
     if option(storage_options, "unsafe_single_writer", False):
         return UnsafeHandler()

@@ -208,7 +208,8 @@ class _Table:
         low, high = int(values.min()), int(values.max())
         if low >= self._low and high <= self._high:
             places = (values.astype(np.uint64) - np.uint64(self._low % 2**64)).astype(np.int64)
-            return self._slots[places].astype(np.int64)
+            found: Rows = self._slots[places].astype(np.int64)
+            return found
         found = np.full(len(values), -1, np.int64)
         if low > self._high or high < self._low:
             return found
@@ -276,13 +277,15 @@ def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> U64Array:
     total = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         total = (total ^ (total >> np.uint64(29))) * np.uint64(_FACTORS[1]) + _hash(_plain(column))
-    return (total ^ (total >> np.uint64(32))) * np.uint64(_FACTORS[0]) >> np.uint64(20)
+    mixed: U64Array = (total ^ (total >> np.uint64(32))) * np.uint64(_FACTORS[0]) >> np.uint64(20)
+    return mixed
 
 
 def _hash(column: pa.Array) -> U64Array:
     if _width(column.type):
         values, _ = _numbers(column)
-        return values.astype(np.uint64) * np.uint64(_FACTORS[2])
+        numbers: U64Array = values.astype(np.uint64) * np.uint64(_FACTORS[2])
+        return numbers
     if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
         large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
         if not large:
@@ -292,7 +295,7 @@ def _hash(column: pa.Array) -> U64Array:
     _, offsets, data = column.buffers()
     width = 8 if wide else 4
     ends = np.frombuffer(offsets, f"<i{width}", len(column) + 1, column.offset * width).astype(np.int64)
-    total = np.diff(ends).astype(np.uint64) * np.uint64(_FACTORS[3])
+    total: U64Array = np.diff(ends).astype(np.uint64) * np.uint64(_FACTORS[3])
     if data is None or not data.size:
         return total
     content = np.frombuffer(data, np.uint8)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,17 +25,42 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
+from lancetable.ops.column_files import discard_column_files
 from lancetable.ops.marks import mark_deleted, remove_marks
 from lancetable.ops.write import WriteOptions, write_files
 from lancetable.rowids import RowIdSequence
 from lancetable.table.data_files import remove_quietly
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.dictionaries import dictionaries_of
-from lancetable.table.fragments import Offsets, bytes_per_row, narrow, read_columns_of, select
+from lancetable.table.fragments import (
+    Offsets,
+    bytes_per_row,
+    live_offsets,
+    narrow,
+    physical_rows,
+    read_columns_of,
+    select,
+)
 from lancetable.table.row_id_lookup import row_ids_at
 from lancetable.table.version import TableVersion
 
-__all__ = ["Prepared", "Window", "commit_prepared", "prepare_update", "read_windows", "windows_of"]
+__all__ = [
+    "Prepared",
+    "Window",
+    "commit_prepared",
+    "discard_prepared",
+    "live_rows",
+    "ordered",
+    "prepare_update",
+    "read_rows_at",
+    "read_windows",
+    "rows_per_window",
+    "whole",
+    "windows_of",
+]
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _WINDOW_BYTES = 8 * 1024 * 1024
 _MIN_WINDOW_ROWS = 1024
@@ -53,7 +78,7 @@ def windows_of(
 ) -> Iterator[Window]:
     """`rows`, ascending offsets by fragment, cut so that `fields` of a few windows fit in memory together."""
     for fragment, offsets in rows:
-        size = max(_MIN_WINDOW_ROWS, int(_WINDOW_BYTES / max(1.0, bytes_per_row(version, fragment, fields))))
+        size = rows_per_window(version, fragment, fields)
         for start in range(0, len(offsets), size):
             yield Window(fragment, offsets[start : start + size])
 
@@ -68,28 +93,52 @@ def read_windows(
 
     Blobs are read as their bytes, other fields as they are stored.
     """
-    read = tuple(map(with_bytes, fields))
 
     def work(window: Window) -> pa.RecordBatch:
-        return change(window, [_whole(array) for array in _read(version, window, read)])
+        return change(window, read_rows_at(version, window.fragment, fields, window.offsets))
 
-    if pool.in_worker() or pool.size() == 1:
-        return map(work, windows)
-    return pool.in_order(work, windows)
+    return ordered(work, windows)
 
 
-def _read(version: TableVersion, window: Window, fields: tuple[Field, ...]) -> list[pa.ChunkedArray | pa.Array]:
-    offsets = window.offsets
+def ordered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """`function` of every item, in order, on the pool where that is possible."""
+    return map(function, items) if pool.in_worker() or pool.size() == 1 else pool.in_order(function, items)
+
+
+def rows_per_window(
+    version: TableVersion, fragment: Fragment | None, fields: Sequence[Field], more_bytes: float = 0.0
+) -> int:
+    """How many rows of a fragment to handle at a time, if each takes `more_bytes` besides its `fields`."""
+    stored = 0.0 if fragment is None or not fields else bytes_per_row(version, fragment, fields)
+    return max(_MIN_WINDOW_ROWS, int(_WINDOW_BYTES / max(1.0, stored + more_bytes)))
+
+
+def live_rows(version: TableVersion, fragments: Iterable[Fragment] | None = None) -> Iterator[tuple[Fragment, Offsets]]:
+    """The live rows of fragments, of all by default; fragments without any are left out."""
+    for fragment in version.manifest.fragments if fragments is None else fragments:
+        live = live_offsets(version, fragment)
+        offsets = np.arange(physical_rows(version, fragment), dtype=np.int64) if live is None else live
+        if len(offsets):
+            yield fragment, offsets
+
+
+def read_rows_at(
+    version: TableVersion, fragment: Fragment, fields: Sequence[Field], offsets: Offsets
+) -> list[pa.Array]:
+    """`fields` of the rows at ascending distinct physical offsets. Blobs are read as their bytes."""
+    if not len(offsets):
+        return [pa.nulls(0, with_bytes(field).data_type) for field in fields]
     first, last = int(offsets[0]), int(offsets[-1])
-    selection = select(version, window.fragment, range(first, last + 1), keep_deleted=True)
+    selection = select(version, fragment, range(first, last + 1), keep_deleted=True)
     if last + 1 - first != len(offsets):
         mask = np.zeros(last + 1 - first, np.bool_)
         mask[offsets - first] = True
         selection = narrow(selection, mask, len(offsets))
-    return read_columns_of(version, window.fragment, fields, selection)
+    return [whole(array) for array in read_columns_of(version, fragment, tuple(map(with_bytes, fields)), selection)]
 
 
-def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The column as one array."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -158,9 +207,18 @@ def commit_prepared(version: TableVersion, prepared: Prepared) -> TableVersion:
         raise
     except LanceError:
         # Other exceptions, such as an interrupt, may have come after the commit was published.
-        remove_quietly(version.store, version.base, prepared.operation.new_fragments)
-        remove_marks(version, prepared.operation.updated_fragments)
+        discard_prepared(version, prepared)
         raise
+
+
+def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
+    """Remove the files of an update that was prepared on `version` and will not be committed."""
+    operation = prepared.operation
+    remove_quietly(version.store, version.base, operation.new_fragments)
+    if operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
+        discard_column_files(version, operation.updated_fragments)
+    else:
+        remove_marks(version, operation.updated_fragments)
 
 
 def _with_moved_ids(

@@ -55,7 +55,7 @@ class Divided:
         self._directory: str | None = None
         self._pending: list[list[pa.RecordBatch]] = []
         self._pending_bytes: list[int] = []
-        self._writers: list[pa.RecordBatchFileWriter] = []
+        self._writers: list[pa.RecordBatchStreamWriter] = []
         self._open = ExitStack()
 
     def __enter__(self) -> Divided:
@@ -96,7 +96,7 @@ class Divided:
         self._directory = tempfile.mkdtemp(prefix="lancetable-spill-")
         for part in range(_NUM_PARTS):
             sink = self._open.enter_context(pa.OSFile(self._path(part), "wb"))
-            self._writers.append(self._open.enter_context(pa.ipc.new_file(sink, self.schema)))
+            self._writers.append(self._open.enter_context(pa.ipc.new_stream(sink, self.schema)))
         self._pending = [[] for _ in range(_NUM_PARTS)]
         self._pending_bytes = [0] * _NUM_PARTS
         held, self._batches = self._batches, []
@@ -109,7 +109,7 @@ class Divided:
             if self._table is None:
                 self._table, self._batches = pa.Table.from_batches(self._batches, self.schema).combine_chunks(), []
             return self._table
-        with pa.OSFile(self._path(number)) as file, pa.ipc.open_file(file) as reader:
+        with pa.OSFile(self._path(number)) as file, pa.ipc.open_stream(file) as reader:
             return reader.read_all().combine_chunks()
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
@@ -117,9 +117,8 @@ class Divided:
         if self._directory is None:
             yield from self.part(number).to_batches()
             return
-        with pa.OSFile(self._path(number)) as file, pa.ipc.open_file(file) as reader:
-            for position in range(reader.num_record_batches):
-                yield reader.get_batch(position)
+        with pa.OSFile(self._path(number)) as file, pa.ipc.open_stream(file) as reader:
+            yield from reader
 
     def _path(self, part: int) -> str:
         assert self._directory is not None
@@ -129,11 +128,11 @@ class Divided:
         part_of = (hashes([batch.column(name) for name in self._keys]) % np.uint64(_NUM_PARTS)).astype(np.int64)
         order = np.argsort(part_of, kind="stable")
         edges = np.searchsorted(part_of[order], np.arange(_NUM_PARTS + 1))
-        divided = batch.take(pa.array(order))
         for part in range(_NUM_PARTS):
             start, end = int(edges[part]), int(edges[part + 1])
             if start < end:
-                piece = divided.slice(start, end - start)
+                # A slice of the batch would keep all of it for as long as a small part waits.
+                piece = batch.take(pa.array(order[start:end]))
                 self._pending[part].append(piece)
                 self._pending_bytes[part] += piece.nbytes
                 if self._pending_bytes[part] >= _PENDING_BYTES:

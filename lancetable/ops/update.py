@@ -28,11 +28,11 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field, Schema, parse_path
 from lancetable.format.version import FileVersion
 from lancetable.ops.columns import VIRTUAL, column_not_found, evaluation_schema
-from lancetable.ops.moved_rows import Window, commit_prepared, prepare_update, read_windows, windows_of
+from lancetable.ops.moved_rows import Window, commit_prepared, live_rows, prepare_update, read_windows, windows_of
 from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import matching_rows
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.fragments import Offsets, live_offsets, physical_rows
+from lancetable.table.fragments import Offsets
 from lancetable.table.version import TableVersion
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _Rows:
     def __init__(self, version: TableVersion, where: Filter | None) -> None:
         self.vectors: dict[int, DeletionVector] = {}
         self._fragments: dict[int, Fragment] = {}
-        for fragment, offsets in _all_rows(version) if where is None else matching_rows(version, where):
+        for fragment, offsets in live_rows(version) if where is None else matching_rows(version, where):
             self._fragments[fragment.id] = fragment
             self.vectors[fragment.id] = DeletionVector.of_ascending(offsets)
 
@@ -97,14 +97,6 @@ class _Rows:
     def moved(self) -> Iterator[tuple[Fragment, Offsets]]:
         for fragment_id, vector in self.vectors.items():
             yield self._fragments[fragment_id], vector.offsets().astype(np.int64)
-
-
-def _all_rows(version: TableVersion) -> Iterator[tuple[Fragment, Offsets]]:
-    for fragment in version.manifest.fragments:
-        live = live_offsets(version, fragment)
-        offsets = np.arange(physical_rows(version, fragment), dtype=np.int64) if live is None else live
-        if len(offsets):
-            yield fragment, offsets
 
 
 # --- what becomes of them --------------------------------------------------------------------------------------------

@@ -97,6 +97,11 @@ class CloudStore:
         """What the caller said about it."""
         return self._options
 
+    @property
+    def endpoint(self) -> str:
+        """The server's address, empty for the cloud itself."""
+        return self._options.with_environment().endpoint or ""
+
     def uri(self, path: str) -> str:
         """The bucket's address and the key."""
         return f"{self._address}/{path.lstrip('/')}"

@@ -64,6 +64,8 @@ def create_exclusively(
         if reply is Reply.CREATED:
             return PutOutcome.WON
         doubtful = doubtful or reply is Reply.DOUBTFUL
+        if not data and not doubtful:
+            return PutOutcome.LOST  # no bytes tell writers apart where there are none
         readable, found = _read(read_back, sleep)
         if not readable:
             return PutOutcome.UNKNOWN

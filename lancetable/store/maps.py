@@ -38,7 +38,7 @@ class MapCache:
 
     __slots__ = ("_lock", "_maps", "limit")
 
-    def __init__(self, limit: int = 1024) -> None:
+    def __init__(self, limit: int = 8192) -> None:
         self.limit = limit
         self._maps: dict[str, _CachedMap] = {}
         self._lock = threading.Lock()

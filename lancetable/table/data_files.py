@@ -58,9 +58,8 @@ class WriteLimits:
     max_rows_per_group: int = DEFAULT_GROUP_ROWS  # batches of 0.1 files
 
     def __post_init__(self) -> None:
-        sizes = ("max_rows_per_file", "max_bytes_per_file", "data_cache_bytes", "max_page_bytes", "blob_pack_bytes")
-        sizes += ("max_rows_per_group",)
-        for name in sizes:
+        counts = ("max_rows_per_file", "max_rows_per_group", "max_bytes_per_file")
+        for name in (*counts, "data_cache_bytes", "max_page_bytes", "blob_pack_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")

@@ -131,12 +131,11 @@ def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFil
     return ManifestFile(manifest, location, tail)
 
 
-def pack(
-    message: table_pb2.Manifest, transaction: bytes, index_section: bytes | None, head: bytes = b""
-) -> bytes:
+def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes | None, head: bytes = b"") -> bytes:
     """A manifest file as bytes; the section offsets in `message` are set on the way.
 
-    `head` goes before all sections: the dictionary values of a 0.1 table. `transaction` and `index_section` are serialized messages. The deprecated transaction offset is cleared.
+    `head` goes before all sections: the dictionary values of a 0.1 table. `transaction` and `index_section` are
+    serialized messages. The deprecated transaction offset is cleared.
     """
     parts: list[bytes] = [head]
     position = len(head)

@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_branch_exists",
+    "create_branch",
     "create_tag",
+    "delete_branch",
     "delete_tag",
+    "find_branch",
     "find_tag",
     "list_branches",
     "list_tags",
     "read_branch",
     "read_tag",
+    "write_branch",
     "write_tag",
 ]
 
@@ -51,7 +55,10 @@ def write_tag(store: ObjectStore, main_base: str, name: str, tag: TagContents) -
 def create_tag(store: ObjectStore, main_base: str, name: str, tag: TagContents) -> bool:
     """Write a tag unless there is one of this name; whether it was written. Of two writers at once one wins, where the
     store creates exclusively."""
-    path, data = tag_path(main_base, check_tag_name(name)), tag.to_json()
+    return _create(store, tag_path(main_base, check_tag_name(name)), tag.to_json())
+
+
+def _create(store: ObjectStore, path: str, data: bytes) -> bool:
     if store.capabilities.conditional_create != "native":
         if store.find(path) is not None:
             return False
@@ -81,13 +88,34 @@ def list_tags(store: ObjectStore, main_base: str) -> dict[str, TagContents]:
     return tags
 
 
-def read_branch(store: ObjectStore, main_base: str, name: str) -> BranchContents:
-    """A branch. Raises RefNotFoundError, InvalidRefError, CorruptFileError."""
+def find_branch(store: ObjectStore, main_base: str, name: str) -> BranchContents | None:
+    """A branch, None if there is none of this name. Raises InvalidRefError, CorruptFileError."""
     path = branch_path(main_base, check_branch_name(name))
     size = store.find(path)
-    if size is None:
+    return None if size is None else BranchContents.from_json(_read_ref(store, path, size), path)
+
+
+def read_branch(store: ObjectStore, main_base: str, name: str) -> BranchContents:
+    """As `find_branch`, but a missing branch raises RefNotFoundError."""
+    branch = find_branch(store, main_base, name)
+    if branch is None:
         raise RefNotFoundError(f"Ref not found: branch {name} does not exist", ref=name)
-    return BranchContents.from_json(_read_ref(store, path, size), path)
+    return branch
+
+
+def create_branch(store: ObjectStore, main_base: str, name: str, branch: BranchContents) -> bool:
+    """Write a branch unless there is one of this name; whether it was written. See `create_tag`."""
+    return _create(store, branch_path(main_base, check_branch_name(name)), branch.to_json())
+
+
+def write_branch(store: ObjectStore, main_base: str, name: str, branch: BranchContents) -> None:
+    """Replace a branch. Not transactional: of two writers at once the later one stays."""
+    store.put(branch_path(main_base, check_branch_name(name)), branch.to_json())
+
+
+def delete_branch(store: ObjectStore, main_base: str, name: str) -> None:
+    """Remove a branch's ref; a missing one is no error here."""
+    store.delete([branch_path(main_base, check_branch_name(name))])
 
 
 def check_branch_exists(store: ObjectStore, main_base: str, name: str) -> None:

@@ -6,9 +6,10 @@ are made when they are touched. Going to another version shares store, handler a
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from lancetable.handlers.base import CommitHandler, ManifestLocation
     from lancetable.store.base import ObjectStore
 
-__all__ = ["Reference", "TableVersion", "checkout", "latest", "open_location", "open_version"]
+__all__ = ["Reference", "TableVersion", "checkout", "latest", "open_location", "open_version", "uri_of_branch"]
 
 # A version number, a tag, or (branch or None for main, version or None for the newest).
 Reference = int | str | tuple[str | None, int | None]
@@ -183,12 +184,12 @@ def checkout(version: TableVersion, ref: Reference) -> TableVersion:
     shared = _Shared.of(version)
     if isinstance(ref, str):
         tag = refs.read_tag(version.store, version.main_base, ref)
-        return shared.at(_branch_base(version, tag.branch), tag.version)
+        return shared.on(version, tag.branch).at(_branch_base(version, tag.branch), tag.version)
     if isinstance(ref, tuple):
         branch, number = ref
         if branch is not None and branch not in ("main", version.branch):
             refs.check_branch_exists(version.store, version.main_base, branch)
-        base = _branch_base(version, branch)
+        base, shared = _branch_base(version, branch), shared.on(version, branch)
         return shared.newest(base) if number is None else shared.at(base, number)
     if isinstance(ref, bool) or not isinstance(ref, int):
         raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(ref).__name__}")
@@ -205,6 +206,14 @@ def latest(version: TableVersion) -> TableVersion:
 
 def _branch_base(version: TableVersion, branch: str | None) -> str:
     return version.main_base if branch is None or branch == "main" else branch_root(version.main_base, branch)
+
+
+def uri_of_branch(version: TableVersion, branch: str | None) -> str:
+    """What the user calls a branch of the table: its own address below that of the main branch."""
+    suffix = "" if version.branch is None else f"/{TREE_DIR}/{version.branch}"
+    main = version.uri.rstrip("/")
+    main = main[: -len(suffix)] if suffix and main.endswith(suffix) else version.uri
+    return main if branch is None or branch == "main" else f"{main.rstrip('/')}/{TREE_DIR}/{branch}"
 
 
 def _asof(newest: TableVersion, asof: datetime) -> TableVersion:
@@ -238,6 +247,10 @@ class _Shared:
     def of(cls, version: TableVersion) -> _Shared:
         return cls(version.store, version.base, version.uri, version.handler, version.cache, version.storage_options)
 
+    def on(self, version: TableVersion, branch: str | None) -> _Shared:
+        """The same for another branch."""
+        return replace(self, uri=uri_of_branch(version, branch)) if branch != version.branch else self
+
     def open(self, base: str, location: ManifestLocation) -> TableVersion:
         file = read_manifest(self.store, location)
         manifest = file.manifest
@@ -253,13 +266,9 @@ class _Shared:
     def at(self, base: str, version: int) -> TableVersion:
         if not 0 < version < 1 << 64:
             raise OutOfRangeError(f"versions are numbers from 1 to 2^64 - 1, not {version}")
-        location = self.handler.locate(self.store, base, version)
-        if location is not None:
-            try:
+        for location in self.handler.candidates(self.store, base, version):
+            with contextlib.suppress(NotFoundError):
                 return self.open(base, location)
-            except NotFoundError:
-                # Handlers may name a manifest without looking whether it is there.
-                pass
         if self.handler.latest(self.store, base) is None:
             raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
         raise VersionNotFoundError(f"{self.uri} has no version {version}", path=self.uri, version=version)

@@ -14,13 +14,13 @@ from lancetable.store.base import ByteRange, Capabilities, Durability, ObjectMet
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-__all__ = ["CountingStore", "FaultyStore", "MirrorStore"]
+__all__ = ["CountingStore", "FaultyStore", "MirrorStore", "WrappingStore"]
 
 T = TypeVar("T")
 
 
-class _WrappingStore:
-    """Every call goes through `_call`, which the subclasses override."""
+class WrappingStore:
+    """Another store behind one door: every call goes through `_call`, which the subclasses override."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -94,7 +94,7 @@ class _WrappingStore:
 
 
 class _WrappingWriter:
-    def __init__(self, store: _WrappingStore, path: str, inner: ObjectWriter) -> None:
+    def __init__(self, store: WrappingStore, path: str, inner: ObjectWriter) -> None:
         self._store = store
         self._path = path
         self._inner = inner
@@ -124,7 +124,7 @@ class _WrappingWriter:
             self.abort()
 
 
-class CountingStore(_WrappingStore):
+class CountingStore(WrappingStore):
     """Counts calls and bytes by method, and keeps a log of (method, path, ranges).
 
     Readers treat it like a store whose bytes cost something (`mapped` is False), so that what they ask for is what
@@ -179,7 +179,7 @@ class CountingStore(_WrappingStore):
             self.bytes["writer.write"] += size_bytes
 
 
-class FaultyStore(_WrappingStore):
+class FaultyStore(WrappingStore):
     """Fails where it is told to.
 
     before       the call is not made, the error is raised
@@ -244,7 +244,7 @@ class _Fault:
         self.path_part = path_part
 
 
-class MirrorStore(_WrappingStore):
+class MirrorStore(WrappingStore):
     """Does everything twice, on two stores, and asserts that both answer alike.
 
     Paths are relative to the base of each store. Times are not compared.

@@ -146,7 +146,7 @@ def test_a_broken_fragment_is_found_when_it_is_touched():
 
 
 def test_a_hundred_thousand_fragments_are_not_made():
-    message = table_pb2.Manifest()
+    message = table_pb2.Manifest(writer_version={"library": "lance", "version": "1.0.0"})
     for each in range(100_000):
         message.fragments.add(id=each, physical_rows=7)
     data = message.SerializeToString()

@@ -59,6 +59,9 @@ PREDICATES = [
 class Story:
     """One table and the two libraries."""
 
+    storage = "2.0"
+    known = COLUMNS
+
     def __init__(self, uri: str, seed: int, *, stable: bool = False, v1: bool = False) -> None:
         self.rng = random.Random(seed)
         self.uri = uri
@@ -71,7 +74,7 @@ class Story:
             self.rows(30),
             uri,
             max_rows_per_file=11,
-            data_storage_version="2.0",
+            data_storage_version=self.storage,
             enable_v2_manifest_paths=not v1,
             **options,
         )
@@ -84,14 +87,14 @@ class Story:
         return self.rng.choice([lancetable, lance])
 
     def choose_columns(self) -> list[str]:
-        return ["id", "s", *self.rng.sample(sorted(set(COLUMNS) - {"id", "s"}), self.rng.randrange(0, 5))]
+        return ["id", "s", *self.rng.sample(sorted(set(self.known) - {"id", "s"}), self.rng.randrange(0, 5))]
 
     def rows(self, number: int, columns: list[str] | None = None) -> pa.Table:
         ids = range(self.next_id, self.next_id + number)
         self.next_id += number
         columns = self.columns if columns is None else columns
-        made = {name: pa.array([COLUMNS[name][1](self.rng, i) for i in ids], COLUMNS[name][0]) for name in columns}
-        return pa.table(made)
+        known = self.known
+        return pa.table({name: pa.array([known[name][1](self.rng, i) for i in ids], known[name][0]) for name in columns})
 
     # ------------------------------------------------------------------------------------------------------- changes
 
@@ -311,6 +314,26 @@ def field_of(field: Any) -> Any:
     return field.name(), field.id(), field.metadata, [field_of(child) for child in field.children()]
 
 
+class LegacyStory(Story):
+    """A table in 0.1, with what can be stored there: nulls in strings only, and no empty strings."""
+
+    storage = "0.1"
+    known = {
+        "id": COLUMNS["id"],
+        "s": (pa.string(), lambda rng, i: rng.choice([None, "a", "ünï", "x" * 90])),
+        "f": (pa.float64(), lambda rng, i: rng.choice([0.5, -0.0, 1e300])),
+        "b": (pa.bool_(), lambda rng, i: rng.choice([True, False])),
+        "l": (pa.list_(pa.int32()), lambda rng, i: rng.choice([[], [1], [1, 2, 3]])),
+        "p": (
+            pa.struct([("x", pa.int32()), ("in", pa.struct([("y", pa.string())]))]),
+            lambda rng, i: {"x": i, "in": {"y": rng.choice([None, "y"])}},
+        ),
+        "ts": (pa.timestamp("us", "UTC"), lambda rng, i: i * 10**9),
+        "v": COLUMNS["v"],
+        "u": (pa.binary(3), lambda rng, i: rng.choice([b"abc", b"\0\0\0"])),
+    }
+
+
 COMMON = [
     *["append", "append", "append_through_the_open_handle", "delete", "delete", "delete_of_one_fragment"],
     *["overwrite", "restore", "tag", "commit_foreign_fragments"],
@@ -323,6 +346,15 @@ def test_both_do_the_same_things(seed: int, v1: bool, tmp_path: Path) -> None:
     story = Story(str(tmp_path / "t.lance"), seed, v1=v1)
     for _ in range(STEPS):
         story.step(COMMON)
+        story.check()
+    story.check_history()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_both_do_the_same_things_in_the_legacy_format(seed: int, tmp_path: Path) -> None:
+    story = LegacyStory(str(tmp_path / "t.lance"), 4000 + seed)
+    for _ in range(STEPS):
+        story.step([*COMMON, "update", "compact"])
         story.check()
     story.check_history()
 

@@ -76,19 +76,19 @@ def test_an_unknown_scheme_is_told_the_known_ones() -> None:
         open_store("s4://bucket/key")
 
 
-def test_the_external_manifest_store_is_named() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="DynamoDB") as caught:
-        open_store("s3+ddb://bucket/t?ddbTableName=x")
-    assert caught.value.feature == "external manifest store"
+def test_an_address_behind_a_dynamodb_table() -> None:
+    store, path = open_store("s3+ddb://bucket/some/t.lance?ddbTableName=x")
+    assert (store.scheme, path, store.uri(path)) == ("s3", "some/t.lance", "s3://bucket/some/t.lance")
+    for query in ("", "?", "?ddbTableName=", "?ddbTableName=a&ddbTableName=b", "?other=x", "?ddbTableName=a&x=1"):
+        with pytest.raises(InvalidInputError, match="ddbTableName"):
+            open_store(f"s3+ddb://bucket/t{query}")
+    with pytest.raises(InvalidInputError):
+        open_store("gs+ddb://bucket/t?ddbTableName=x")
 
 
-@pytest.mark.parametrize(
-    ("uri", "extra", "module"),
-    [("s3://b/t", "s3", "s3fs"), ("gs://b/t", "gcs", "gcsfs"), ("az://b/t", "azure", "adlfs")],
-)
-def test_a_missing_package_names_the_extra(uri: str, extra: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})
-    monkeypatch.setitem(sys.modules, module, None)
+@pytest.mark.parametrize(("uri", "extra"), [("s3://b/t", "s3"), ("gs://b/t", "gcs"), ("az://b/t", "azure")])
+def test_a_missing_package_names_the_extra(uri: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancetable.store.cloud.find_spec", lambda name: None)
     with pytest.raises(UnsupportedFeatureError, match=rf"lancetable\[{extra}\]"):
         open_store(uri)
 

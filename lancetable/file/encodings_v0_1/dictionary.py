@@ -58,7 +58,8 @@ def items_range(data_type: pa.DataType, offset: int, length: int, limit: int, na
     """
     if not can_be_item(data_type):
         raise UnsupportedFeatureError(
-            f"column {name!r}: a dictionary of {data_type} cannot be read from 0.1", feature=f"dictionary of {data_type}"
+            f"column {name!r}: a dictionary of {data_type} cannot be read from 0.1",
+            feature=f"dictionary of {data_type}",
         )
     width = 8 * (length + 1) if varbin.offset_dtype(data_type) is not None else length * (data_type.bit_width // 8)
     if offset < 0 or length < 0 or offset + width > limit:

@@ -7,6 +7,7 @@ Many small batches are read together, up to some ten thousand rows; a large one 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -188,7 +189,7 @@ class BatchReader:
         starts = self._starts
         inside = starts[np.searchsorted(starts, rows.start, "right") : np.searchsorted(starts, rows.stop)].tolist()
         bounds = [rows.start, *inside, rows.stop]
-        return [range(first, end) for first, end in zip(bounds, bounds[1:])]
+        return [range(first, end) for first, end in itertools.pairwise(bounds)]
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         if not isinstance(rows, range):

@@ -57,4 +57,5 @@ def list_offsets(array: pa.Array) -> bytes:
     if len(array) == 0:
         return bytes(dtype.itemsize)
     offsets = np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
-    return (offsets - offsets[0]).tobytes()
+    page: bytes = (offsets - offsets[0]).tobytes()
+    return page

@@ -91,7 +91,8 @@ class BatchStatistics:
             rows = self._rows[each.id]
             nulls = pa.array(np.concatenate([row[0] for row in rows]) if rows else zeros(0))
             low, high = (
-                pa.concat_arrays([row[side] for row in rows]) if rows else pa.nulls(0, each.data_type) for side in (1, 2)
+                pa.concat_arrays([row[side] for row in rows]) if rows else pa.nulls(0, each.data_type)
+                for side in (1, 2)
             )
             found.append((each, nulls, low, high))
         return found

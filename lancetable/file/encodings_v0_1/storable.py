@@ -43,7 +43,9 @@ def _check_type(field: Field, column: str) -> None:
     item_bits(kind, column)
 
 
-def _refused(column: str, what: str, feature: str, advice: str = "Choose a newer data_storage_version") -> UnsupportedFeatureError:
+def _refused(
+    column: str, what: str, feature: str, advice: str = "Choose a newer data_storage_version"
+) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"column {column!r}: data files of version 0.1 cannot hold {what}. {advice}",
         feature=f"{feature} in 0.1",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -32,7 +33,7 @@ from lancetable.file.kernels import varbin
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
-__all__ = ["LeafReader", "ListReader", "StructReader", "open_field", "split_rows"]
+__all__ = ["ByteListReader", "LeafReader", "ListReader", "StructReader", "open_field", "split_rows"]
 
 COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
 _PART_ROWS: Final = 256 * 1024  # of a page that several threads share
@@ -57,7 +58,9 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
         return ListReader(pages, field, _open_child(file, field.children[0], columns, None))
     if field.is_struct:
         return _open_struct(file, field, columns, pages)
-    assert pages is not None
+    assert pages is not None and index is not None
+    if varbin.offset_dtype(field.data_type) is not None and len(pages) and encoding_of(pages.page(0)).arm == "list":
+        return ByteListReader(pages, field, LeafReader(file.column(index + 1), pa.uint8()))
     return LeafReader(pages, field.data_type)
 
 
@@ -390,3 +393,31 @@ class ListReader:
         if not isinstance(encoding, List):
             raise page.corrupt("no list where lists should be", "list", encoding.arm)
         return encoding
+
+
+class ByteListReader:
+    """Strings and bytes as release 0.13 stored them: lists, whose items are bytes in the next column."""
+
+    __slots__ = ("_lists", "_type", "num_rows")
+    heavy = True
+
+    def __init__(self, pages: ColumnPages, field: Field, items: LeafReader) -> None:
+        self._type = field.data_type
+        large = "large_list" if varbin.offset_dtype(self._type) == np.int64 else "list"
+        item = Field("item", -1, field.id, "uint8", nullable=False)
+        self._lists = ListReader(pages, replace(field, logical_type=large, children=(item,)), items)
+        self.num_rows = pages.num_rows
+
+    def cuts(self, rows: range) -> list[range]:
+        return self._lists.cuts(rows)
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        return [self._joined(lists) for lists in (yield from self._lists.read(rows, gap))]
+
+    def _joined(self, lists: pa.Array) -> pa.Array:
+        validity, ends = lists.buffers()[:2]
+        data = lists.values.to_numpy()
+        if pa.types.is_string(self._type) or pa.types.is_large_string(self._type):
+            varbin.check_utf8(np.frombuffer(ends, varbin.offset_dtype(self._type), len(lists) + 1), data)
+        buffers = [validity, ends, pa.py_buffer(np.ascontiguousarray(data))]
+        return pa.Array.from_buffers(self._type, len(lists), buffers, -1 if validity is not None else 0)

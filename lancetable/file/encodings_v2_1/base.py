@@ -244,7 +244,7 @@ def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: in
 
 
 def pick_values(encoding: Compressive, buffers: Sequence[Pieces], limit: int) -> Block:
-    """One value of each mini-block chunk, named by a piece in every buffer; chunks ascend and may be named repeatedly."""
+    """One value of each mini-block chunk, which a piece in every buffer names; chunks ascend and may be repeated."""
     pick: Callable[[Sequence[Pieces], int], Block] | None = getattr(encoding, "pick_chunks", None)
     return pick_decoded(encoding, buffers, limit) if pick is None else pick(buffers, limit)
 

@@ -16,6 +16,7 @@ A block is cut and gathered as it is; it becomes an Arrow array last, when the v
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -496,7 +497,7 @@ class Joined:
         owner = np.searchsorted(ends, indices, "right")
         edges = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(indices)]
         taken = []
-        for begin, end in zip(edges, edges[1:]):
+        for begin, end in itertools.pairwise(edges):
             part = self.parts[int(owner[begin])] if end > begin else self.parts[0]
             taken.append(part.take(indices[begin:end] - (int(ends[owner[begin]]) - part.length if end > begin else 0)))
         return Joined(taken, len(indices))

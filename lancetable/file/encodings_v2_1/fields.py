@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.file import pool
 from lancetable.file.column import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
@@ -40,6 +41,7 @@ _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _MAX_INT32: Final = (1 << 31) - 1
 _PART_ROWS: Final = 256 * 1024  # of a page that several threads share
 _MAX_PARTS: Final = 64
+_SHARED_ROWS: Final = 4096  # single rows that several threads share
 
 
 def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
@@ -242,36 +244,37 @@ class LeafColumn:
         if len(parts) == 1:
             number, within = parts[0]
             return [(yield from self._read_page(self._pages.page(number), within, gap))]
-        plans = []
         if isinstance(rows, range):
-            plans = [self._read_page(self._pages.page(number), within, gap) for number, within in parts]
-        else:
-            for group in self._groups(parts):
-                page, _, within = group[0]
-                plans.append(self._read_page(page, within, gap) if len(group) == 1 else self._read_group(group, gap))
-        return (yield from gather(plans))
+            return (yield from gather([self._read_page(self._pages.page(number), each, gap) for number, each in parts]))
+        # Many rows are worth a thread for each part of them.
+        share = len(rows) // pool.size() + 1 if len(rows) >= _SHARED_ROWS else len(rows)
+        plans = []
+        for group in self._groups(parts, share):
+            page, _, within = group[0]
+            plans.append(self._read_page(page, within, gap) if len(group) == 1 else self._read_group(group, gap))
+        return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
-    def _groups(self, parts: Sequence[tuple[int, Rows]]) -> list[list[tuple[Page, Layout, Any]]]:
-        """Neighbouring pages that can be read together: a row or two of each costs little more than those of one."""
+    def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Layout, Any]]]:
+        """Neighbouring pages that can be read together: a row or two of each costs little more than those of one.
+
+        A group that has `most` rows gets no more.
+        """
         groups: list[list[tuple[Page, Layout, Any]]] = []
         has_dictionary = pa.types.is_dictionary(self._column.data_type)
+        last_key: tuple[Any, ...] | None = None
+        count = 0
         for number, within in parts:
             page = self._pages.page(number)
             layout = layout_of(page)
-            last = groups[-1][-1] if groups else None
-            if (
-                last is not None
-                and isinstance(layout, MiniBlock)
-                and layout.joins(last[1])
-                and not (has_dictionary and (layout.dictionary is not None or last[1].dictionary is not None))
-                and len(page.buffers) > 1 < len(last[0].buffers)
-                # Chunks are looked at as rows of 8 bytes.
-                and (page.buffers[1].start - last[0].buffers[1].start) % 8 == 0
-                and page.buffers[1].start >= last[0].buffers[1].end
-            ):
+            key = None
+            if isinstance(layout, MiniBlock) and not (has_dictionary and layout.dictionary is not None):
+                key = layout.row_key(page)
+            if key is not None and key == last_key and count < most and _follows(groups[-1][-1][0], page):
                 groups[-1].append((page, layout, within))
+                count += len(within)
             else:
                 groups.append([(page, layout, within)])
+                last_key, count = key, len(within)
         return groups
 
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[Spine]:
@@ -304,6 +307,14 @@ class LeafColumn:
         if self._column.data_type is not self._field_type and not values.type.equals(self._field_type):
             values = _wanted_children(values, self._field_type)
         return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
+
+
+def _follows(before: Page, page: Page) -> bool:
+    """Whether the chunks of two pages can be looked at as one buffer of rows of 8 bytes."""
+    if len(page.buffers) < 2 or len(before.buffers) < 2:
+        return False
+    apart = page.buffers[1].start - before.buffers[1].start
+    return apart % 8 == 0 and page.buffers[1].start >= before.buffers[1].end
 
 
 def _is_blob_descriptor(field: Field) -> bool:

@@ -14,6 +14,8 @@ import cython
 
 import numpy as np
 
+from lancetable.errors import CorruptFileError
+
 
 cdef extern from *:
     """
@@ -172,6 +174,117 @@ cdef extern from *:
 
     static inline uint64_t ltw_load64(const uint8_t *at) { uint64_t x; memcpy(&x, at, 8); return x; }
 
+    /* Whether a < b, by their bytes. */
+    static inline int ltw_string_below(const uint8_t *a, int64_t length_a, const uint8_t *b, int64_t length_b) {
+        int order = memcmp(a, b, (size_t)(length_a < length_b ? length_a : length_b));
+        return order ? order < 0 : length_a < length_b;
+    }
+
+    /* The first bytes of a value as a signed number that orders like them; zeros behind its end. */
+    LTW_INLINE int64_t ltw_string_key(const uint8_t *data, int64_t start, int64_t length, int64_t size) {
+        static const uint64_t masks[9] = {
+            0, 0xFF00000000000000ULL, 0xFFFF000000000000ULL, 0xFFFFFF0000000000ULL, 0xFFFFFFFF00000000ULL,
+            0xFFFFFFFFFF000000ULL, 0xFFFFFFFFFFFF0000ULL, 0xFFFFFFFFFFFFFF00ULL, 0xFFFFFFFFFFFFFFFFULL
+        };
+        uint64_t word = 0;
+        if (start + 8 <= size) word = ltw_load64(data + start);
+        else memcpy(&word, data + start, (size_t)(size - start < length ? size - start : length));
+        word = ltw_swap(word) & masks[length < 8 ? length : 8];
+        return (int64_t)(word ^ 0x8000000000000000ULL);
+    }
+
+    /* For each piece the rows of its least and its greatest value, -1 if all are null. Keys come in blocks, because
+       most blocks are done with once their least and greatest key are known. Returns 0 for offsets that lead outside. */
+    #define LTW_EXTREMES(T, BITS)                                                                                      \
+    LTW_INLINE int ltw_extremes_of_##BITS(                                                                             \
+        const T *offsets, const uint8_t *data, int64_t size, const uint8_t *bitmap, int64_t skip,                      \
+        const int64_t *starts, const int64_t *ends, int64_t pieces, int64_t *low, int64_t *high                        \
+    ) {                                                                                                                \
+        int64_t keys[256], rows[256];                                                                                  \
+        for (int64_t piece = 0; piece < pieces; piece++) {                                                             \
+            int64_t least = -1, most = -1, least_key = 0, most_key = 0;                                                \
+            for (int64_t first = starts[piece]; first < ends[piece]; first += 256) {                                   \
+                int64_t n = ends[piece] - first < 256 ? ends[piece] - first : 256, found = 0;                          \
+                const T *at = offsets + first;                                                                         \
+                int64_t falling = 0;                                                                                   \
+                for (int64_t i = 0; i < n; i++) falling |= at[i + 1] < at[i];                                          \
+                if (falling || at[0] < 0 || at[n] > size) return 0;                                                    \
+                if (bitmap) {                                                                                          \
+                    for (int64_t i = 0; i < n; i++) {                                                                  \
+                        rows[found] = i;                                                                               \
+                        found += bitmap[(skip + first + i) >> 3] >> ((skip + first + i) & 7) & 1;                      \
+                    }                                                                                                  \
+                    for (int64_t i = 0; i < found; i++)                                                                \
+                        keys[i] = ltw_string_key(data, at[rows[i]], at[rows[i] + 1] - at[rows[i]], size);              \
+                } else {                                                                                               \
+                    for (int64_t i = 0; i < n; i++) keys[i] = ltw_string_key(data, at[i], at[i + 1] - at[i], size);    \
+                    found = n;                                                                                         \
+                }                                                                                                      \
+                if (!found) continue;                                                                                  \
+                int64_t least_here = keys[0], most_here = keys[0];                                                     \
+                for (int64_t i = 0; i < found; i++) {                                                                  \
+                    least_here = keys[i] < least_here ? keys[i] : least_here;                                          \
+                    most_here = keys[i] > most_here ? keys[i] : most_here;                                             \
+                }                                                                                                      \
+                if (least < 0 || least_here <= least_key) {                                                            \
+                    if (least_here < least_key) least = -1;                                                            \
+                    least_key = least_here;                                                                            \
+                    for (int64_t i = 0; i < found; i++) {                                                              \
+                        int64_t row = first + (bitmap ? rows[i] : i);                                                  \
+                        if (keys[i] == least_here && (least < 0 || ltw_string_below(                                   \
+                            data + offsets[row], offsets[row + 1] - offsets[row],                                      \
+                            data + offsets[least], offsets[least + 1] - offsets[least]                                 \
+                        ))) least = row;                                                                               \
+                    }                                                                                                  \
+                }                                                                                                      \
+                if (most < 0 || most_here >= most_key) {                                                               \
+                    if (most_here > most_key) most = -1;                                                               \
+                    most_key = most_here;                                                                              \
+                    for (int64_t i = 0; i < found; i++) {                                                              \
+                        int64_t row = first + (bitmap ? rows[i] : i);                                                  \
+                        if (keys[i] == most_here && (most < 0 || ltw_string_below(                                     \
+                            data + offsets[most], offsets[most + 1] - offsets[most],                                   \
+                            data + offsets[row], offsets[row + 1] - offsets[row]                                       \
+                        ))) most = row;                                                                                \
+                    }                                                                                                  \
+                }                                                                                                      \
+            }                                                                                                          \
+            low[piece] = least;                                                                                        \
+            high[piece] = most;                                                                                        \
+        }                                                                                                              \
+        return 1;                                                                                                      \
+    }
+
+    LTW_EXTREMES(int32_t, 32)
+    LTW_EXTREMES(int64_t, 64)
+
+    #define LTW_STRINGS(NAME)                                                                                          \
+    static int NAME(                                                                                                   \
+        const uint8_t *offsets, int bits, const uint8_t *data, int64_t size, const uint8_t *bitmap, int64_t skip,      \
+        const int64_t *starts, const int64_t *ends, int64_t pieces, int64_t *low, int64_t *high                        \
+    ) {                                                                                                                \
+        if (bits == 32)                                                                                                \
+            return ltw_extremes_of_32(                                                                                 \
+                (const int32_t *)offsets, data, size, bitmap, skip, starts, ends, pieces, low, high);                  \
+        return ltw_extremes_of_64((const int64_t *)offsets, data, size, bitmap, skip, starts, ends, pieces, low, high);\
+    }
+
+    LTW_STRINGS(ltw_extremes_plain)
+    #if defined(LTW_WIDE)
+    __attribute__((target("avx2"))) LTW_STRINGS(ltw_extremes_wide)
+    #endif
+
+    static int ltw_extremes(
+        const uint8_t *offsets, int bits, const uint8_t *data, int64_t size, const uint8_t *bitmap, int64_t skip,
+        const int64_t *starts, const int64_t *ends, int64_t pieces, int64_t *low, int64_t *high
+    ) {
+    #if defined(LTW_WIDE)
+        if (__builtin_cpu_supports("avx2"))
+            return ltw_extremes_wide(offsets, bits, data, size, bitmap, skip, starts, ends, pieces, low, high);
+    #endif
+        return ltw_extremes_plain(offsets, bits, data, size, bitmap, skip, starts, ends, pieces, low, high);
+    }
+
     /* Whether a < b, `width` bytes each: by their bytes, or as numbers in two's complement (a multiple of 8 bytes). */
     static inline int ltw_below(const uint8_t *a, const uint8_t *b, int64_t width, int number) {
         if (!number) return memcmp(a, b, (size_t)width) < 0;
@@ -187,6 +300,10 @@ cdef extern from *:
     void ltw_prepare() nogil
     uint64_t ltw_swap(uint64_t x) nogil
     uint64_t ltw_load64(const uint8_t* at) nogil
+    int ltw_extremes(
+        const uint8_t* offsets, int bits, const uint8_t* data, int64_t size, const uint8_t* bitmap, int64_t skip,
+        const int64_t* starts, const int64_t* ends, int64_t pieces, int64_t* low, int64_t* high,
+    ) nogil
     int ltw_below(const uint8_t* a, const uint8_t* b, int64_t width, int number) nogil
     void ltw_zones(
         const uint8_t* values, const uint8_t* bitmap, int64_t size, int64_t skip, const int64_t* starts,
@@ -313,4 +430,30 @@ def wide_extremes(values, int64_t width, bint number, validity, int64_t skip, st
             source.at, width, number, bits, skip, <int64_t*>first.at, <int64_t*>last.at, pieces, <int64_t*>least.at,
             <int64_t*>most.at,
         )
+    return low, high
+
+
+def extremes(offsets, data, validity, int64_t skip, starts, ends, int offset_bytes):
+    """Strings with (rows + 1) offsets into `data`, of 4 or 8 bytes; the rest as above. Raises CorruptFileError for
+    offsets that lead outside."""
+    cdef Bytes bound = Bytes(offsets), source = Bytes(data), first = Bytes(starts), last = Bytes(ends)
+    cdef Bytes bitmap = None if validity is None else Bytes(validity)
+    cdef const uint8_t* bits = NULL if bitmap is None else bitmap.at
+    cdef int64_t pieces = first.size // 8, rows = bound.size // offset_bytes - 1
+    cdef int fine
+    if offset_bytes not in (4, 8) or rows < 0:
+        raise ValueError("offsets too short")
+    check_pieces(first, last, rows)
+    if skip < 0 or (bitmap is not None and bitmap.size * 8 - skip < rows):
+        raise ValueError("validity too short")
+    low = np.empty(pieces, np.int64)
+    high = np.empty(pieces, np.int64)
+    cdef Bytes least = Bytes(low, True), most = Bytes(high, True)
+    with nogil:
+        fine = ltw_extremes(
+            bound.at, 8 * offset_bytes, source.at, source.size, bits, skip, <int64_t*>first.at, <int64_t*>last.at,
+            pieces, <int64_t*>least.at, <int64_t*>most.at,
+        )
+    if not fine:
+        raise CorruptFileError("a value lies outside of its page")
     return low, high

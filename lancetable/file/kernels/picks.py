@@ -10,6 +10,7 @@ Source: protos/encodings_v2_1.proto.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -78,7 +79,8 @@ def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.
     which, piece = pieces.once()
     values = decode(which)
     counts = pieces.counts[which]
-    return values[(np.cumsum(counts) - counts)[piece] + pieces.places]
+    found: npt.NDArray[Any] = values[(np.cumsum(counts) - counts)[piece] + pieces.places]
+    return found
 
 
 def fixed(pieces: Pieces, width: int) -> Bytes:
@@ -94,7 +96,7 @@ def fixed(pieces: Pieces, width: int) -> Bytes:
 
 
 def bits(pieces: Pieces) -> Bytes:
-    """Values of one bit, the lowest of a byte first -> a bitmap. Raises CorruptFileError for a piece of another size."""
+    """Values of one bit, the lowest of a byte first -> a bitmap. Raises CorruptFileError as `fixed`."""
     data, starts, sizes, counts, places = pieces
     if native is not None:
         found: Bytes = native.pick_bits(data, starts, sizes, counts, places)
@@ -285,7 +287,7 @@ def _levels(data: Bytes, stored: Stored, counts: Ints) -> Levels:
     """The levels of all chunks side by side."""
     parts = []
     edges = [0, *(np.flatnonzero(np.diff(stored.forms)) + 1).tolist(), len(counts)]
-    for begin, end in zip(edges, edges[1:]):
+    for begin, end in itertools.pairwise(edges):
         starts, sizes, number = stored.starts[begin:end], stored.sizes[begin:end], counts[begin:end]
         width, form = divmod(int(stored.forms[begin]), 1 << _WIDTH_SHIFT)
         if form == INLINE:

@@ -98,6 +98,8 @@ def _float_zones(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None, 
     low = np.minimum.reduceat(values, starts)
     if not np.isnan(low).any():
         return Bounds(low.astype(dtype), np.maximum.reduceat(values, starts).astype(dtype), nulls, np.zeros_like(nulls))
+    nan = np.isnan(values)
+    values = np.where(nan, values.dtype.type(np.nan), values)  # fmin does not pass over signalling NaN
     low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
-    nans = np.add.reduceat(np.isnan(values), starts, dtype=np.int64) - nulls
+    nans = np.add.reduceat(nan, starts, dtype=np.int64) - nulls
     return Bounds(low.astype(dtype), high.astype(dtype), nulls, nans)

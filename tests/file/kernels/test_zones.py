@@ -20,9 +20,10 @@ def numbers(dtype: np.dtype[Any], count: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     values = np.frombuffer(rng.bytes(count * dtype.itemsize), dtype).copy()
     if dtype.kind == "f":
-        special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0], dtype)
+        special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, np.inf], dtype)
+        special[-1:].view(dtype.str.replace("f", "u"))[0] += 1  # a signalling NaN
         chosen = rng.random(count) < 0.1
-        values[chosen] = special[rng.integers(0, 6, int(chosen.sum()))]
+        values[chosen] = special[rng.integers(0, len(special), int(chosen.sum()))]
         if seed % 2:
             values[np.isnan(values)] = 1
     return values

@@ -40,7 +40,7 @@ class ChunkPage(NamedTuple):
     rows: Ints
     num_rows: int
     table: ChunkTable
-    index: RowIndex | None
+    row_index: RowIndex | None
     repetition: Compressive | None
     definition: Compressive | None
     values: Compressive
@@ -97,18 +97,16 @@ def read_rows(pages: Sequence[ChunkPage], layers: Layers, *, large: bool, gap: i
     )
     ends = [len(rows)] if len(pages) == 1 else np.cumsum([len(page.rows) for page in pages]).tolist()
     definition = None
+    skip = len(sizes) - first.values.num_buffers
     if first.definition is not None:
         if (num_levels != counts).any():
             raise CorruptFileError("levels and values of a chunk differ in number")
-        pieces = Pieces(
-            data, found[-1 - first.values.num_buffers], sizes[-1 - first.values.num_buffers], counts, places
-        )
+        pieces = Pieces(data, found[skip - 1], sizes[skip - 1], counts, places)
         parts = [
-            _pick_levels(page.definition, _piece(pieces, begin, end), limit)  # type: ignore[arg-type]  # joined pages have the same kinds of levels
+            _pick_levels(page.definition, _piece(pieces, begin, end), limit)
             for page, begin, end in _runs(pages, ends, _same_definition)
         ]
         definition = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    skip = len(sizes) - first.values.num_buffers
     buffers = [Pieces(data, at, size, counts, places) for at, size in zip(found[skip:], sizes[skip:])]
     values = _pick(pages, ends, buffers, len(rows), limit)
     check_levels(None, definition, layers, len(rows), None)
@@ -118,7 +116,7 @@ def read_rows(pages: Sequence[ChunkPage], layers: Layers, *, large: bool, gap: i
 def _rows_of_lists(
     pages: Sequence[ChunkPage], table: ChunkTable, rows: Ints, layers: Layers, large: bool, gap: int, limit: int
 ) -> ReadPlan[Decoded]:
-    index = RowIndex.joined([page.index for page in pages if page.index is not None])
+    index = RowIndex.joined([page.row_index for page in pages if page.row_index is not None])
     chosen = picks.chunks_of_rows(index.starts, index.continues, rows)
     data, starts = yield from fetch_chunks(table, chosen, gap)
     counts = table.values[chosen + 1] - table.values[chosen]
@@ -201,11 +199,12 @@ def _pick(pages: Sequence[ChunkPage], ends: Sequence[int], buffers: Sequence[Pie
     return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), count)
 
 
-def _pick_levels(encoding: Compressive, pieces: Pieces, limit: int) -> Levels:
+def _pick_levels(encoding: Compressive | None, pieces: Pieces, limit: int) -> Levels:
     """One level of each piece."""
+    assert encoding is not None
     form = _form(encoding)
     if form == picks.FLAT:
-        return picks.fixed(pieces, LEVEL.itemsize).view(LEVEL)
+        return np.frombuffer(picks.fixed(pieces, LEVEL.itemsize), LEVEL)
     if form == picks.INLINE:
         return picks.inline(pieces, LEVEL)
     if form is not None and form & 0xFF == picks.OUT_OF_LINE:
@@ -213,5 +212,6 @@ def _pick_levels(encoding: Compressive, pieces: Pieces, limit: int) -> Levels:
     pieces.check()
     which, piece = pieces.once()
     counts = pieces.counts[which]
-    found = decode_levels(encoding, Chunks(pieces.data, pieces.starts[which], pieces.sizes[which]), counts, limit)
-    return found[(np.cumsum(counts) - counts)[piece] + pieces.places]
+    every = decode_levels(encoding, Chunks(pieces.data, pieces.starts[which], pieces.sizes[which]), counts, limit)
+    found: Levels = every[(np.cumsum(counts) - counts)[piece] + pieces.places]
+    return found

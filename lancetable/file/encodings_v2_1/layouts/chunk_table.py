@@ -66,12 +66,15 @@ class RowIndex(NamedTuple):
 
 
 class Kept:
-    """What has been parsed of a page and is small enough to stay. `layout` tells whose it is."""
+    """What has been parsed of a page and is small enough to stay. `layout` tells whose it is; `row_key` what must be
+    the same in pages whose rows are read together.
+    """
 
-    __slots__ = ("index", "items", "layout", "table")
+    __slots__ = ("index", "items", "layout", "row_key", "table")
 
-    def __init__(self, layout: Any) -> None:
+    def __init__(self, layout: Any, row_key: tuple[Any, ...] | None) -> None:
         self.layout = layout
+        self.row_key = row_key
         self.table: ChunkTable | None = None
         self.index: RowIndex | None = None
         self.items: tuple[pa.DataType, pa.Array] | None = None

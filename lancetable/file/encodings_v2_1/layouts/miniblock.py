@@ -29,7 +29,6 @@ from lancetable.file.encodings_v2_1.base import (
     Compressive,
     Decoded,
     Ints,
-    Layout,
     compressive_from_message,
     compressive_to_message,
     decode_levels,
@@ -96,9 +95,8 @@ class MiniBlock:
             return (yield from self.read_together([(page, self, _numbers(rows))], column, gap))
         by_index = layers.num_lists > 0 and not everything and self.indexed and isinstance(rows, range)
         everything = everything or (layers.num_lists > 0 and not by_index) or not isinstance(rows, range)
-        # Where all is read, the index is read too: one that contradicts the levels would give other rows to a take.
         (known,), replies = yield from _fetch_metadata(
-            [(page, self)], column, layers.num_lists > 0 and self.indexed, [page.buffers[1:2] if everything else ()]
+            [(page, self)], column, by_index, page.buffers[1:2] if everything else ()
         )
         table, index, dictionary = known
         if not everything:
@@ -109,13 +107,11 @@ class MiniBlock:
             return (yield from self._read_flat(page, rows, gap, layers, table, dictionary))
         data = np.frombuffer(replies[0], np.uint8)
         start = page.buffers[1].start
-        values, repetition, definition, num_levels = self._decode(
+        values, repetition, definition, _ = self._decode(
             data, table.starts - start, table.ends - table.starts, table.counts, layers, page
         )
         values = _indexed(values, dictionary)
         check_levels(repetition, definition, layers, values.length, page.length)
-        if index is not None and repetition is not None:
-            _check_index(index, repetition, num_levels, layers.num_lists)
         if len(rows) == page.length:
             return Decoded(values, repetition, definition, self.layers, len(rows))
         return select_rows(values, repetition, definition, layers, rows)
@@ -126,18 +122,15 @@ class MiniBlock:
             return True
         return self.indexed and has_form(self.repetition) and has_form(self.definition)
 
-    def joins(self, other: Layout) -> bool:
-        """Whether rows of pages of the two layouts can be read together."""
-        return (
-            isinstance(other, MiniBlock)
-            and self.layers == other.layers
-            and (self.repetition is None) == (other.repetition is None)
-            and (self.definition is None) == (other.definition is None)
-            and self.values.num_buffers == other.values.num_buffers
-            and self.large_chunks == other.large_chunks
-            and self.indexed == other.indexed
-            and other._has_rows(layers_of(self.layers))
-        )
+    def row_key(self, page: Page) -> tuple[Any, ...] | None:
+        """What must be the same in pages whose rows are read together; None where they cannot be."""
+        return _kept(page, self).row_key
+
+    def _row_key(self) -> tuple[Any, ...] | None:
+        if not self._has_rows(layers_of(self.layers)):
+            return None
+        kinds = (self.repetition is None, self.definition is None, self.values.num_buffers, self.large_chunks)
+        return (self.layers, *kinds, self.indexed, self.dictionary is None)
 
     def read_together(
         self, parts: Sequence[tuple[Page, MiniBlock, Ints]], column: Column, gap: int
@@ -289,9 +282,9 @@ class MiniBlock:
 
 
 def _fetch_metadata(
-    pages: Sequence[tuple[Page, MiniBlock]], column: Column, by_index: bool, more: Sequence[Sequence[ByteRange]] = ()
+    pages: Sequence[tuple[Page, MiniBlock]], column: Column, by_index: bool, more: Sequence[ByteRange] = ()
 ) -> ReadPlan[tuple[list[tuple[ChunkTable, RowIndex | None, pa.Array | None]], Sequence[memoryview]]]:
-    """The chunk table, the index if `by_index`, and the dictionary of each page; in the same round what `more` asks for.
+    """The chunk table, the index if `by_index`, and the dictionary of each page, and in the same round `more`.
 
     What is small enough stays with the page.
     """
@@ -301,9 +294,7 @@ def _fetch_metadata(
     known: list[tuple[ChunkTable | None, RowIndex | None, pa.Array | None]] = []
     for page, layout in pages:
         layout._check(page, column, layers_of(layout.layers))
-        kept = page.kept
-        if not isinstance(kept, Kept) or kept.layout is not layout:
-            kept = page.kept = Kept(layout)
+        kept = _kept(page, layout)
         items = kept.items[1] if kept.items is not None and kept.items[0].equals(column.data_type) else None
         known.append((kept.table, kept.index if by_index else None, items))
         lacks = (
@@ -314,8 +305,7 @@ def _fetch_metadata(
         missing.append(lacks)
         wanted += [page.buffers[at] for at, lacking in zip((0, len(page.buffers) - 1, 2), lacks) if lacking]
     first_more = len(wanted)
-    for ranges in more:
-        wanted += ranges
+    wanted += more
     buffers = (yield wanted) if wanted else ()
     replies = iter(buffers)
     found: list[tuple[ChunkTable, RowIndex | None, pa.Array | None]] = []
@@ -332,6 +322,15 @@ def _fetch_metadata(
                 page.kept.items = (column.data_type, items)
         found.append((table, index, items))
     return found, buffers[first_more:]
+
+
+def _kept(page: Page, layout: MiniBlock) -> Kept:
+    """What stays with a page; nothing that an encoding with another registration left there."""
+    kept = page.kept
+    if isinstance(kept, Kept) and kept.layout is layout:
+        return kept
+    kept = page.kept = Kept(layout, layout._row_key())
+    return kept
 
 
 def _indexed(values: Block, dictionary: pa.Array | None) -> Block:

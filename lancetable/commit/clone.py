@@ -1,0 +1,112 @@
+"""The first version of a clone or a branch: the manifest of its source, as seen from another root.
+
+    shallow   files that lay below the source's root get the id of a new base path, which is that root
+    deep      nothing points outside: every file was copied below the new root
+
+A clone starts at the version number of its source and has no history before it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from lancetable.commit.build import writer_version
+from lancetable.commit.dictionaries import dictionary_head
+from lancetable.commit.loop import publish_first
+from lancetable.errors import UnsupportedFeatureError
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.manifest import BasePath
+from lancetable.format.paths import ManifestNaming, transaction_name
+from lancetable.format.transaction import Transaction
+from lancetable.handlers.base import CommitHandler
+from lancetable.proto import table_pb2
+from lancetable.store.base import ObjectStore
+from lancetable.table.version import TableVersion
+
+__all__ = ["commit_clone"]
+
+_EXTERNAL = (
+    ("row_id_sequence", "external_row_ids"),
+    ("last_updated_at_version_sequence", "external_last_updated_at_versions"),
+    ("created_at_version_sequence", "external_created_at_versions"),
+)
+
+
+def commit_clone(
+    source: TableVersion,
+    operation: tx.Clone,
+    store: ObjectStore,
+    base: str,
+    uri: str,
+    handler: CommitHandler,
+    *,
+    naming: ManifestNaming = ManifestNaming.V2,
+) -> TableVersion:
+    """Publish the version of `source` as the first one below `base`, and return it.
+
+    For a deep clone the files must be there already. Raises AlreadyExistsError if there is a table,
+    UnsupportedFeatureError for row ids in files of their own, CommitStateUnknownError.
+    """
+    transaction = Transaction.create(source.version, operation)
+    message = source.manifest.to_proto()
+    indices = _indices(source)
+    if operation.is_shallow:
+        _point_back(message, indices, operation)
+    else:
+        _forget_bases(message, indices)
+    message.ClearField("branch")
+    if operation.branch_name is not None:
+        message.branch = operation.branch_name
+    message.timestamp.seconds, message.timestamp.nanos = divmod(time.time_ns(), 1_000_000_000)
+    message.writer_version.CopyFrom(writer_version())
+    message.transaction_file = transaction_name(transaction.read_version, transaction.uuid)
+    message.reader_feature_flags, message.writer_feature_flags = flags.compute_for(
+        message,
+        stable_row_ids=bool(message.reader_feature_flags & flags.STABLE_ROW_IDS),
+        indices=indices,
+        previous=(message.reader_feature_flags, message.writer_feature_flags),
+    )
+    section = table_pb2.IndexSection(indices=indices).SerializeToString() if indices else None
+    head = dictionary_head(store, base, message, source)
+    return publish_first(
+        store, base, uri, handler, transaction, message, section, naming, head, source.cache, source.storage_options
+    )
+
+
+def _indices(source: TableVersion) -> list[table_pb2.IndexMetadata]:
+    section = source.file.index_section(source.store)
+    return [] if section is None else list(table_pb2.IndexSection.FromString(section).indices)
+
+
+def _point_back(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata], operation: tx.Clone) -> None:
+    base_id = max((other.id for other in message.base_paths), default=-1) + 1
+    for fragment in message.fragments:
+        for oneof, external in _EXTERNAL:
+            if fragment.WhichOneof(oneof) == external:
+                raise UnsupportedFeatureError(
+                    f"fragment {fragment.id} keeps its row ids or versions in a file of its own, which a shallow clone "
+                    "cannot refer to: use a deep clone",
+                    feature="shallow clones of tables with row ids in files",
+                )
+        for file in fragment.files:
+            if not file.HasField("base_id"):
+                file.base_id = base_id
+        if fragment.HasField("deletion_file") and not fragment.deletion_file.HasField("base_id"):
+            fragment.deletion_file.base_id = base_id
+    for index in indices:
+        if not index.HasField("base_id"):
+            index.base_id = base_id
+    path = BasePath(base_id, operation.ref_path, name=operation.ref_name, is_dataset_root=True)
+    message.base_paths.append(path.to_proto())
+
+
+def _forget_bases(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata]) -> None:
+    for fragment in message.fragments:
+        for file in fragment.files:
+            file.ClearField("base_id")
+        if fragment.HasField("deletion_file"):
+            fragment.deletion_file.ClearField("base_id")
+    for index in indices:
+        index.ClearField("base_id")
+    del message.base_paths[:]

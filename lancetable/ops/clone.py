@@ -1,0 +1,98 @@
+"""A new table from a version of another: one that refers to its files, or one that has copies of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lancetable.commit.clone import commit_clone
+from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, LanceError, UnsupportedFeatureError
+from lancetable.format import transaction as tx
+from lancetable.format.blobs import blob_directory
+from lancetable.format.paths import INDICES_DIR, data_path, deletion_path, join
+from lancetable.handlers.choose import choose_handler
+from lancetable.proto import table_pb2
+from lancetable.store.base import ObjectStore
+from lancetable.store.open import open_store
+from lancetable.table.version import TableVersion
+
+__all__ = ["address_of", "deep_clone", "shallow_clone"]
+
+_CHUNK_BYTES = 8 << 20
+
+
+def shallow_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, str] | None = None) -> TableVersion:
+    """A table at `uri` that starts as `source` and refers to its files; nothing but a manifest is written.
+
+    The clone breaks when the source's files go: tag the version before old versions are cleaned up there.
+    Raises AlreadyExistsError, UnsupportedFeatureError for a clone in another store.
+    """
+    store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
+    if store.uri("") != source.store.uri(""):
+        raise UnsupportedFeatureError(
+            f"a shallow clone of {source.uri} must lie in the same store, not at {uri}: make a deep clone",
+            feature="shallow clones in another store",
+        )
+    operation = tx.Clone(True, source.version, address_of(source), ref_name=source.branch)
+    handler = choose_handler(store, uri, storage_options=storage_options)
+    return commit_clone(source, operation, store, base, uri, handler)
+
+
+def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, str] | None = None) -> TableVersion:
+    """A table at `uri` with copies of all files of `source`, in any store.
+
+    Raises AlreadyExistsError, and whatever copying raises, with nothing left behind.
+    """
+    store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
+    handler = choose_handler(store, uri, storage_options=storage_options)
+    if handler.latest(store, base) is not None:
+        raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
+    copied: list[str] = []
+    try:
+        for old, new in _files(source, base):
+            copied.append(new)
+            _copy(source.store, old, store, new)
+        operation = tx.Clone(False, source.version, address_of(source), ref_name=source.branch)
+        return commit_clone(source, operation, store, base, uri, handler)
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        store.delete(copied)
+        raise
+
+
+def address_of(source: TableVersion) -> str:
+    """The root of a table or branch as manifests write it."""
+    return source.store.uri(source.base)
+
+
+def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
+    """Every file of a version, and where its copy goes."""
+    for fragment in source.manifest.fragments:
+        for file in fragment.files:
+            old, new = source.data_file_path(file), data_path(base, file.path)
+            yield old, new
+            for each in source.store.list_recursive(blob_directory(old)):
+                yield join(blob_directory(old), each.name), join(blob_directory(new), each.name)
+        deletions = fragment.deletion_file
+        if deletions is not None:
+            new = deletion_path(base, fragment.id, deletions.read_version, deletions.id, deletions.kind.suffix)
+            yield source.deletion_file_path(fragment.id, deletions), new
+    section = source.file.index_section(source.store)
+    for index in table_pb2.IndexSection.FromString(section).indices if section is not None else ():
+        folder = f"{INDICES_DIR}/{_uuid_text(index.uuid.uuid)}"
+        root = source.base_file_path(index.base_id, folder) if index.HasField("base_id") else join(source.base, folder)
+        for each in source.store.list_recursive(root):
+            yield join(root, each.name), join(base, f"{folder}/{each.name}")
+
+
+def _uuid_text(data: bytes) -> str:
+    digits = data.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _copy(source: ObjectStore, old: str, target: ObjectStore, new: str) -> None:
+    size = source.size(old)
+    with target.open_writer(new) as sink:
+        for start in range(0, size, _CHUNK_BYTES):
+            sink.write(source.read(old, start, min(start + _CHUNK_BYTES, size)))
+        sink.close()

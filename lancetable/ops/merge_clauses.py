@@ -1,0 +1,194 @@
+"""What a merge insert shall do, and whether a source and its conditions fit the table. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError, SchemaMismatchError
+from lancetable.expr import Expr, columns_of, evaluate, parse_predicate
+from lancetable.format.schema import Field, Schema, parse_path
+from lancetable.ops.columns import column_not_found, evaluation_schema
+from lancetable.ops.write import conforming
+
+__all__ = ["Clauses", "Condition", "Counts", "Matched", "Repeated", "WriteMode", "check_source", "key_fields"]
+
+
+class Matched(Enum):
+    """What becomes of rows of the table whose key the source has."""
+
+    KEEP = "DoNothing"
+    UPDATE = "UpdateAll"
+    DELETE = "Delete"
+    FAIL = "Fail"
+
+
+class WriteMode(Enum):
+    """Whether updated rows move to new fragments or get new column files where they are."""
+
+    AUTO = "auto"
+    ROWS = "rewrite_rows"
+    COLUMNS = "rewrite_columns"
+
+
+class Repeated(Enum):
+    """Which of several source rows with one key counts; REFUSE: none may, where they match a row of the table."""
+
+    REFUSE = "fail"
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Clauses:
+    """What a merge does. `on` are the columns of the key, as the table has them.
+
+    `condition` restricts UPDATE to pairs of rows for which SQL over `source.` and `target.` columns is true.
+    `delete_unmatched` deletes rows whose key the source does not have, `delete_condition` of them only those for which
+    it is true.
+    """
+
+    on: tuple[str, ...]
+    matched: Matched = Matched.KEEP
+    condition: str | None = None
+    insert: bool = False
+    delete_unmatched: bool = False
+    delete_condition: str | None = None
+    write_mode: WriteMode = WriteMode.AUTO
+    repeated: Repeated = Repeated.REFUSE
+
+    def check(self) -> None:
+        """Raises InvalidInputError for clauses that change nothing whatever the rows are."""
+        if self.matched is Matched.KEEP and not self.insert and not self.delete_unmatched:
+            raise InvalidInputError(
+                "The merge insert job is not configured to change the data in any way: choose an action with when_..."
+            )
+
+    def check_column_mode(self, schema: Schema, present: set[str]) -> None:
+        """Raises InvalidOperationError where column files beside the rows cannot express the merge.
+
+        `present` are the columns of the source.
+        """
+        values = [field for field in schema.fields if field.name in present and field.name not in self.on]
+        reason = None
+        if self.matched is not Matched.UPDATE or self.insert or self.delete_unmatched:
+            reason = "it must update matched rows and do nothing else"
+        elif len(present) == len(schema.fields):
+            reason = "the source covers every dataset column, so there is nothing to skip"
+        elif not values:
+            reason = "the source has no column besides the key"
+        elif any(part.is_blob or part.is_blob_v2 for field in values for part in field.walk()):
+            reason = "the source has a blob column"
+        if reason is not None:
+            raise InvalidOperationError(
+                f"write mode rewrite_columns cannot express this merge insert: {reason}; use auto or rewrite_rows"
+            )
+
+    def explain(self) -> str:
+        """One line for people."""
+        matched = self.matched.value + (f"({self.condition})" if self.condition else "")
+        unmatched = "InsertAll" if self.insert else "DoNothing"
+        by_source = "Keep"
+        if self.delete_unmatched:
+            by_source = "Delete" if self.delete_condition is None else f"DeleteIf({self.delete_condition})"
+        return (
+            f"MergeInsert: on=[{', '.join(self.on)}], when_matched={matched}, when_not_matched={unmatched}, "
+            f"when_not_matched_by_source={by_source}"
+        )
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many rows a merge inserted, updated and deleted."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field]:
+    """The columns of a key, in any case. Raises InvalidInputError without any, ColumnNotFoundError."""
+    if not names:
+        raise InvalidInputError(
+            "A merge insert operation requires join keys: name the columns with `on`, or give the table an unenforced"
+            " primary key"
+        )
+    found = []
+    for name in names:
+        field = schema.field(name) or schema.field_case_insensitive(name)
+        if field is None or field.parent_id >= 0:
+            error = column_not_found(schema, name)
+            raise ColumnNotFoundError(
+                f"Merge insert key column {name!r} does not exist in schema: {error}", column=name
+            )
+        found.append(field)
+    return found
+
+
+def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schema:
+    """The part of a table's `schema` that a source brings: whole top-level columns, in the table's order.
+
+    Raises SchemaMismatchError for columns and types that the table does not have, and where rows shall be inserted that
+    lack a required column; ColumnNotFoundError for a missing key.
+    """
+    names = set(incoming.names)
+    missing = [name for name in clauses.on if name not in names]
+    if missing:
+        raise ColumnNotFoundError(
+            f"the source has no column {missing[0]!r} to match rows by; it has {', '.join(incoming.names)}",
+            column=missing[0],
+        )
+    known = tuple(field for field in schema.fields if field.name in names)
+    stored = conforming(Schema.from_arrow(incoming), Schema(known, schema.metadata))
+    partial = [field.name for field, whole in zip(stored.fields, known, strict=True) if field != whole]
+    if partial:
+        raise SchemaMismatchError(f"Append with different schema: the source has only a part of column {partial[0]!r}")
+    absent = [field.name for field in schema.fields if field.name not in names and not field.nullable]
+    if clauses.insert and absent:
+        raise SchemaMismatchError(
+            f"Append with different schema: fields did not match, missing=[{', '.join(absent)}], unexpected=[]"
+        )
+    return stored
+
+
+class Condition:
+    """A predicate over pairs of a source row and a row of the table: `source.v > target.v`."""
+
+    def __init__(self, text: str, schema: Schema, present: set[str]) -> None:
+        """`present` are the columns that the source has. Raises InvalidSqlError, ColumnNotFoundError."""
+        types = evaluation_schema(schema, blobs_as_bytes=True)
+        both = [
+            pa.field("source", pa.struct([field for field in types if field.name in present])),
+            pa.field("target", pa.struct(list(types))),
+        ]
+        self._expression: Expr = parse_predicate(text, pa.schema(both))
+        paths = [parse_path(path) for path in columns_of(self._expression)]
+        self.source_names = _named(paths, "source", present)
+        self.target_names = _named(paths, "target", set(schema.names))
+
+    def mask(
+        self, source: Mapping[str, pa.Array], target: Mapping[str, pa.Array], num_rows: int
+    ) -> npt.NDArray[np.bool_]:
+        """(num_rows,) whether the predicate is true; both sides hold the columns of `source_names`, `target_names`."""
+        sides = {"source": _struct(source, self.source_names), "target": _struct(target, self.target_names)}
+        columns = {name: side for name, side in sides.items() if side is not None}
+        rows = pa.RecordBatch.from_arrays([*columns.values(), pa.nulls(num_rows)], names=[*columns, ""])
+        answer = pc.fill_null(evaluate(self._expression, rows), False)
+        return np.asarray(answer.to_numpy(zero_copy_only=False))
+
+
+def _named(paths: list[list[str]], side: str, every: set[str]) -> list[str]:
+    """The columns of a side that paths lead into; all of them where the side is used as a whole."""
+    if [side] in paths:
+        return sorted(every)
+    return sorted({path[1] for path in paths if path[0] == side})
+
+
+def _struct(columns: Mapping[str, pa.Array], names: list[str]) -> pa.StructArray | None:
+    return pa.StructArray.from_arrays([columns[name] for name in names], names=names) if names else None

@@ -1,0 +1,304 @@
+"""Merge insert: rows of a source update, delete or join those of a table that have the same key.
+
+    source ─► parts (ops.spill) ─┐                             ┌► matched: new rows in place of old ones, or deletions
+                                 ├─► pairs, by key (ops.join) ─┤
+    keys of the table's rows ────┘    in the table's order     ├► source rows without a match: inserted behind them
+                                                               └► table rows without a match: deleted, where they shall
+
+Of the table, keys are read, and only where zone maps say that one of the source's may be; of rows that match, the
+columns that the source does not bring. The source is read once and kept, in memory or divided over files, so that the
+merge can run again on a newer version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyroaring
+
+from lancetable.format import transaction as tx
+from lancetable.format.blobs import with_bytes
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Field, Schema
+from lancetable.format.transaction import Transaction
+from lancetable.format.version import FileVersion
+from lancetable.ops.column_files import add_column_file, discard_column_files
+from lancetable.ops.join import Rows
+from lancetable.ops.merge_clauses import Clauses, Condition, Counts, Matched, WriteMode
+from lancetable.ops.merge_pairs import PairFinder, Pairs, SourcePart, join_pairs
+from lancetable.ops.moved_rows import (
+    Prepared,
+    commit_prepared,
+    live_rows,
+    ordered,
+    prepare_update,
+    read_rows_at,
+    rows_per_window,
+    whole,
+)
+from lancetable.ops.retry import on_newest
+from lancetable.ops.scan import matching_rows
+from lancetable.ops.spill import Divided
+from lancetable.ops.write import conform
+from lancetable.table.deletions import DeletionVector
+from lancetable.table.fragments import Offsets
+from lancetable.table.version import TableVersion
+
+__all__ = ["load_source", "merge_insert", "patched_columns", "prepare", "taken"]
+
+
+def load_source(stored: Schema, batches: Iterable[pa.RecordBatch], source: Divided, budget_bytes: int | None) -> None:
+    """Read all batches of a source into `source`, as the columns of `stored` in the form that data files take."""
+    source.fill(conform(batches, stored), budget_bytes)
+
+
+def merge_insert(
+    version: TableVersion,
+    clauses: Clauses,
+    source: Divided,
+    *,
+    file_version: FileVersion | None = None,
+    conflict_retries: int = 10,
+    retry_timeout_s: float = 30.0,
+) -> tuple[TableVersion, Counts]:
+    """Merge and commit; returns the new version, also where nothing changed.
+
+    When another commit touches the same rows meanwhile, the merge runs again on the newer version. Raises as `prepare`,
+    and RetryableCommitConflictError when every attempt lost, CommitConflictError, CommitStateUnknownError.
+    """
+
+    def attempt(base: TableVersion) -> tuple[TableVersion, Counts]:
+        prepared, counts = prepare(base, clauses, source, file_version=file_version)
+        return commit_prepared(base, prepared), counts
+
+    return on_newest(version, attempt, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
+
+
+def prepare(
+    version: TableVersion, clauses: Clauses, source: Divided, *, file_version: FileVersion | None = None
+) -> tuple[Prepared, Counts]:
+    """Write the files of a merge without committing it. `source` holds columns as `load_source` leaves them.
+
+    Raises InvalidOperationError for source rows that match the same row of the table, with their key as example, for a
+    match that the clauses forbid, and for a write mode that cannot express them; InvalidSqlError and
+    ColumnNotFoundError for conditions; SchemaMismatchError for nulls in a required column.
+    """
+    clauses.check()
+    with ExitStack() as stack:
+        merge = _Merge(version, clauses, source, stack)
+        return merge.in_columns() if clauses.write_mode is WriteMode.COLUMNS else merge.in_rows(file_version)
+
+
+class _Change(NamedTuple):
+    """What becomes of pairs: the rows that matched, those of them that change, and what they change to."""
+
+    matched: Offsets
+    pairs: Pairs
+    batch: pa.RecordBatch | None
+
+
+class _Merge:
+    """A merge on one version: what is found on the way is kept here until the transaction is built."""
+
+    def __init__(self, version: TableVersion, clauses: Clauses, source: Divided, stack: ExitStack) -> None:
+        self._version, self._clauses, self._source = version, clauses, source
+        self._finder = PairFinder(version, clauses, source, stack)
+        self._present = set(source.schema.names)
+        text = clauses.condition
+        self._condition = None if text is None else Condition(text, version.schema, self._present)
+        # Of rows that match: what the condition needs, and what the source does not bring.
+        needed = set() if self._condition is None else set(self._condition.target_names)
+        fields = version.schema.fields
+        self._absent = [field for field in fields if field.name not in self._present]
+        self._needed = [field for field in fields if field.name in needed]
+        self._counts = Counts()
+        self._changed: list[tuple[Fragment, Offsets]] = []
+        self._matched: dict[int, list[Offsets]] = {}  # by fragment
+        self._to_insert: list[Rows] = []  # source rows, by part
+
+    # --- rows to new fragments
+
+    def in_rows(self, file_version: FileVersion | None) -> tuple[Prepared, Counts]:
+        """Updated rows move to new fragments, inserted ones come behind them."""
+        moves = self._clauses.matched is Matched.UPDATE
+        prepared = prepare_update(
+            self._version,
+            chain(self._updated(), self._inserted()),
+            lambda: self._changed if moves else (),
+            self._gone,
+            changed_fields=[field.id for field in self._version.schema.walk()],
+            file_version=file_version,
+        )
+        return prepared, self._counts
+
+    def _updated(self) -> Iterator[pa.RecordBatch]:
+        """The new rows for those that matched, part by part, in the order of the table."""
+        for number in range(self._source.num_parts):
+            part = SourcePart(self._source.part(number), self._clauses)
+            for change in self._changes(number, part):
+                fragment, offsets, _ = change.pairs
+                self._matched.setdefault(fragment.id, []).append(change.matched)
+                self._changed.append((fragment, offsets))
+                if change.batch is not None:
+                    self._counts.updated += len(offsets)
+                    yield change.batch
+                elif self._clauses.matched is Matched.DELETE:
+                    self._counts.deleted += len(offsets)
+            self._to_insert.append(part.unmatched() if self._clauses.insert else np.zeros(0, np.int64))
+
+    def _changes(self, number: int, part: SourcePart) -> Iterator[_Change]:
+        pairs = self._finder.pairs(number, part)
+        if self._clauses.matched is Matched.UPDATE:
+            return ordered(lambda each: self._update(part, each), self._pieces(part, pairs, self._absent))
+        nothing = np.zeros(0, np.int64)
+        deletes = self._clauses.matched is Matched.DELETE
+        return (_Change(each.offsets, each if deletes else Pairs(each[0], nothing, nothing), None) for each in pairs)
+
+    def _pieces(self, part: SourcePart, pairs: Iterable[Pairs], read: Sequence[Field]) -> Iterator[Pairs]:
+        """Pairs in pieces of which a few fit in memory; pairs of one row stay together."""
+        source_bytes = part.table.nbytes / max(1, part.table.num_rows)
+        for each in pairs:
+            size = rows_per_window(self._version, each.fragment, [*read, *self._needed], source_bytes)
+            start, total = 0, len(each.offsets)
+            while start < total:
+                end = min(total, start + size)
+                if part.ambiguous and end < total:
+                    end = int(np.searchsorted(each.offsets, each.offsets[end - 1], side="right"))
+                yield Pairs(each.fragment, each.offsets[start:end], each.rows[start:end])
+                start = end
+
+    def _update(self, part: SourcePart, pairs: Pairs) -> _Change:
+        chosen = self._chosen(part, pairs)
+        source = taken(part.table, chosen.rows)
+        read = read_rows_at(self._version, chosen.fragment, self._absent, chosen.offsets)
+        target = dict(zip([field.name for field in self._absent], read, strict=True))
+        schema = self._version.schema
+        columns = [source[name] if name in self._present else target[name] for name in schema.names]
+        return _Change(pairs.offsets, chosen, pa.RecordBatch.from_arrays(columns, names=schema.names))
+
+    def _chosen(self, part: SourcePart, pairs: Pairs) -> Pairs:
+        """The pairs for which the condition is true. Raises InvalidOperationError if a row is in two of them."""
+        if self._condition is not None:
+            fragment, offsets, rows = pairs
+            distinct, places = np.unique(offsets, return_inverse=True)
+            read = read_rows_at(self._version, fragment, self._needed, distinct)
+            if len(distinct) != len(offsets):
+                read = [array.take(pa.array(places)) for array in read]
+            target = dict(zip([field.name for field in self._needed], read, strict=True))
+            source = taken(part.table.select(self._condition.source_names), rows)
+            mask = self._condition.mask(source, target, len(rows))
+            pairs = Pairs(fragment, offsets[mask], rows[mask])
+        part.refuse_repeats(pairs)
+        return pairs
+
+    def _inserted(self) -> Iterator[pa.RecordBatch]:
+        """Source rows without a match, with nulls for the columns that they lack."""
+        schema = self._version.schema
+        for number, rows in enumerate(self._to_insert):
+            if not len(rows):
+                continue
+            self._counts.inserted += len(rows)
+            table = self._source.part(number)
+            size = rows_per_window(self._version, None, (), table.nbytes / max(1, table.num_rows))
+            for start in range(0, len(rows), size):
+                source = taken(table, rows[start : start + size])
+                length = min(size, len(rows) - start)
+                columns = [
+                    source[field.name] if field.name in source else pa.nulls(length, with_bytes(field).data_type)
+                    for field in schema.fields
+                ]
+                yield pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+    def _gone(self) -> Mapping[int, DeletionVector]:
+        """All rows that the merge takes out of their fragments."""
+        gone: dict[int, list[Offsets]] = {}
+        for fragment, offsets in self._changed:
+            gone.setdefault(fragment.id, []).append(offsets)
+        if self._clauses.delete_unmatched:
+            for fragment, offsets in self._without_source():
+                self._counts.deleted += len(offsets)
+                gone.setdefault(fragment.id, []).append(offsets)
+        return {fragment_id: DeletionVector(np.concatenate(parts)) for fragment_id, parts in gone.items()}
+
+    def _without_source(self) -> Iterator[tuple[Fragment, Offsets]]:
+        """The rows of the table that no source row matched, as far as the clauses want them deleted."""
+        condition = self._clauses.delete_condition
+        rows = live_rows(self._version) if condition is None else matching_rows(self._version, condition)
+        for fragment, offsets in rows:
+            matched = self._matched.get(fragment.id)
+            left = offsets if matched is None else np.setdiff1d(offsets, np.concatenate(matched))
+            if len(left):
+                yield fragment, left
+
+    # --- columns beside the rows
+
+    def in_columns(self) -> tuple[Prepared, Counts]:
+        """Updated columns go to new files beside the fragments that hold the rows."""
+        version, clauses = self._version, self._clauses
+        clauses.check_column_mode(version.schema, self._present)
+        written = tuple(
+            field for field in version.schema.fields if field.name in self._present and field.name not in clauses.on
+        )
+        schema = Schema(written, version.schema.metadata)
+        part = SourcePart(self._source.part(0), clauses)
+        values = part.table.select(schema.names)
+        updated: list[Fragment] = []
+        bitmaps: dict[int, bytes] = {}
+        try:
+            for pairs in self._finder.pairs(0, part):
+                chosen = join_pairs([self._chosen(part, piece) for piece in self._pieces(part, [pairs], ())])
+                if len(chosen.offsets):
+                    self._counts.updated += len(chosen.offsets)
+                    batches = patched_columns(version, written, values, chosen)
+                    updated.append(add_column_file(version, pairs.fragment, schema, batches))
+                    bitmaps[pairs.fragment.id] = pyroaring.BitMap(chosen.offsets.astype(np.uint32)).serialize()
+        except BaseException:
+            discard_column_files(version, updated)
+            raise
+        operation = tx.Update(
+            updated_fragments=tuple(updated),
+            fields_modified=tuple(field.id for field in schema.walk()) if updated else (),
+            mode=tx.UpdateMode.REWRITE_COLUMNS,
+            updated_offset_bitmaps=bitmaps if version.manifest.has_stable_row_ids else {},
+        )
+        return Prepared(Transaction.create(version.version, operation), {}), self._counts
+
+
+def patched_columns(
+    version: TableVersion, fields: Sequence[Field], source: pa.Table, pairs: Pairs
+) -> Iterator[pa.RecordBatch]:
+    """`fields` of all live rows of the pairs' fragment, with the source's values for the rows in pairs."""
+    fragment = pairs.fragment
+    every = np.concatenate([offsets for found, offsets in live_rows(version, [fragment])])
+    names = [field.name for field in fields]
+    size = rows_per_window(version, fragment, fields)
+
+    def patch(start: int) -> pa.RecordBatch:
+        window = every[start : start + size]
+        low, high = np.searchsorted(pairs.offsets, [window[0], window[-1] + 1])
+        arrays = read_rows_at(version, fragment, fields, window)
+        if low < high:
+            new = taken(source, pairs.rows[low:high])
+            order = np.arange(len(window))
+            order[np.searchsorted(window, pairs.offsets[low:high])] = len(window) + np.arange(high - low)
+            arrays = [
+                pa.concat_arrays([old, new[name]]).take(pa.array(order))
+                for old, name in zip(arrays, names, strict=True)
+            ]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    return ordered(patch, range(0, len(every), size))
+
+
+def taken(table: pa.Table, rows: Rows) -> dict[str, pa.Array]:
+    """Rows of a table, its columns in any number of chunks, as one array for each column."""
+    if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((rows[1:] > rows[:-1]).all()):
+        picked = table.slice(int(rows[0]), len(rows))
+    else:
+        picked = table.take(pa.array(rows))
+    return {name: whole(picked.column(name)) for name in table.column_names}

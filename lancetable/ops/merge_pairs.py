@@ -1,0 +1,247 @@
+"""Pairs of a row of a table and a source row with the same key, found part by part of the source.
+
+A source in one part is indexed, and the keys of the table stream past it; only zones that may hold one of the source's
+keys are read. A source in many parts is met by keys and addresses of the table that are divided in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import InvalidOperationError
+from lancetable.expr import Expr
+from lancetable.expr.ast import And, Column, Compare, InList, Literal
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Field
+from lancetable.ops.join import KeyIndex, Rows, example
+from lancetable.ops.merge_clauses import Clauses, Matched, Repeated, key_fields
+from lancetable.ops.moved_rows import ordered, whole
+from lancetable.ops.prune import prunable_columns, prune_fragment
+from lancetable.ops.spill import Divided
+from lancetable.table.fragments import Offsets, physical_rows, read_columns_of, select
+from lancetable.table.version import TableVersion
+
+__all__ = ["PairFinder", "Pairs", "SourcePart", "join_pairs", "pruning_predicate"]
+
+Mask = npt.NDArray[np.bool_]
+
+_ADDRESS = "_rowaddr"
+_WINDOW_ROWS = 512 * 1024
+_MAX_LISTED_KEYS = 1024
+
+
+class Pairs(NamedTuple):
+    """Rows of a fragment, by ascending physical offset, and the source row that goes with each."""
+
+    fragment: Fragment
+    offsets: Offsets
+    rows: Rows
+
+
+class SourcePart:
+    """A part of the source, indexed by key.
+
+    `found` says of each row whether a row of the table has its key; it is kept for the first row of a key only.
+    `ambiguous` is set where several rows have one key and nothing says which one counts: then offsets of pairs repeat.
+    """
+
+    def __init__(self, table: pa.Table, clauses: Clauses) -> None:
+        self.table = table
+        self._on, self._repeated = clauses.on, clauses.repeated
+        self._keys = [table.column(name) for name in clauses.on]
+        self.index = KeyIndex(self._keys)
+        self.found: Mask = np.zeros(table.num_rows, np.bool_)
+        repeats = self.index.has_repeats
+        self.ambiguous = repeats and self._repeated is Repeated.REFUSE
+        self._chosen: Rows | None = None  # by the first row of a key, the row that counts
+        if repeats and self._repeated is Repeated.LAST:
+            first = self.index.representative
+            rows = np.flatnonzero(first >= 0)
+            self._chosen = np.arange(table.num_rows)
+            self._chosen[first[rows]] = rows
+
+    def chosen(self, first: Rows) -> Rows:
+        """The rows that count for keys given by their first row."""
+        return first if self._chosen is None else self._chosen[first]
+
+    def every(self, offsets: Offsets, first: Rows) -> tuple[Offsets, Rows]:
+        """All pairs of rows with these keys, where several source rows have one."""
+        order = np.argsort(self.index.representative, kind="stable")
+        ascending = self.index.representative[order]
+        starts = np.searchsorted(ascending, first, side="left")
+        counts = np.searchsorted(ascending, first, side="right") - starts
+        ends = np.cumsum(counts)
+        within = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
+        return np.repeat(offsets, counts), order[np.repeat(starts, counts) + within]
+
+    def unmatched(self) -> Rows:
+        """The rows, after all pairs were found, whose key is null or was not found; of repeated ones those that count."""
+        first = self.index.representative
+        known = np.flatnonzero(first >= 0)
+        alone = np.ones(len(first), np.bool_)
+        alone[known] = ~self.found[first[known]]
+        if self._repeated is not Repeated.REFUSE:
+            alone[known] &= self.chosen(first[known]) == known
+        return np.flatnonzero(alone)
+
+    def refuse_repeats(self, pairs: Pairs) -> None:
+        """Raises InvalidOperationError for a row of the table that is in two of the pairs."""
+        if not self.ambiguous or len(pairs.offsets) < 2:
+            return
+        twice = np.flatnonzero(pairs.offsets[1:] == pairs.offsets[:-1])
+        if len(twice):
+            raise InvalidOperationError(
+                "Ambiguous merge inserts are prohibited: multiple source rows match the same target row on"
+                f" ({self.key_of(int(pairs.rows[twice[0]]))}). Make sure that each target row is matched by at most one"
+                " source row, or say which one counts with when_source_repeated"
+            )
+
+    def key_of(self, row: int) -> str:
+        """The key of a row, for messages."""
+        return example(self._on, self._keys, row)
+
+
+class PairFinder:
+    """Finds the pairs of one version and a source. `stack` closes what it keeps on disk."""
+
+    def __init__(self, version: TableVersion, clauses: Clauses, source: Divided, stack: ExitStack) -> None:
+        self._version, self._clauses = version, clauses
+        self._on = key_fields(version.schema, clauses.on)
+        self._targets: Divided | None = None
+        if source.num_parts > 1:
+            names = [field.name for field in self._on]
+            fields = [*(pa.field(field.name, field.data_type) for field in self._on), (_ADDRESS, pa.uint64())]
+            self._targets = stack.enter_context(Divided(pa.schema(fields), names))
+            self._targets.divide()
+            self._targets.fill(self._key_batches(), None)
+
+    def pairs(self, number: int, part: SourcePart) -> Iterator[Pairs]:
+        """The pairs of a part of the source, by fragment. What is found is noted in the part.
+
+        Raises InvalidOperationError for a match where the clauses forbid any, and for source rows with one key that
+        match a row, unless a condition may choose between them.
+        """
+        clauses = self._clauses
+        for pairs in self._in_table(part) if self._targets is None else self._in_part(number, part):
+            part.found[pairs.rows] = True
+            if clauses.matched is Matched.FAIL and len(pairs.rows):
+                text = part.key_of(int(pairs.rows[0]))
+                raise InvalidOperationError(f"Merge insert failed: found matching row with key values: {text}")
+            rows = Pairs(pairs.fragment, pairs.offsets, part.chosen(pairs.rows))
+            if part.ambiguous and clauses.matched in (Matched.UPDATE, Matched.DELETE):
+                rows = Pairs(pairs.fragment, *part.every(pairs.offsets, pairs.rows))
+                if clauses.condition is None:
+                    part.refuse_repeats(rows)
+            if len(rows.offsets):
+                yield rows
+
+    def _in_table(self, part: SourcePart) -> Iterator[Pairs]:
+        """Rows of the table whose key a part has, each with the first row of the key."""
+        if not part.table.num_rows:
+            return
+
+        def look(window: tuple[Fragment, range]) -> Pairs:
+            fragment, rows = window
+            arrays, offsets = self._read_keys(fragment, rows)
+            found = part.index.find(arrays)
+            hits = np.flatnonzero(found >= 0)
+            return Pairs(fragment, hits + rows.start if offsets is None else offsets[hits], found[hits])
+
+        predicate = pruning_predicate(self._on, [part.table.column(field.name) for field in self._on])
+        waiting: list[Pairs] = []
+        for pairs in ordered(look, self._windows(predicate)):
+            if waiting and waiting[0].fragment.id != pairs.fragment.id:
+                yield join_pairs(waiting)
+                waiting = []
+            waiting.append(pairs)
+        if waiting:
+            yield join_pairs(waiting)
+
+    def _in_part(self, number: int, part: SourcePart) -> Iterator[Pairs]:
+        """The same where the keys of the table are divided as the source is."""
+        assert self._targets is not None
+        addresses: list[npt.NDArray[np.uint64]] = []
+        rows: list[Rows] = []
+        for batch in self._targets.batches(number):
+            found = part.index.find([batch.column(field.name) for field in self._on])
+            hits = np.flatnonzero(found >= 0)
+            addresses.append(batch.column(_ADDRESS).to_numpy()[hits])
+            rows.append(found[hits])
+        if not addresses:
+            return
+        every = np.concatenate(addresses)
+        order = np.argsort(every)
+        every, first = every[order], np.concatenate(rows)[order]
+        ids = (every >> np.uint64(32)).astype(np.int64)
+        offsets = (every & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+        for fragment_id in np.unique(ids).tolist():
+            start, end = np.searchsorted(ids, [fragment_id, fragment_id + 1])
+            fragment = self._version.manifest.fragments.by_id(fragment_id)
+            assert fragment is not None, "the keys were read from this version"
+            yield Pairs(fragment, offsets[start:end], first[start:end])
+
+    def _key_batches(self) -> Iterator[pa.RecordBatch]:
+        """The keys and addresses of all rows of the table."""
+        names = [*(field.name for field in self._on), _ADDRESS]
+
+        def read(window: tuple[Fragment, range]) -> pa.RecordBatch:
+            fragment, rows = window
+            arrays, offsets = self._read_keys(fragment, rows)
+            places = np.arange(rows.start, rows.stop) if offsets is None else offsets
+            addresses = places.astype(np.uint64) + np.uint64(fragment.id << 32)
+            return pa.RecordBatch.from_arrays([*arrays, pa.array(addresses)], names=names)
+
+        return ordered(read, self._windows(None))
+
+    def _windows(self, predicate: Expr | None) -> Iterator[tuple[Fragment, range]]:
+        version = self._version
+        columns = {} if predicate is None else prunable_columns(version.schema, predicate)
+        for fragment in version.manifest.fragments:
+            total = physical_rows(version, fragment)
+            ranges = [range(total)] if predicate is None else prune_fragment(version, fragment, predicate, columns)
+            for kept in ranges:
+                for start in range(kept.start, kept.stop, _WINDOW_ROWS):
+                    yield fragment, range(start, min(kept.stop, start + _WINDOW_ROWS))
+
+    def _read_keys(self, fragment: Fragment, rows: range) -> tuple[list[pa.Array], Offsets | None]:
+        """The keys of the live rows of a window, and their offsets; None where all of its rows are live."""
+        selection = select(self._version, fragment, rows)
+        arrays = [whole(array) for array in read_columns_of(self._version, fragment, self._on, selection)]
+        return arrays, None if selection.num_rows == len(rows) else selection.offsets()
+
+
+def join_pairs(parts: Sequence[Pairs]) -> Pairs:
+    """Pairs of one fragment, in the order of its rows."""
+    if len(parts) == 1:
+        return parts[0]
+    offsets, rows = (np.concatenate([part[place] for part in parts]) for place in (1, 2))
+    return Pairs(parts[0].fragment, offsets, rows)
+
+
+def pruning_predicate(fields: Iterable[Field], keys: Iterable[pa.ChunkedArray]) -> Expr | None:
+    """What must be true of a row whose key is among `keys`, as far as zone maps can tell; None if nothing is known."""
+    terms: list[Expr] = []
+    for field, key in zip(fields, keys, strict=True):
+        try:
+            limits = pc.min_max(key)
+            low, high = limits["min"], limits["max"]
+        except (pa.ArrowNotImplementedError, KeyError):
+            continue
+        if not low.is_valid:
+            continue
+        column = Column((field.name,), field.data_type)
+        if len(key) <= _MAX_LISTED_KEYS:
+            terms.append(InList(column, whole(key.drop_null())))
+        elif not pa.types.is_floating(field.data_type):
+            # NaN is greater than nothing and yet a key.
+            terms += [Compare(">=", column, Literal(low)), Compare("<=", column, Literal(high))]
+    if not terms:
+        return None
+    return terms[0] if len(terms) == 1 else And(tuple(terms))

@@ -1,0 +1,8 @@
+"""A deterministic simulator: many writers, readers and a store that fails, from one seed; see `simulation`."""
+
+from __future__ import annotations
+
+from lancetable.testing.simulator.simulation import Attempt, Job, Run, SimulationError, simulate
+from lancetable.testing.simulator.world import Faults
+
+__all__ = ["Attempt", "Faults", "Job", "Run", "SimulationError", "simulate"]

@@ -1,0 +1,369 @@
+"""The jobs that the library tests itself with, and the serial model that judges them.
+
+Every attempt says what it does to a table in plain Python (`Table`). The final history is the fold of those effects in
+the order of versions: if two commits went together wrongly, some version holds other rows than its fold.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lancetable.dataset import LanceDataset, dataset, write_dataset
+from lancetable.errors import LanceError, NotFoundError
+from lancetable.format import transaction as tx
+from lancetable.format.paths import DATA_DIR, join, manifest_path, transaction_path
+from lancetable.format.schema import Field, Schema
+from lancetable.ops import commit as commits
+from lancetable.ops.write import WriteOptions, write_fragments
+from lancetable.table import manifests, transactions
+from lancetable.table.version import TableVersion, latest, open_version
+from lancetable.testing.simulator.simulation import Job, Run, Work
+
+__all__ = ["Cleaner", "Table", "judge_serially", "make_table", "read_table", "standard_jobs"]
+
+_STEPS = 4
+_UNVERIFIED_SECONDS = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """The contents of one version: values by id, and the columns beside those two."""
+
+    rows: Mapping[int, int]
+    columns: tuple[str, ...] = ()
+
+
+Effect = Callable[[Table, Mapping[int, Table]], Table]  # the version before, and all versions
+
+
+def batch(rows: Mapping[int, int]) -> pa.Table:
+    """Rows as they are written."""
+    return pa.table({"id": pa.array(rows, pa.int64()), "v": pa.array(rows.values(), pa.int64())})
+
+
+FIRST = {number: 0 for number in range(12)}
+
+
+def make_table(stable_row_ids: bool) -> Callable[[str], None]:
+    """A setup: ids 0..11 in fragments of 4 rows, and a file that nobody refers to and that is long forgotten."""
+
+    def setup(uri: str) -> None:
+        made = write_dataset(
+            batch(FIRST), uri, max_rows_per_file=4, data_storage_version="2.0", enable_stable_row_ids=stable_row_ids
+        )
+        version = made.table_version
+        version.store.put(f"{join(version.base, DATA_DIR)}/left-behind.lance", b"nobody needs this")
+
+    return setup
+
+
+def read_table(seen: LanceDataset) -> Any:
+    """What observations compare."""
+    found = seen.to_table()
+    return sorted(found.column_names), sorted(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Does a few random changes, one after another; started again after a crash, it goes on with the next one."""
+
+    def __init__(self, number: int, changes: list[str]) -> None:
+        self.number, self.changes = number, changes
+        self.left = _STEPS
+        self.next_id = 1000 * number
+
+    def __call__(self, job: Job) -> None:
+        while self.left:
+            self.left -= 1
+            if job.rng.random() < 0.3:
+                job.sleep(job.rng.random())
+            getattr(self, job.rng.choice(self.changes))(job)
+
+    def fresh_rows(self, job: Job) -> dict[int, int]:
+        first = self.next_id
+        self.next_id += 10
+        return {first + number: self.number for number in range(job.rng.randrange(1, 4))}
+
+    def some_ids(self, job: Job) -> list[int]:
+        """Ids to change: mostly old ones, which others want as well."""
+        return sorted(job.rng.sample(range(12), job.rng.randrange(1, 3)))
+
+    def append(self, job: Job) -> None:
+        rows = self.fresh_rows(job)
+
+        def effect(table: Table, _: Mapping[int, Table]) -> Table:
+            return replace(table, rows={**table.rows, **rows})
+
+        job.attempt(
+            lambda: write_dataset(batch(rows), job.uri, mode="append"), f"append {sorted(rows)}", effect=effect
+        )
+
+    def delete(self, job: Job) -> None:
+        gone = self.some_ids(job)
+        text = f"id IN ({', '.join(map(str, gone))})"
+
+        def effect(table: Table, _: Mapping[int, Table]) -> Table:
+            return replace(table, rows={key: value for key, value in table.rows.items() if key not in gone})
+
+        job.attempt(lambda: dataset(job.uri).delete(text), f"delete {gone}", effect=effect)
+
+    def delete_fragment(self, job: Job) -> None:
+        first = 4 * job.rng.randrange(3)
+        gone = range(first, first + 4)
+
+        def effect(table: Table, _: Mapping[int, Table]) -> Table:
+            return replace(table, rows={key: value for key, value in table.rows.items() if key not in gone})
+
+        text = f"id >= {first} AND id < {first + 4}"
+        job.attempt(lambda: dataset(job.uri).delete(text), f"delete {gone}", effect=effect)
+
+    def update(self, job: Job) -> None:
+        changed, value = self.some_ids(job), job.rng.randrange(1, 1000)
+        text = f"id IN ({', '.join(map(str, changed))})"
+
+        def effect(table: Table, _: Mapping[int, Table]) -> Table:
+            return replace(table, rows={key: value if key in changed else old for key, old in table.rows.items()})
+
+        job.attempt(
+            lambda: dataset(job.uri).update({"v": str(value)}, where=text), f"update {changed} to {value}", effect=effect
+        )
+
+    def overwrite(self, job: Job) -> None:
+        rows = self.fresh_rows(job)
+
+        def effect(_: Table, __: Mapping[int, Table]) -> Table:
+            return Table(rows)
+
+        job.attempt(
+            lambda: write_dataset(batch(rows), job.uri, mode="overwrite"), f"overwrite {sorted(rows)}", effect=effect
+        )
+
+    def restore(self, job: Job) -> None:
+        version = 1
+        if job.run.cleaned:
+            return
+
+        def effect(_: Table, tables: Mapping[int, Table]) -> Table:
+            return tables[version]
+
+        job.attempt(lambda: dataset(job.uri, version).restore(), f"restore {version}", effect=effect)
+
+    def config(self, job: Job) -> None:
+        key = f"key{job.rng.randrange(2)}"
+        operation = tx.UpdateConfig(config=tx.UpdateMap({key: job.name}))
+        job.attempt(lambda: commit(job, operation), f"config {key}", effect=lambda table, _: table)
+
+    def add_column(self, job: Job) -> None:
+        name = f"c{self.next_id}"
+        self.next_id += 10
+
+        def act() -> None:
+            base = open_version(job.uri)
+            schema = base.schema
+            added = Field(name, base.manifest.max_field_id + 1, -1, "int64")
+            wider = Schema((*schema.fields, added), schema.metadata)
+            operation = tx.Merge(tuple(base.manifest.fragments), wider, preserves_nullability=True)
+            commits.commit(base, tx.Transaction.create(base.version, operation))
+
+        def effect(table: Table, _: Mapping[int, Table]) -> Table:
+            return replace(table, columns=(*table.columns, name))
+
+        job.attempt(act, f"add column {name}", effect=effect)
+
+    def compact(self, job: Job) -> None:
+        """The steps of a compaction, each with its own commit: ids are reserved, then fragments exchanged."""
+
+        def act() -> None:
+            base = open_version(job.uri)
+            fragments = list(base.manifest.fragments)
+            if len(fragments) < 2 or any(len(fragment.files) > 1 for fragment in fragments):
+                fragments = fragments[:1]
+            else:
+                start = job.rng.randrange(len(fragments) - 1)
+                fragments = fragments[start : start + 2]
+            seen = LanceDataset.from_version(base)
+            chosen = [piece for piece in seen.get_fragments() if piece.fragment_id in {each.id for each in fragments}]
+            rows = seen.scanner(fragments=chosen).to_table()
+            operation: tx.Operation = tx.Rewrite()
+            if rows.num_rows:
+                (new,) = write_rows(base, rows)
+                reserved = commits.commit(base, tx.Transaction.create(base.version, tx.ReserveFragments(1)))
+                number = reserved.manifest.max_fragment_id
+                assert number is not None
+                operation = tx.Rewrite((tx.RewriteGroup(tuple(fragments), (replace(new, id=number),)),))
+            else:
+                commits.commit(base, tx.Transaction.create(base.version, tx.ReserveFragments(1)))
+            commits.commit(base, tx.Transaction.create(base.version, operation))
+
+        job.attempt(act, "compact", effect=lambda table, _: table, commits=2)
+
+    def look(self, job: Job) -> None:
+        job.look()
+
+
+def commit(job: Job, operation: tx.Operation) -> TableVersion:
+    """Commit an operation made from the newest version."""
+    base = open_version(job.uri)
+    return commits.commit(base, tx.Transaction.create(base.version, operation))
+
+
+def write_rows(version: TableVersion, rows: pa.Table) -> Any:
+    """New files with these rows, as fragments of no version yet."""
+    made: Any = write_fragments(version, rows.schema, iter(rows.combine_chunks().to_batches()), WriteOptions())
+    return made.operation.fragments
+
+
+def old_writer(job: Job) -> None:
+    """A writer that leaves no transaction behind, as early ones did: nobody can tell what it changed."""
+    job.sleep(job.rng.random() * 2)
+    columns: list[str] = []
+
+    def act() -> None:
+        base = open_version(job.uri)
+        columns[:] = [name for name in base.schema.names if name not in ("id", "v")]
+        made = tx.Transaction.create(base.version, tx.Overwrite((), base.schema))
+        hide_transaction(commits.commit(base, made), made)
+
+    job.attempt(act, "overwrite without a transaction", effect=lambda table, _: Table({}, tuple(columns)))
+
+
+def hide_transaction(version: TableVersion, made: tx.Transaction) -> None:
+    """Take the transaction of a version away, without anybody noticing the moment."""
+    message = type(version.manifest.message)()
+    message.CopyFrom(version.manifest.message)
+    packed = manifests.pack(message, b"\xff", None)
+    store: Any = version.store
+    path = manifest_path(version.base, version.version, version.location.naming)
+    inner = store
+    while hasattr(inner, "inner"):
+        inner = inner.inner
+    inner.put(path, packed)
+    inner.delete([transaction_path(version.base, message.transaction_file)])
+
+
+# --- cleaning --------------------------------------------------------------------------------------------------------
+
+
+class Cleaner:
+    """Removes versions but the newest few, and files that only they used or that were long left behind.
+
+    `unverified_seconds` is how old a file without any version must be: younger ones may belong to a commit that is
+    still on its way.
+    """
+
+    unverified_seconds = _UNVERIFIED_SECONDS
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+
+    def __call__(self, job: Job) -> None:
+        job.sleep(job.rng.random() * 3)
+        job.run.cleaned = True
+        try:
+            self.clean(latest(open_version(job.uri)), job)
+        except (LanceError, OSError):
+            return
+
+    def clean(self, newest: TableVersion, job: Job) -> None:
+        """One pass. Everything is looked at before the first file goes."""
+        store, base = newest.store, newest.base
+        history = newest.handler.history(store, base)
+        kept, gone = history[-self.keep :], history[: -self.keep]
+        needed = {path for each in kept for path in files_of(newest, each)}
+        used = {path for each in gone for path in files_of(newest, each)} - needed
+        now = job.run.world.scheduler.now_ns / 1e9
+        for folder in (DATA_DIR, "_deletions"):
+            for meta in store.list_names(join(base, folder), detail=True):
+                path = f"{join(base, folder)}/{meta.name}"
+                assert meta.last_modified is not None
+                if path not in needed and now - meta.last_modified.timestamp() > self.unverified_seconds:
+                    used.add(path)
+        store.delete([each.path for each in gone])
+        store.delete(sorted(used))
+
+
+def files_of(version: TableVersion, location: Any) -> set[str]:
+    """The data and deletion files that a version names."""
+    seen = replace(version, file=manifests.read_manifest(version.store, location))
+    paths = set()
+    for fragment in seen.manifest.fragments:
+        paths |= {seen.data_file_path(file) for file in fragment.files}
+        if fragment.deletion_file is not None:
+            paths.add(seen.deletion_file_path(fragment.id, fragment.deletion_file))
+    return paths
+
+
+# --- the whole -------------------------------------------------------------------------------------------------------
+
+PLAIN = ["append", "append", "delete", "delete", "delete_fragment", "update", "config", "add_column", "compact", "look"]
+RARE = ["overwrite", "restore"]
+STABLE = ["append", "append", "delete", "update", "look", "overwrite"]
+
+
+def is_stable(seed: int) -> bool:
+    """Whether the table of a seed has stable row ids."""
+    return random.Random(seed).random() < 0.25
+
+
+def standard_jobs(run: Run) -> dict[str, Work]:
+    """2 to 5 writers, 2 readers, now and then a cleaner or a writer of the old kind."""
+    rng = random.Random(run.seed)
+    stable = rng.random() < 0.25
+    changes = STABLE if stable else [*PLAIN, *(RARE if rng.random() < 0.5 else [])]
+    jobs: dict[str, Work] = {f"w{number}": Writer(number, changes) for number in range(1, rng.randrange(3, 6))}
+    for number in range(2):
+        jobs[f"r{number}"] = reader
+    if not stable and rng.random() < 0.3:
+        jobs["cleaner"] = Cleaner(rng.randrange(1, 4))
+    elif not stable and rng.random() < 0.15:
+        jobs["old"] = old_writer
+    return jobs
+
+
+def reader(job: Job) -> None:
+    """Looks at the newest version now and then."""
+    for _ in range(3):
+        job.look()
+        job.sleep(job.rng.random())
+
+
+def judge_serially(run: Run) -> None:
+    """Every version that is left holds what the effects of all attempts up to it make, in the order of versions."""
+    newest = latest(open_version(run.uri))
+    tables = {1: Table(FIRST)}
+    row_ids: dict[int, int] = {}
+    stable = run.dataset().has_stable_row_ids
+    for number in range(2, newest.version + 1):
+        attempt = run.owner(number)
+        assert attempt is not None, f"nobody published version {number}"
+        assert attempt.effect is not None
+        effect: Any = attempt.effect
+        tables[number] = effect(tables[number - 1], tables)
+        try:
+            seen = run.dataset(number)
+            found = seen.to_table(with_row_id=stable)
+        except NotFoundError:
+            assert run.cleaned, f"version {number} cannot be read"
+            continue
+        what = f"version {number}, {attempt.job}: {attempt.name}"
+        ids, values = found["id"].to_pylist(), found["v"].to_pylist()
+        assert len(ids) == len(set(ids)), f"{what}: doubled rows"
+        wanted = tables[number]
+        assert dict(zip(ids, values, strict=True)) == wanted.rows, f"{what}: {ids} instead of {sorted(wanted.rows)}"
+        assert set(found.column_names) - {"id", "v", "_rowid"} == set(wanted.columns), f"{what}: wrong columns"
+        if stable:
+            judge_row_ids(row_ids, ids, found["_rowid"].to_pylist(), what)
+
+
+def judge_row_ids(known: dict[int, int], ids: list[int], row_ids: list[int], what: str) -> None:
+    """A row keeps its id for good, and no two rows have the same."""
+    assert len(set(row_ids)) == len(row_ids), f"{what}: two rows with one row id"
+    for each, row_id in zip(ids, row_ids, strict=True):
+        assert known.setdefault(row_id, each) == each, f"{what}: row id {row_id} was given out twice"

@@ -1,0 +1,231 @@
+"""What a simulated process sees of the world: a store that fails, a clock that is wrong, chance that repeats itself.
+
+Inside the simulation's tasks, `memory://` addresses mean the simulated store, and time, sleep and random numbers come
+from the scheduler. Other threads of the process keep the real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, TypeVar, cast
+from unittest import mock
+
+from lancetable.commit.backoff import Backoff
+from lancetable.errors import CorruptFileError, StoreError
+from lancetable.file import pool
+from lancetable.store import memory
+from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, PutOutcome
+from lancetable.store.memory import MemoryStore
+from lancetable.testing.simulator.scheduler import Crash, Scheduler, Task
+from lancetable.testing.stores import WrappingStore
+
+__all__ = ["Faults", "SimulatedStore", "World", "virtual"]
+
+T = TypeVar("T")
+_STALL_SECONDS = 5.0
+_READS = ("read", "read_many", "read_all", "read_tail")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How likely each fault is at each call to the store, from 0 to 1."""
+
+    crash_before: float = 0.003  # the process dies, the call is not made
+    crash_after: float = 0.003  # the call is made, then the process dies
+    refused: float = 0.005  # the call is not made and fails: throttled, no connection
+    lost_reply: float = 0.005  # the call is made and fails
+    repeated: float = 0.01  # a conditional create succeeds, is sent again by the client and reported as taken
+    stall: float = 0.01  # the call takes seconds
+    short_read: float = 0.002  # a read ends early, which the store notices
+    stale_list: float = 0.0  # a listing is some changes old
+
+    @classmethod
+    def none(cls) -> Faults:
+        """A perfect store."""
+        return cls(*[0.0] * 8)
+
+
+class World:
+    """Store, scheduler and chance of one run."""
+
+    def __init__(self, seed: int, faults: Faults) -> None:
+        self.rng = random.Random(seed)
+        self.scheduler = Scheduler(self.rng)
+        self.faults = faults
+        self.store = SimulatedStore(self)
+        self.quiet = True  # no switches and no faults: while a table is prepared and judged
+        self.trace: list[tuple[str, str, str, str]] = []  # task, method, path, fault
+        # Told of every manifest as soon as it is really there, whatever its writer is told.
+        self.on_publish: Callable[[str, Task | None], None] = lambda path, task: None
+
+    def write_trace(self, limit: int = 60) -> str:
+        """The last calls, one a line."""
+        return "\n".join(" ".join(entry) for entry in self.trace[-limit:])
+
+
+class SimulatedStore(WrappingStore):
+    """An object store in memory that switches tasks and fails as its world says."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(MemoryStore.private())
+        self.world = world
+        self.ordered = True
+        self._listings: dict[str, list[list[ObjectMeta]]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a simulated store lives in one process")
+
+    def __repr__(self) -> str:
+        return "SimulatedStore()"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Like a bucket: a look-up costs a request."""
+        return Capabilities(conditional_create="native", ordered_list=self.ordered, durable=True, local=False)
+
+    def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[Any, str], T]) -> T:
+        world = self.world
+        task = world.scheduler.current()
+        if task is None or world.quiet:
+            return self._done(method, path, act, task)
+        if task.dead:
+            raise Crash
+        world.scheduler.switch()
+        fault = self._drawn(method)
+        world.trace.append((task.name, method, path, fault))
+        if not fault:
+            return self._done(method, path, act, task)
+        task.faults += 1
+        if fault == "stall":
+            world.scheduler.sleep(_STALL_SECONDS)
+        elif fault == "crash_before":
+            task.dead = True
+            raise Crash
+        elif fault == "refused":
+            raise StoreError(f"{method} {path}: refused by the simulation", path=path)
+        elif fault == "short_read":
+            raise CorruptFileError(f"{method} {path}: cut short by the simulation", path=path)
+        elif fault == "stale_list":
+            old = self._listings.get(path)
+            if old:
+                return cast("T", old[world.rng.randrange(len(old))])
+        result = self._done(method, path, act, task)
+        if fault == "crash_after":
+            task.dead = True
+            raise Crash
+        if fault == "lost_reply":
+            if method == "put_if_absent":
+                return cast("T", PutOutcome.UNKNOWN)
+            raise StoreError(f"{method} {path}: the reply was lost by the simulation", path=path)
+        return cast("T", PutOutcome.LOST) if fault == "repeated" else result
+
+    def _drawn(self, method: str) -> str:
+        faults, draw = self.world.faults, self.world.rng.random()
+        for name in Faults.__slots__:
+            if name == "repeated" and method != "put_if_absent":
+                continue
+            if name == "short_read" and method not in _READS:
+                continue
+            if name == "stale_list" and method != "list_names":
+                continue
+            draw -= getattr(faults, name)
+            if draw < 0:
+                return str(name)
+        return ""
+
+    def _done(self, method: str, path: str, act: Callable[[Any, str], T], task: Task | None) -> T:
+        """Make the call; what it wrote gets the virtual time, and a manifest its author."""
+        result = act(self.inner, path)
+        if method in ("put", "writer.close") or result is PutOutcome.WON:
+            objects = cast("MemoryStore", self.inner)._space.objects
+            if path in objects:
+                moment = datetime.fromtimestamp(self.world.scheduler.now_ns / 1e9, timezone.utc)
+                objects[path] = (objects[path][0], moment)
+            if "/_versions/" in path and path.endswith(".manifest"):
+                self.world.on_publish(path, task)
+        elif method == "list_names" and self.world.faults.stale_list:
+            self._listings.setdefault(path, []).append(cast("list[ObjectMeta]", result))
+            del self._listings[path][:-3]
+        return result
+
+    def age(self, path: str, seconds: float) -> None:
+        """Make an object look older than it is."""
+        objects = cast("MemoryStore", self.inner)._space.objects
+        data, modified = objects[path]
+        objects[path] = (data, datetime.fromtimestamp(modified.timestamp() - seconds, timezone.utc))
+
+
+@contextlib.contextmanager
+def virtual(world: World) -> Iterator[None]:
+    """Replace time, sleep, chance and `memory://` for the tasks of a world, as long as the context lasts."""
+    scheduler, rng = world.scheduler, world.rng
+
+    def task() -> Task | None:
+        return scheduler.current()
+
+    owner = threading.get_ident()
+
+    def inside() -> bool:
+        return task() is not None or threading.get_ident() == owner
+
+    def choose(real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: simulated(*args, **kwargs) if inside() else real(*args, **kwargs)
+
+    def wall_ns() -> int:
+        mine = task()
+        return scheduler.now_ns + (mine.skew_ns if mine is not None else 0)
+
+    def uuid4() -> uuid.UUID:
+        return uuid.UUID(int=rng.getrandbits(128), version=4)
+
+    def open_memory(real: Callable[[], Any]) -> Any:
+        return world.store if inside() else real()
+
+    monotonic = choose(time.monotonic, lambda: scheduler.now_ns / 1e9)
+    sleep = choose(time.sleep, scheduler.sleep)
+    draw = choose(random.random, rng.random)
+    replaced: list[tuple[Any, str, Any]] = [
+        (time, "time_ns", choose(time.time_ns, wall_ns)),
+        (time, "time", choose(time.time, lambda: wall_ns() / 1e9)),
+        (time, "monotonic", monotonic),
+        (time, "sleep", sleep),
+        (random, "random", draw),
+        (uuid, "uuid4", choose(uuid.uuid4, uuid4)),
+        (secrets, "randbits", choose(secrets.randbits, rng.getrandbits)),
+        (os, "urandom", choose(os.urandom, rng.randbytes)),
+        (memory, "MemoryStore", _Door(memory.MemoryStore, open_memory)),
+    ]
+    with contextlib.ExitStack() as stack:
+        for module, name, value in replaced:
+            stack.enter_context(mock.patch.object(module, name, value))
+        defaults = {"clock": monotonic, "sleep": sleep, "draw": draw}
+        stack.enter_context(mock.patch.object(Backoff.__init__, "__kwdefaults__", defaults))
+        stack.enter_context(mock.patch.object(pool._here, "worker", True, create=True))
+        yield
+
+
+class _Door:
+    """Stands for the class MemoryStore: making one gives the simulated store."""
+
+    def __init__(self, real: type[MemoryStore], make: Callable[[Callable[[], Any]], Any]) -> None:
+        self._real, self._make = real, make
+
+    def __call__(self) -> Any:
+        return self._make(self._real)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def as_worker() -> None:
+    """Let work that would go to the thread pool run in the calling thread: a task is one thread."""
+    pool._here.worker = True
