@@ -13,7 +13,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from lancetable import blob, commit, debug, errors, file, fragment, log, progress, sampler, schema, scope, types, udf
+from lancetable import (
+    blob,
+    commit,
+    debug,
+    errors,
+    file,
+    fragment,
+    log,
+    optimize,
+    progress,
+    sampler,
+    schema,
+    scope,
+    types,
+    udf,
+)
 from lancetable.blob import Blob, BlobArray, BlobColumn, BlobFile, blob_array, blob_field
 from lancetable.dataset import LanceDataset, dataset, write_dataset
 from lancetable.debug import show_versions
@@ -68,6 +83,7 @@ __all__ = [
     "iops_counter",
     "json_to_schema",
     "log",
+    "optimize",
     "progress",
     "sampler",
     "schema",

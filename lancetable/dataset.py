@@ -70,6 +70,7 @@ from lancetable.ops import (
     write,
 )
 from lancetable.ops import commit as commits
+from lancetable.optimize import DatasetOptimizer
 from lancetable.refs import Branches, Tags
 from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema, as_text
@@ -109,6 +110,7 @@ __all__ = [
     "AutoCleanupConfig",
     "BulkCommitResult",
     "ColumnOrdering",
+    "DatasetOptimizer",
     "DataFile",
     "DatasetStats",
     "DeleteResult",
@@ -1070,6 +1072,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Delete all rows and keep the schema."""
         self.delete("true")
 
+    @property
+    def optimize(self) -> DatasetOptimizer:
+        """Compaction, and the settings of automatic cleanup; see `DatasetOptimizer`."""
+        return DatasetOptimizer(self)
+
     # ---------------------------------------------------------------------------------------- branches and clones
 
     @property
@@ -1191,7 +1198,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         self._table = evolution.alter(self._table, [parse_alteration(each) for each in alterations])
 
-    def drop_columns(self, columns: list[str]) -> None:
+    def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns, or fields of struct columns ("a.b"), from the schema.
 
         Their bytes go when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,

@@ -32,7 +32,6 @@ PLANNED, OUTSIDE = True, False
 DATASET: Groups = [
     ("joining new columns into a table", PLANNED, "merge"),
     ("changes between versions", PLANNED, "delta"),
-    ("compaction", PLANNED, "optimize"),
     ("cleanup of old versions", PLANNED, "cleanup_old_versions explain_cleanup_old_versions tracked_files"),
     ("SQL queries", PLANNED, "sql"),
     ("renaming manifests to the V2 scheme", PLANNED, "migrate_manifest_paths_v2"),
@@ -89,7 +88,7 @@ MODULE: Groups = [
     ("CPU feature reports", OUTSIDE, "simd_info"),
 ]
 
-PROPERTIES = frozenset({"optimize", "storage_options_accessor"})
+PROPERTIES = frozenset({"storage_options_accessor"})
 
 T = TypeVar("T")
 

@@ -516,6 +516,14 @@ def _(operation: tx.ReserveFragments, draft: _Draft) -> None:
     reserve_fragment_ids(draft.message, operation.num_fragments)
 
 
+_ROW_ID_INDICES = frozenset(f"lance.table.{kind}IndexDetails" for kind in ("Bitmap", "LabelList", "Inverted", "NGram"))
+
+
+def _points_at_row_ids(index: table_pb2.IndexMetadata) -> bool:
+    """Whether an index of a table with stable row ids points at them; others hold addresses or zones of fragments."""
+    return index.index_details.type_url.rpartition("/")[2] in _ROW_ID_INDICES
+
+
 @apply.register
 def _(operation: tx.Rewrite, draft: _Draft) -> None:
     old = [fragment.id for group in operation.groups for fragment in group.old_fragments]
@@ -546,8 +554,8 @@ def _(operation: tx.Rewrite, draft: _Draft) -> None:
             )
         if covered is not None and index.fields and covered & gone:
             remaining = covered - gone
-            # With stable row ids an index points at ids, which its rows keep.
-            if replacement is not None or draft.stable_row_ids:
+            # Rows keep their stable ids, so an index that points at ids still finds them.
+            if replacement is not None or (draft.stable_row_ids and _points_at_row_ids(index)):
                 for group_old, group_new in groups:
                     if group_old <= covered:
                         remaining |= group_new

@@ -40,7 +40,7 @@ from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.paths import DETACHED_BIT, ManifestNaming, is_detached, manifest_path, transaction_path
 from lancetable.format.transaction import Transaction
-from lancetable.handlers.base import ManifestLocation
+from lancetable.handlers.base import ManifestLocation, look_back
 from lancetable.store.base import PutOutcome
 from lancetable.table import manifests, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
@@ -99,14 +99,14 @@ def commit_transaction(
             if landed is not None:
                 return landed
             if strict or not backoff.next_attempt():
-                landed = run.landed()
-                if landed is None:
-                    raise _used_up(run, backoff, timeout_s)
-                return landed
+                raise _used_up(run, backoff, timeout_s)
     except CommitStateUnknownError:
         raise
-    except LanceError:
-        # Nothing was published. An interrupt may come from within the publication, so then the files stay.
+    except LanceError as error:
+        # An interrupt may come from within the publication, so then nobody looks and the files stay.
+        landed = run.landed(error)
+        if landed is not None:
+            return landed
         run.remove_own_files()
         raise
 
@@ -172,7 +172,7 @@ def publish_first(
     try:
         outcome = handler.commit(store, base, version, naming, packed)
         if outcome is not PutOutcome.WON:
-            outcome = _look_again(store, base, location, transaction, outcome)
+            outcome = _look_again(store, base, location, transaction, PutOutcome.UNKNOWN)
         if outcome is PutOutcome.UNKNOWN:
             raise _unknown(uri, transaction, version)
         if outcome is PutOutcome.LOST:
@@ -203,7 +203,7 @@ class _Run:
         self._seen = transaction.read_version
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []
-        self._lost: ManifestLocation | None = None
+        self._lost: tuple[ManifestLocation, bytes] | None = None  # the last attempt, if nobody looked who has it
 
     def catch_up(self, *, strict: bool = False) -> TableVersion | None:
         """Judge ours against every version not seen yet. Returns the version if one of them turns out to be ours."""
@@ -227,6 +227,8 @@ class _Run:
                 # Its fragments are now said of this version, and so is the transaction, as in every other writer.
                 self.ours = replace(self.ours, read_version=location.version)
             self.newest, self._seen = version, location.version
+            if self._lost is not None and self._lost[0].version == location.version:
+                self._lost = None  # it surely was another writer's
         manifest = self.newest.manifest
         flags.check_writable(manifest.writer_flags, base.uri, reader_flags=manifest.reader_flags)
         return None
@@ -281,20 +283,29 @@ class _Run:
                 raise _unknown(newest.uri, self.ours, version)
         if outcome is PutOutcome.LOST:
             logger.debug("%s: version %d went to another writer", newest.uri, version)
-            self._lost = location
+            self._lost = location, packed
             return None
         return replace(newest, file=manifests.packed_file(location, built.message, packed))
 
-    def landed(self) -> TableVersion | None:
+    def landed(self, error: LanceError) -> TableVersion | None:
         """The version of the last attempt if it is ours after all, though it counted as lost.
 
         A client that repeats a request by itself finds its own object and reports the name as taken. The next attempt
-        would notice; when there is none, somebody must look before the files of the operation are removed.
+        would notice; when `error` ends them, somebody must look before the files of the operation are removed. Raises
+        CommitStateUnknownError where that fails as well.
         """
-        store, base, location = self.base.store, self.base.base, self._lost
-        if location is None or _look_again(store, base, location, self.ours, PutOutcome.LOST) is not PutOutcome.WON:
+        if self._lost is None:
             return None
-        return open_location(self.base, location)
+        location, packed = self._lost
+        outcome = look_back(self.base.store, self.base.base, location.path, packed)
+        if outcome is PutOutcome.LOST:
+            return None
+        try:
+            if outcome is PutOutcome.WON:
+                return open_location(self.base, location)
+        except LanceError:
+            logger.debug("%s: version %d cannot be read", self.base.uri, location.version)
+        raise _unknown(self.base.uri, self.ours, location.version) from error
 
     def _build(self, version: int) -> Built:
         newest = self.newest
@@ -373,8 +384,8 @@ def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: 
         packed = manifests.pack(built.message, data, built.index_section, head)
         location = ManifestLocation(version, manifest_path(base.base, version, naming), None, naming)
         outcome = base.handler.commit(base.store, base.base, version, naming, packed)
-        if outcome is PutOutcome.UNKNOWN:
-            outcome = _look_again(base.store, base.base, location, transaction, outcome)
+        if outcome is not PutOutcome.WON:
+            outcome = _look_again(base.store, base.base, location, transaction, PutOutcome.UNKNOWN)
             if outcome is PutOutcome.UNKNOWN:
                 raise _unknown(base.uri, transaction, version)
         if outcome is PutOutcome.WON:

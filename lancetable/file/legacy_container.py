@@ -27,6 +27,7 @@ import numpy.typing as npt
 from lancetable.errors import CorruptFileError
 from lancetable.file.container import (
     DEFAULT_LIMITS,
+    LEGACY_FOOTER_BYTES,
     MAGIC,
     FileMetadata,
     Footer,
@@ -50,6 +51,7 @@ KEPT_BYTES: Final = 1 << 20
 _FOOTER: Final = struct.Struct("<qHH4s")
 _U32: Final = struct.Struct("<I")
 _ENTRY_BYTES: Final = 16
+_MAX_MANIFEST_BYTES: Final = 64 << 20
 _MAX_TABLE_BYTES: Final = 16 << 20  # above this the page table is fetched field by field
 
 Int64 = npt.NDArray[np.int64]
@@ -238,8 +240,9 @@ def metadata_range(footer: Footer, tail: memoryview, size_bytes: int, path: str)
         return ByteRange(position, size_bytes)
     message = _metadata(tail, start, footer, path)
     wanted = position
-    for each in (message.manifest_position, message.page_table_position):
-        if 0 < each < wanted and position - each <= KEPT_BYTES:
+    places = ((message.manifest_position, _MAX_MANIFEST_BYTES), (message.page_table_position, KEPT_BYTES))
+    for each, limit in places:
+        if 0 < each < wanted and position - each <= limit:
             wanted = each
     return ByteRange(wanted, size_bytes)
 
@@ -259,7 +262,9 @@ def parse_legacy(
     start = size_bytes - len(tail)
     position = footer.column_metadata_position
     message = _metadata(tail, start, footer, path)
-    offsets = np.array(message.batch_offsets or [0], np.int64)
+    if not message.batch_offsets:
+        raise _corrupt_footer(path, size_bytes, "the metadata has no batches", 0)
+    offsets = np.array(message.batch_offsets, np.int64)
     if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
         raise _corrupt_footer(path, size_bytes, "batches do not follow each other", offsets[:2].tolist())
     row_bytes = _ENTRY_BYTES * (len(offsets) - 1)
@@ -275,8 +280,12 @@ def parse_legacy(
 
 def _metadata(tail: memoryview, start: int, footer: Footer, path: str) -> file_pb2.Metadata:
     position = footer.column_metadata_position
+    data = _frame(tail, position - start, path)
+    end = position + 4 + len(data)
+    if end != start + len(tail) - LEGACY_FOOTER_BYTES:
+        raise _corrupt_footer(path, start + len(tail), "the metadata does not end at the footer", end)
     message = file_pb2.Metadata()
-    parse_message(message, _frame(tail, position - start, path), path, position)
+    parse_message(message, data, path, position)
     return message
 
 

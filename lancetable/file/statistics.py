@@ -55,8 +55,8 @@ _IPC_MAGIC: Final = b"ARROW1\0\0"
 # What a buffer may decompress to: honest zone maps stay far below both.
 _MIN_LIMIT_BYTES: Final = 16 << 20
 _LIMIT_RATIO: Final = 1024
-# Compression of fewer zones makes them larger.
-_COMPRESSED_ZONES: Final = 48
+# Fewer zones are a few kilobytes, and to compress each buffer of theirs takes longer than to write them.
+_COMPRESSED_ZONES: Final = 1024
 _PARSE_ERRORS: Final = (
     pa.ArrowException,
     ArithmeticError,

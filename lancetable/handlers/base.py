@@ -89,6 +89,9 @@ class CommitHandler(Protocol):
         LOST: another writer has that version. UNKNOWN: it may become visible. Raises where nothing was published.
         """
 
+    def forget(self, store: ObjectStore, base: str) -> None:
+        """Remove what is kept about a table outside the object store; its objects are about to be removed."""
+
 
 class VersionFinder:
     """The reading half of a handler, for stores where the object at a manifest's path decides."""
@@ -145,6 +148,9 @@ class VersionFinder:
                 if len(found) < _MAX_PROBES and hint <= last and _is_settled(store, base, last, than.naming):
                     return found
         return self.history(store, base, than.version)
+
+    def forget(self, store: ObjectStore, base: str) -> None:
+        """See CommitHandler."""
 
 
 def write_hint(store: ObjectStore, base: str, version: int) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lancetable.errors import UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.format.paths import ManifestNaming
 from lancetable.handlers.base import CommitHandler, VersionFinder
 from lancetable.handlers.conditional_put import ConditionalPutHandler
+from lancetable.handlers.external import ExternalHandler, ExternalManifestStore
 from lancetable.handlers.locked import CommitLock, LockedHandler
 from lancetable.handlers.probe import ProvingHandler
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import ObjectStore, PutOutcome
-from lancetable.store.open import option
+from lancetable.store.open import external_table, option
 
 __all__ = ["ReadOnlyHandler", "choose_handler"]
 
@@ -29,11 +30,14 @@ def choose_handler(
 ) -> CommitHandler:
     """The handler for a store.
 
-    A commit lock is used wherever it is given. A store without conditional create gets a handler that reads, and
-    refuses to commit unless the storage option `unsafe_single_writer` is true.
+    A commit lock is used wherever it is given, then an external manifest store. A store without conditional create
+    gets a handler that reads, and refuses to commit unless the storage option `unsafe_single_writer` is true.
     """
     if commit_lock is not None:
         return LockedHandler(commit_lock)
+    external = _external_store(uri, storage_options)
+    if external is not None:
+        return ExternalHandler(external)
     if store.capabilities.conditional_create == "native":
         if store.capabilities.unproven and option(storage_options, "probe", True):
             return _PROVING
@@ -41,6 +45,24 @@ def choose_handler(
     if option(storage_options, "unsafe_single_writer", False):
         return UnsafeHandler()
     return ReadOnlyHandler(uri)
+
+
+def _external_store(uri: str, storage_options: Mapping[str, Any] | None) -> ExternalManifestStore | None:
+    """What decides commits beside the object store: an address `s3+ddb://` or the option `manifest_store` names it."""
+    table_name = external_table(uri)
+    named = (storage_options or {}).get("manifest_store")
+    if table_name is not None:
+        from lancetable.handlers.dynamodb import DynamoManifestStore
+
+        return DynamoManifestStore(table_name, storage_options)
+    if named is None:
+        return None
+    scheme, separator, path = str(named).partition(":///")
+    if scheme != "sqlite" or not separator or not path:
+        raise InvalidInputError("storage option manifest_store: sqlite:///path/of/a/local/file")
+    from lancetable.handlers.row_stores import SqliteManifestStore
+
+    return SqliteManifestStore(path if path.startswith("/") else f"/{path}")
 
 
 class ReadOnlyHandler(VersionFinder):

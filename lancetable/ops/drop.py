@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from lancetable.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, UnsupportedFeatureError
+from lancetable.handlers.choose import choose_handler
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table.version import open_version
@@ -35,6 +36,7 @@ def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_n
         raise InvalidInputError(f"{uri} has no manifest that can be read: refusing to delete it") from error
     except UnsupportedFeatureError:
         pass  # a table all the same, made by a newer writer
+    choose_handler(store, uri, None, storage_options).forget(store, base)
     store.delete_prefix(base)
 
 

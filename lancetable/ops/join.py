@@ -30,7 +30,8 @@ _SLOTS_PER_VALUE: Final = 32
 _MIN_SLOTS: Final = 1 << 16
 _MAX_SLOTS: Final = 1 << 26
 _FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
-_SAMPLED_BYTES: Final = 8
+# What is looked up at a time: its intermediate results fit the caches.
+_BLOCK_ROWS: Final = 32 * 1024
 
 
 class KeyIndex:
@@ -93,7 +94,7 @@ def _part_of(column: pa.Array | pa.ChunkedArray) -> _Part:
         return _FixedPart(column)
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
         raise UnsupportedFeatureError(f"{column.type} cannot be a key to join on", feature=f"{column.type} keys")
-    return _ArrowPart(column)
+    return _HashedPart(column) if _has_bytes(column.type) else _ArrowPart(column)
 
 
 class _FixedPart:
@@ -110,6 +111,41 @@ class _FixedPart:
         if valid is not None:
             found[~valid] = -1
         return found
+
+
+class _HashedPart:
+    """Longer values: a table of their hashes, and a comparison of what it finds."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self._column = column
+        self._valid = _valid(column)
+        self._table = _table_of(_hash(column), self._valid)
+        self.own = self._table.own
+        self._exact: _ArrowPart | None = None
+        repeated = np.flatnonzero((self.own >= 0) & (self.own != np.arange(len(column))))
+        if not self._same(column, repeated, self.own[repeated]):
+            self._exact = _ArrowPart(column)
+            self.own = self._exact.own
+
+    def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
+        column = _plain(column)
+        if self._exact is not None:
+            return self._exact.find(column)
+        found = self._table.find(_hash(column))
+        valid = _valid(column)
+        if valid is not None:
+            found[~valid] = -1
+        hits = np.flatnonzero(found >= 0)
+        if self._same(column, hits, found[hits]):
+            return found
+        # Two values with one hash: likely somebody made them so.
+        return _ArrowPart(self._column).find(column)
+
+    def _same(self, column: pa.Array, rows: Rows, others: Rows) -> bool:
+        if not len(rows):
+            return True
+        equal = pc.equal(column.take(pa.array(rows)), self._column.take(pa.array(others)))
+        return bool(pc.all(equal).as_py())
 
 
 class _ArrowPart:
@@ -160,9 +196,13 @@ def _width(data_type: pa.DataType) -> int:
     return data_type.bit_width // 8 if primitive and data_type.bit_width <= 64 else 0
 
 
+def _valid(column: pa.Array) -> npt.NDArray[np.bool_] | None:
+    return None if not column.null_count else np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+
+
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
     """The values as integers that are equal exactly where the values are, and which are not null (None: all)."""
-    valid = None if not column.null_count else np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+    valid = _valid(column)
     if pa.types.is_boolean(column.type):
         return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False)).astype(np.int64), valid
     width = _width(column.type)
@@ -254,26 +294,32 @@ class _HashTable:
 
     def find(self, values: npt.NDArray[Any]) -> Rows:
         found = np.full(len(values), -1, np.int64)
-        keys = values.astype(np.uint64)
+        keys = values.view(np.uint64) if values.dtype.itemsize == 8 else values.astype(np.uint64)
+        for start in range(0, len(values), _BLOCK_ROWS):
+            self._find_block(keys[start : start + _BLOCK_ROWS], found[start : start + _BLOCK_ROWS])
+        return found
+
+    def _find_block(self, keys: U64Array, found: Rows) -> None:
         rows: Rows | None = None
         for factor, shift, slots in self._levels:
-            candidates = slots[(keys * factor) >> shift]
+            places = keys * factor
+            places >>= shift
+            candidates = slots[places.view(np.int64)]
             taken = np.flatnonzero(candidates >= 0)
-            keys, candidates = keys[taken], candidates[taken].astype(np.int64)
+            keys, candidates = keys[taken], candidates[taken]
             rows = taken if rows is None else rows[taken]
             equal = self._keys[candidates] == keys
             found[rows[equal]] = candidates[equal]
             keys, rows = keys[~equal], rows[~equal]
             if not len(keys):
-                break
-        return found
+                return
 
 
 # --- for spilling and messages ---------------------------------------------------------------------------------------
 
 
 def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> U64Array:
-    """(n,) numbers that are equal for equal keys, to divide rows by. Of long values only some bytes count."""
+    """(n,) numbers that are equal for equal keys, to divide rows by; those of nulls mean nothing."""
     total = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         total = (total ^ (total >> np.uint64(29))) * np.uint64(_FACTORS[1]) + _hash(_plain(column))
@@ -282,31 +328,71 @@ def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> U64Array:
 
 
 def _hash(column: pa.Array) -> U64Array:
+    """(n,) hashes of values, whatever the width of offsets; those of nulls mean nothing."""
     if _width(column.type):
         values, _ = _numbers(column)
         numbers: U64Array = values.astype(np.uint64) * np.uint64(_FACTORS[2])
         return numbers
-    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
-        large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-        if not large:
-            text = pc.cast(column, pa.binary() if pa.types.is_fixed_size_binary(column.type) else pa.string())
-            return _hash(text)
-    wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    _, offsets, data = column.buffers()
-    width = 8 if wide else 4
-    ends = np.frombuffer(offsets, f"<i{width}", len(column) + 1, column.offset * width).astype(np.int64)
-    total: U64Array = np.diff(ends).astype(np.uint64) * np.uint64(_FACTORS[3])
-    if data is None or not data.size:
-        return total
-    content = np.frombuffer(data, np.uint8)
-    starts, stops = ends[:-1], ends[1:]
-    longer = stops > starts
-    for step in range(_SAMPLED_BYTES):
-        for place in (starts + step, stops - 1 - step):
-            inside = longer & (place >= starts) & (place < stops)
-            sampled = np.where(inside, content[np.clip(place, 0, len(content) - 1)], 0).astype(np.uint64)
-            total = (total ^ (total >> np.uint64(31))) * np.uint64(_FACTORS[0]) + sampled
+    if not _has_bytes(column.type):
+        column = pc.cast(column, pa.string())
+    starts, sizes, data = _extents(column)
+    total: U64Array = sizes.astype(np.uint64) * np.uint64(_FACTORS[3])
+    # Words at any byte: the last one of a value may reach into zeros behind all of them.
+    padded = np.zeros(len(data) + 8, np.uint8)
+    padded[: len(data)] = data
+    words = np.ndarray((len(data) + 1,), np.dtype("<u8"), padded.data, strides=(1,))
+    for begin in range(0, len(starts), _BLOCK_ROWS):
+        end = begin + _BLOCK_ROWS
+        _hash_words(words, starts[begin:end], sizes[begin:end], total[begin:end])
     return total
+
+
+def _hash_words(words: U64Array, starts: Rows, sizes: Rows, total: U64Array) -> None:
+    """Take the bytes of values into `total`, eight at a time."""
+    rows: Rows | None = None
+    step = 0
+    while True:
+        left = (sizes if rows is None else sizes[rows]) - step
+        active = np.flatnonzero(left > 0)
+        if not len(active):
+            return
+        left = left[active]
+        rows = active if rows is None else rows[active]
+        word = words[starts[rows] + step]
+        short = left < 8
+        if short.any():
+            cut = (64 - 8 * left[short]).astype(np.uint64)
+            word[short] = (word[short] << cut) >> cut
+        mixed = (total[rows] ^ word) * np.uint64(_FACTORS[0])
+        mixed ^= mixed >> np.uint64(29)
+        total[rows] = mixed
+        step += 8
+
+
+def _has_bytes(data_type: pa.DataType) -> bool:
+    types = pa.types
+    tests = (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)
+    return any(test(data_type) for test in tests) or _fixed_bytes(data_type) > 0
+
+
+def _fixed_bytes(data_type: pa.DataType) -> int:
+    """Bytes of a value that is wider than 64 bits or no number, 0 for other types."""
+    if pa.types.is_decimal(data_type):
+        return data_type.bit_width // 8
+    return data_type.byte_width if pa.types.is_fixed_size_binary(data_type) else 0
+
+
+def _extents(column: pa.Array) -> tuple[Rows, Rows, npt.NDArray[np.uint8]]:
+    """Where each value begins, its bytes, and the bytes of all."""
+    fixed = _fixed_bytes(column.type)
+    buffers = column.buffers()
+    data = np.frombuffer(buffers[-1], np.uint8) if buffers[-1] is not None else np.zeros(0, np.uint8)
+    if fixed or not len(column):
+        starts = (np.arange(len(column)) + column.offset) * fixed
+        return starts, np.full(len(column), fixed, np.int64), data
+    width = 8 if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type) else 4
+    ends = np.frombuffer(buffers[1], f"<i{width}", len(column) + 1, column.offset * width).astype(np.int64)
+    return ends[:-1], np.diff(ends), data
 
 
 def example(names: Sequence[str], columns: Sequence[pa.Array | pa.ChunkedArray], row: int) -> str:

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyroaring
 
@@ -46,7 +47,7 @@ from lancetable.ops.scan import matching_rows
 from lancetable.ops.spill import Divided
 from lancetable.ops.write import conform
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.fragments import Offsets
+from lancetable.table.fragments import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 __all__ = ["load_source", "merge_insert", "patched_columns", "prepare", "taken"]
@@ -118,7 +119,7 @@ class _Merge:
         self._needed = [field for field in fields if field.name in needed]
         self._counts = Counts()
         self._changed: list[tuple[Fragment, Offsets]] = []
-        self._matched: dict[int, list[Offsets]] = {}  # by fragment
+        self._matched: dict[int, npt.NDArray[np.bool_]] = {}  # by fragment, where it matters
         self._to_insert: list[Rows] = []  # source rows, by part
 
     # --- rows to new fragments
@@ -142,7 +143,8 @@ class _Merge:
             part = SourcePart(self._source.part(number), self._clauses)
             for change in self._changes(number, part):
                 fragment, offsets, _ = change.pairs
-                self._matched.setdefault(fragment.id, []).append(change.matched)
+                if self._clauses.delete_unmatched:
+                    self._mask_of(fragment, self._matched)[change.matched] = True
                 self._changed.append((fragment, offsets))
                 if change.batch is not None:
                     self._counts.updated += len(offsets)
@@ -216,14 +218,19 @@ class _Merge:
 
     def _gone(self) -> Mapping[int, DeletionVector]:
         """All rows that the merge takes out of their fragments."""
-        gone: dict[int, list[Offsets]] = {}
+        gone: dict[int, npt.NDArray[np.bool_]] = {}
         for fragment, offsets in self._changed:
-            gone.setdefault(fragment.id, []).append(offsets)
+            self._mask_of(fragment, gone)[offsets] = True
         if self._clauses.delete_unmatched:
             for fragment, offsets in self._without_source():
                 self._counts.deleted += len(offsets)
-                gone.setdefault(fragment.id, []).append(offsets)
-        return {fragment_id: DeletionVector(np.concatenate(parts)) for fragment_id, parts in gone.items()}
+                self._mask_of(fragment, gone)[offsets] = True
+        return {number: DeletionVector.of_ascending(np.flatnonzero(mask)) for number, mask in gone.items()}
+
+    def _mask_of(self, fragment: Fragment, masks: dict[int, npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+        if fragment.id not in masks:
+            masks[fragment.id] = np.zeros(physical_rows(self._version, fragment), np.bool_)
+        return masks[fragment.id]
 
     def _without_source(self) -> Iterator[tuple[Fragment, Offsets]]:
         """The rows of the table that no source row matched, as far as the clauses want them deleted."""
@@ -231,7 +238,7 @@ class _Merge:
         rows = live_rows(self._version) if condition is None else matching_rows(self._version, condition)
         for fragment, offsets in rows:
             matched = self._matched.get(fragment.id)
-            left = offsets if matched is None else np.setdiff1d(offsets, np.concatenate(matched))
+            left = offsets if matched is None else offsets[~matched[offsets]]
             if len(left):
                 yield fragment, left
 

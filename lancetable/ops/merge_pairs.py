@@ -82,7 +82,7 @@ class SourcePart:
         return np.repeat(offsets, counts), order[np.repeat(starts, counts) + within]
 
     def unmatched(self) -> Rows:
-        """The rows, after all pairs were found, whose key is null or was not found; of repeated ones those that count."""
+        """Once all pairs were found: the rows whose key is null or was not; of repeated ones those that count."""
         first = self.index.representative
         known = np.flatnonzero(first >= 0)
         alone = np.ones(len(first), np.bool_)

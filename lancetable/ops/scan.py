@@ -24,9 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.expr import Expr, evaluate
+from lancetable.expr.ast import Literal
 from lancetable.file import pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
+from lancetable.ops.collector import collector_paused
 from lancetable.ops.columns import PHYSICAL_ADDRESS, ColumnLike, assemble, without_columns
 from lancetable.ops.metered import MeteredStore
 from lancetable.ops.order import ColumnOrdering, foremost, sort_indices
@@ -120,7 +122,7 @@ class _Match(NamedTuple):
 
 def scan_table(version: TableVersion, plan: ScanPlan) -> pa.Table:
     """The whole result as one table, its columns in the chunks they were read in: a plain scan copies nothing."""
-    with _Run(version, plan) as run:
+    with collector_paused(len(plan.fragments)), _Run(version, plan) as run:
         if plan.order:
             return _sorted_table(run)
         if plan.predicate is None and plan.projection.plain and plan.output_schema.names:
@@ -163,7 +165,7 @@ def count_rows(
 
 def count_plan(version: TableVersion, plan: ScanPlan) -> int:
     """How many rows a plan gives. Only the columns of its filter are read."""
-    with _Run(version, plan) as run:
+    with collector_paused(len(plan.fragments)), _Run(version, plan) as run:
         if plan.predicate is None:
             total = sum(map(run.num_rows_of, plan.fragments))
         else:
@@ -178,6 +180,8 @@ def matching_offsets(version: TableVersion, fragment: Fragment, predicate: Filte
     Raises InvalidSqlError and ColumnNotFoundError for text.
     """
     expression = resolve_filter(version.schema, predicate)
+    if isinstance(expression, Literal):
+        return select(version, fragment, None if expression.value.as_py() else range(0)).offsets()
     plan = plan_scan(version, ScanOptions(columns=[], filter=expression, fragments=[]))
     with _Run(version, plan) as run:
         ranges = prune_fragment(version, fragment, expression, prunable_columns(version.schema, expression))
@@ -519,7 +523,9 @@ class _Run:
     def _match(self, windows: Sequence[_Window]) -> list[_Match]:
         """The windows in which rows pass the filter. It is evaluated once for all of them together."""
         plan, version = self.plan, self.version
-        assert plan.predicate is not None
+        if plan.predicate is None:
+            chosen = [(window, select(version, window.fragment, window.rows)) for window in windows]
+            return [_Match(window, rows, None, rows.num_rows, []) for window, rows in chosen if rows.num_rows]
         looked: list[tuple[_Window, Selection, list[ColumnLike]]] = []
         for window in windows:
             selection = select(version, window.fragment, window.rows, keep_deleted=plan.include_deleted)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.expr import Expr, columns_of, parse_predicate
+from lancetable.expr.ast import Literal
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.columns import (
     PHYSICAL_ADDRESS,
@@ -164,13 +165,18 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
         raise InvalidInputError("include_deleted_rows is set but with_row_id is false")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     predicate = None if options.filter is None else resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes)
+    positions = _fragment_positions(version, options.fragments)
+    if isinstance(predicate, Literal):
+        # Nothing is read to learn what a constant says: every row passes, or none.
+        positions = positions if predicate.value.as_py() else ()
+        predicate = None
     filter_columns, filter_virtual = _filter_columns(schema, predicate, as_bytes)
     if predicate is not None:
         # What is wanted early is read with the filter's columns, in one go.
         filter_columns = _with_early(filter_columns, _early(projection.columns, options.late_materialization))
     return ScanPlan(
         projection=projection,
-        fragments=_fragment_positions(version, options.fragments),
+        fragments=positions,
         num_fragments_of_version=len(version.manifest.fragments),
         predicate=predicate,
         filter_columns=filter_columns,

@@ -35,7 +35,7 @@ def _words(text: str) -> frozenset[str]:
 # Options of this library, and options of pylance that mean something to other parts of it or nothing here.
 OWN_OPTIONS = _words(
     """
-    fsync mmap unsafe_single_writer client probe dynamodb_endpoint download_retry_count expires_at_millis
+    fsync mmap unsafe_single_writer client probe manifest_store dynamodb_endpoint download_retry_count expires_at_millis
     refresh_offset_millis lance_io_threads
     """
 )

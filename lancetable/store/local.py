@@ -230,7 +230,8 @@ class LocalStore:
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
         """Write a temporary file and rename it over the name. See ObjectStore.
 
-        With AT_SYNC, a name that is new is written at once: nothing refers to the file before the `sync`.
+        With AT_SYNC, a name that is new is written at once, which takes half the time. A process that is killed then
+        leaves a part of the file, and that is harmless: names are random, and nothing refers to one before `sync`.
         """
         if durability is Durability.AT_SYNC and self._put_new(path, data):
             return

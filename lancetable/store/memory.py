@@ -1,13 +1,15 @@
 """The memory of this process as a store: `memory://` addresses, and tests.
 
-One dictionary for the whole process, so that every `memory://t` means the same table. A forked child sees the state
-at the fork and then goes its own way; another process sees nothing.
+One dictionary for the whole process, so that every `memory://t` means the same table until it is deleted. (pylance
+gives each call a store of its own, in which a table is gone when its dataset is.) A forked child sees the state at the
+fork and then goes its own way; another process sees nothing.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from types import TracebackType
@@ -38,14 +40,21 @@ class _Space:
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, datetime]] = {}
         self.lock = threading.Lock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew_lock)
-
-    def _renew_lock(self) -> None:
-        self.lock = threading.Lock()
+        _SPACES.add(self)
 
 
+_SPACES: weakref.WeakSet[_Space] = weakref.WeakSet()
 _SHARED = _Space()
+
+
+def _renew_locks() -> None:
+    # A lock held by another thread at the moment of the fork would stay locked in the child for ever.
+    for space in _SPACES:
+        space.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class MemoryStore:

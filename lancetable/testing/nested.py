@@ -217,8 +217,6 @@ def _values(rng: np.random.Generator, field: pa.Field, n: int, nullable: bool) -
         if kind.num_fields == 0:
             return pa.Array.from_buffers(kind, n, [None])
         children = [_values(rng, child, n, bool(child.nullable)) for child in kind]
-        if (field.metadata or {}).get(b"lance-encoding:packed"):  # lists there must not hold nulls
-            children = [_filled(child) for child in children]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=None if mask is None else pa.array(mask))
     if pa.types.is_fixed_size_list(kind):
         items = _values(rng, kind.value_field, n * kind.list_size, bool(kind.value_field.nullable))
@@ -230,13 +228,6 @@ def _values(rng: np.random.Generator, field: pa.Field, n: int, nullable: bool) -
     if _is_text(kind):
         return _texts(rng, kind, n, mask)
     return _fixed(rng, kind, n, mask)
-
-
-def _filled(array: pa.Array) -> pa.Array:
-    if not pa.types.is_fixed_size_list(array.type):
-        return array
-    items = pa.Array.from_buffers(array.type.value_type, len(array.values), [None, array.values.buffers()[1]])
-    return pa.Array.from_buffers(array.type, len(array), [None], children=[items])
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -30,7 +30,7 @@ class Peer:
         self.release = release
         self._command = [python, str(CHILD)]
         self._child: subprocess.Popen[str] | None = None
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by close()
 
     def write(self, path: Path, batches: Sequence[pa.RecordBatch], **settings: Any) -> None:
         """Have a file written. Raises PeerError."""

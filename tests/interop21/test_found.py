@@ -14,6 +14,13 @@ from lance.file import LanceFileWriter as OracleWriter
 from lancetable.file import LanceFileReader, LanceFileWriter
 
 PREFIX = "lance-encoding:"
+PACKED = pa.struct(
+    [
+        pa.field("v", pa.list_(pa.int16(), 3), False),
+        pa.field("m", pa.list_(pa.list_(pa.int8(), 2), 2), False),
+        pa.field("s", pa.string(), False),
+    ]
+)
 EMPTY = pa.field("e", pa.struct([]), nullable=False)
 LISTS = pa.struct([pa.field("l", pa.list_(pa.bool_()))])
 STRICT = pa.struct([pa.field("s", pa.struct([pa.field("b", pa.bool_(), nullable=False)]))])
@@ -67,6 +74,22 @@ def test_what_was_wrong_once(name: str, version: str, tmp_path: Path) -> None:
         assert table.column(0).to_pylist() == expected, writer
         if writer is LanceFileWriter:
             assert OracleReader(path).read_all().to_table().column(0).to_pylist() == expected
+
+
+def test_null_items_of_fixed_size_lists_in_packed_structs(tmp_path: Path) -> None:
+    path = str(tmp_path / "file.lance")
+    schema = pa.schema([pa.field("c", PACKED, metadata={PREFIX + "packed": "true"})])
+    rows = [
+        {"v": [1, None, 3], "m": [[1, 2], [None, 3]], "s": "x"},
+        None,
+        {"v": [4, 5, 6], "m": [[1, None], None], "s": ""},
+    ]
+    for writer in (LanceFileWriter, OracleWriter):
+        with writer(path, schema, version="2.2") as file:
+            file.write_batch(pa.record_batch([pa.array(rows, PACKED)], schema=schema))
+        for reader in (LanceFileReader, OracleReader):
+            assert reader(path).read_all().to_table().column(0).to_pylist() == rows, (writer, reader)
+        assert LanceFileReader(path).take_rows([2]).to_table().column(0).to_pylist() == rows[2:]
 
 
 def test_what_lies_beside_an_empty_struct_is_read(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ those that compare four numbers of 64 bits at a time.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
 
 import cython
 
@@ -172,6 +173,7 @@ cdef extern from *:
         ltw_zones_plain(LTW_ARGUMENTS, bits, kind, low, high, nulls, nans);
     }
 
+    static inline uint32_t ltw_load32(const uint8_t *at) { uint32_t x; memcpy(&x, at, 4); return x; }
     static inline uint64_t ltw_load64(const uint8_t *at) { uint64_t x; memcpy(&x, at, 8); return x; }
 
     /* Whether a < b, by their bytes. */
@@ -194,7 +196,7 @@ cdef extern from *:
     }
 
     /* For each piece the rows of its least and its greatest value, -1 if all are null. Keys come in blocks, because
-       most blocks are done with once their least and greatest key are known. Returns 0 for offsets that lead outside. */
+       most blocks are done with once their least and greatest key are known. 0 for offsets that lead outside. */
     #define LTW_EXTREMES(T, BITS)                                                                                      \
     LTW_INLINE int ltw_extremes_of_##BITS(                                                                             \
         const T *offsets, const uint8_t *data, int64_t size, const uint8_t *bitmap, int64_t skip,                      \
@@ -299,6 +301,7 @@ cdef extern from *:
     """
     void ltw_prepare() nogil
     uint64_t ltw_swap(uint64_t x) nogil
+    uint32_t ltw_load32(const uint8_t* at) nogil
     uint64_t ltw_load64(const uint8_t* at) nogil
     int ltw_extremes(
         const uint8_t* offsets, int bits, const uint8_t* data, int64_t size, const uint8_t* bitmap, int64_t skip,
@@ -310,6 +313,10 @@ cdef extern from *:
         const int64_t* ends, int64_t pieces, int bits, int kind, uint8_t* low, uint8_t* high, int64_t* nulls,
         int64_t* nans,
     ) nogil
+
+ctypedef fused offset_t:
+    int32_t
+    int64_t
 
 
 ltw_prepare()
@@ -457,3 +464,157 @@ def extremes(offsets, data, validity, int64_t skip, starts, ends, int offset_byt
     if not fine:
         raise CorruptFileError("a value lies outside of its page")
     return low, high
+
+
+# ------------------------------------------------------------------------------------------------ twin of distinct.py
+
+
+cdef struct Item:
+    uint64_t hash
+    int64_t start
+    int64_t length
+
+
+cdef struct Table:
+    int32_t* slots  # numbers of items, -1 where free
+    uint64_t mask
+    Item* items
+    int64_t count
+    int64_t room
+
+
+cdef inline uint64_t mixed(uint64_t word) noexcept nogil:
+    word *= <uint64_t>0x9E3779B97F4A7C15
+    return word ^ (word >> 32)
+
+
+cdef inline uint64_t hash_of(const uint8_t* at, int64_t length) noexcept nogil:
+    cdef uint64_t word = 0, found = mixed(<uint64_t>length + 1)
+    cdef int64_t i = 0
+    if length < 8:
+        if length >= 4:
+            return mixed(found ^ (ltw_load32(at) | <uint64_t>ltw_load32(at + length - 4) << 32))
+        if length > 0:
+            word = at[0] | <uint64_t>at[length >> 1] << 8 | <uint64_t>at[length - 1] << 16
+        return mixed(found ^ word)
+    while i + 8 < length:
+        found = mixed(found ^ ltw_load64(at + i))
+        i += 8
+    return mixed(found ^ ltw_load64(at + length - 8))
+
+
+cdef bint grow(Table* table) noexcept nogil:
+    """Twice the room for items and four slots for each. False without memory."""
+    cdef int64_t room = table.room * 2 if table.room else 512
+    cdef Item* items = <Item*>realloc(table.items, room * sizeof(Item))
+    cdef int32_t* slots
+    cdef uint64_t slot
+    cdef int64_t i
+    if items == NULL:
+        return False
+    table.items = items
+    slots = <int32_t*>malloc(4 * room * sizeof(int32_t))
+    if slots == NULL:
+        return False
+    memset(slots, 0xFF, 4 * room * sizeof(int32_t))
+    table.room, table.mask = room, <uint64_t>(4 * room - 1)
+    for i in range(table.count):
+        slot = items[i].hash & table.mask
+        while slots[slot] >= 0:
+            slot = (slot + 1) & table.mask
+        slots[slot] = <int32_t>i
+    free(table.slots)
+    table.slots = slots
+    return True
+
+
+cdef int64_t number_of(Table* table, const uint8_t* data, int64_t start, int64_t length, int64_t most) noexcept nogil:
+    """The number of a string, which may be new; -1 if it is one too many, -2 without memory."""
+    cdef uint64_t hash = hash_of(data + start, length), slot
+    cdef Item* item
+    cdef int32_t number
+    slot = hash & table.mask
+    while True:
+        number = table.slots[slot]
+        if number < 0:
+            break
+        item = &table.items[number]
+        if item.hash == hash and item.length == length and not memcmp(data + item.start, data + start, length):
+            return number
+        slot = (slot + 1) & table.mask
+    if table.count == most:
+        return -1
+    if table.count == table.room:
+        if not grow(table):
+            return -2
+        slot = hash & table.mask
+        while table.slots[slot] >= 0:
+            slot = (slot + 1) & table.mask
+    item = &table.items[table.count]
+    item.hash, item.start, item.length = hash, start, length
+    table.slots[slot] = <int32_t>table.count
+    table.count += 1
+    return table.count - 1
+
+
+cdef int64_t index_of(
+    Table* table, const offset_t* offsets, int64_t rows, const uint8_t* data, int64_t size, const uint8_t* bitmap,
+    int64_t skip, int64_t most, int32_t* indices, int64_t* firsts, int64_t room,
+) noexcept nogil:
+    """0, or what `number_of` says; -3 for offsets that lead outside, -4 where there is no room for more first rows."""
+    cdef int64_t row, start, end, number, before
+    if not grow(table):
+        return -2
+    for row in range(rows):
+        indices[row] = 0
+        if bitmap != NULL and not bitmap[(skip + row) >> 3] >> ((skip + row) & 7) & 1:
+            continue
+        start, end = offsets[row], offsets[row + 1]
+        if start < 0 or end < start or end > size:
+            return -3
+        before = table.count
+        number = number_of(table, data, start, end - start, most)
+        if number < 0:
+            return number
+        if number == before:
+            if number >= room:
+                return -4
+            firsts[number] = row
+        indices[row] = <int32_t>number
+    return 0
+
+
+def index_strings(offsets, data, validity, int64_t skip, int64_t most, int offset_bytes):
+    """-> indices, and the row of each different value; None for more than `most` of them."""
+    cdef Bytes bound = Bytes(offsets), source = Bytes(data)
+    cdef Bytes bitmap = None if validity is None else Bytes(validity)
+    cdef const uint8_t* bits = NULL if bitmap is None else bitmap.at
+    cdef int64_t rows = bound.size // offset_bytes - 1, code, room
+    cdef Table table
+    if offset_bytes not in (4, 8) or rows < 0:
+        raise ValueError("offsets too short")
+    if skip < 0 or (bitmap is not None and bitmap.size * 8 - skip < rows):
+        raise ValueError("validity too short")
+    room = min(rows, most)
+    indices = np.empty(rows, np.int32)
+    firsts = np.empty(room, np.int64)
+    cdef Bytes target = Bytes(indices, True), first = Bytes(firsts, True)
+    memset(&table, 0, sizeof(Table))
+    with nogil:
+        if offset_bytes == 4:
+            code = index_of(
+                &table, <int32_t*>bound.at, rows, source.at, source.size, bits, skip, most, <int32_t*>target.at,
+                <int64_t*>first.at, room,
+            )
+        else:
+            code = index_of(
+                &table, <int64_t*>bound.at, rows, source.at, source.size, bits, skip, most, <int32_t*>target.at,
+                <int64_t*>first.at, room,
+            )
+        free(table.slots)
+        free(table.items)
+    if code == -2:
+        raise MemoryError
+    if code == -3:
+        raise CorruptFileError("a value lies outside of its page")
+    return None if code < 0 else (indices, firsts[: table.count])

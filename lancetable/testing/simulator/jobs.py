@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancetable.dataset import LanceDataset, dataset, write_dataset
-from lancetable.errors import LanceError, NotFoundError
+from lancetable.errors import LanceError
 from lancetable.format import transaction as tx
 from lancetable.format.paths import DATA_DIR, join, manifest_path, transaction_path
 from lancetable.format.schema import Field, Schema
@@ -27,6 +27,7 @@ from lancetable.testing.simulator.simulation import Job, Run, Work
 __all__ = ["Cleaner", "Table", "judge_serially", "make_table", "read_table", "standard_jobs"]
 
 _STEPS = 4
+_OLDER_THAN_SECONDS = 14 * 24 * 3600.0
 _UNVERIFIED_SECONDS = 7 * 24 * 3600.0
 
 
@@ -46,16 +47,18 @@ def batch(rows: Mapping[int, int]) -> pa.Table:
     return pa.table({"id": pa.array(rows, pa.int64()), "v": pa.array(rows.values(), pa.int64())})
 
 
+KEPT = ("id", "v", "_rowid")
 FIRST = {number: 0 for number in range(12)}
 
 
 def make_table(stable_row_ids: bool) -> Callable[[str], None]:
-    """A setup: ids 0..11 in fragments of 4 rows, and a file that nobody refers to and that is long forgotten."""
+    """A setup: ids 0..11 in fragments of 4 rows, a fragment that is gone since, and a file that nobody needs."""
 
     def setup(uri: str) -> None:
         made = write_dataset(
-            batch(FIRST), uri, max_rows_per_file=4, data_storage_version="2.0", enable_stable_row_ids=stable_row_ids
+            batch({**FIRST, 100: 0}), uri, max_rows_per_file=4, data_storage_version="2.0", enable_stable_row_ids=stable_row_ids
         )
+        made.delete("id = 100")
         version = made.table_version
         version.store.put(f"{join(version.base, DATA_DIR)}/left-behind.lance", b"nobody needs this")
 
@@ -64,8 +67,9 @@ def make_table(stable_row_ids: bool) -> Callable[[str], None]:
 
 def read_table(seen: LanceDataset) -> Any:
     """What observations compare."""
-    found = seen.to_table()
-    return sorted(found.column_names), sorted(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+    found = seen.to_table(with_row_id=seen.has_stable_row_ids)
+    rows = sorted(zip(*(found[name].to_pylist() for name in KEPT if name in found.column_names), strict=True))
+    return sorted(set(found.column_names) - set(KEPT)), rows
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------
@@ -146,9 +150,7 @@ class Writer:
         )
 
     def restore(self, job: Job) -> None:
-        version = 1
-        if job.run.cleaned:
-            return
+        version = job.run.first
 
         def effect(_: Table, tables: Mapping[int, Table]) -> Table:
             return tables[version]
@@ -236,32 +238,26 @@ def old_writer(job: Job) -> None:
 
 def hide_transaction(version: TableVersion, made: tx.Transaction) -> None:
     """Take the transaction of a version away, without anybody noticing the moment."""
-    message = type(version.manifest.message)()
-    message.CopyFrom(version.manifest.message)
-    packed = manifests.pack(message, b"\xff", None)
     store: Any = version.store
-    path = manifest_path(version.base, version.version, version.location.naming)
-    inner = store
-    while hasattr(inner, "inner"):
-        inner = inner.inner
-    inner.put(path, packed)
-    inner.delete([transaction_path(version.base, message.transaction_file)])
+    while hasattr(store, "inner"):
+        store = store.inner
+    path, data = version.location.path, made.to_bytes()
+    store.put(path, bytes(store.read_all(path)).replace(data, b"\xff" * len(data)))
+    store.delete([transaction_path(version.base, version.manifest.transaction_file)])
 
 
 # --- cleaning --------------------------------------------------------------------------------------------------------
 
 
 class Cleaner:
-    """Removes versions but the newest few, and files that only they used or that were long left behind.
+    """Removes old versions, and files that only they used or that were left behind long ago.
 
-    `unverified_seconds` is how old a file without any version must be: younger ones may belong to a commit that is
-    still on its way.
+    A version must be older than any commit takes (`older_than_seconds`): who is about to write its number must find it.
+    So must a file without any version (`unverified_seconds`): it may belong to a commit that is still on its way.
     """
 
+    older_than_seconds = _OLDER_THAN_SECONDS
     unverified_seconds = _UNVERIFIED_SECONDS
-
-    def __init__(self, keep: int) -> None:
-        self.keep = keep
 
     def __call__(self, job: Job) -> None:
         job.sleep(job.rng.random() * 3)
@@ -274,11 +270,12 @@ class Cleaner:
     def clean(self, newest: TableVersion, job: Job) -> None:
         """One pass. Everything is looked at before the first file goes."""
         store, base = newest.store, newest.base
-        history = newest.handler.history(store, base)
-        kept, gone = history[-self.keep :], history[: -self.keep]
+        now = job.run.world.scheduler.now_ns / 1e9
+        *history, last = newest.handler.history(store, base)
+        gone = [each for each in history if now - self.time_of(newest, each) > self.older_than_seconds]
+        kept = [each for each in (*history, last) if each not in gone]
         needed = {path for each in kept for path in files_of(newest, each)}
         used = {path for each in gone for path in files_of(newest, each)} - needed
-        now = job.run.world.scheduler.now_ns / 1e9
         for folder in (DATA_DIR, "_deletions"):
             for meta in store.list_names(join(base, folder), detail=True):
                 path = f"{join(base, folder)}/{meta.name}"
@@ -287,6 +284,12 @@ class Cleaner:
                     used.add(path)
         store.delete([each.path for each in gone])
         store.delete(sorted(used))
+
+
+    @staticmethod
+    def time_of(version: TableVersion, location: Any) -> float:
+        """When a version was made, in seconds."""
+        return manifests.read_manifest(version.store, location).manifest.timestamp.timestamp()
 
 
 def files_of(version: TableVersion, location: Any) -> set[str]:
@@ -321,7 +324,7 @@ def standard_jobs(run: Run) -> dict[str, Work]:
     for number in range(2):
         jobs[f"r{number}"] = reader
     if not stable and rng.random() < 0.3:
-        jobs["cleaner"] = Cleaner(rng.randrange(1, 4))
+        jobs["cleaner"] = Cleaner()
     elif not stable and rng.random() < 0.15:
         jobs["old"] = old_writer
     return jobs
@@ -337,29 +340,27 @@ def reader(job: Job) -> None:
 def judge_serially(run: Run) -> None:
     """Every version that is left holds what the effects of all attempts up to it make, in the order of versions."""
     newest = latest(open_version(run.uri))
-    tables = {1: Table(FIRST)}
+    tables = {run.first: Table(FIRST)}
     row_ids: dict[int, int] = {}
     stable = run.dataset().has_stable_row_ids
-    for number in range(2, newest.version + 1):
+    for number in range(run.first + 1, newest.version + 1):
         attempt = run.owner(number)
         assert attempt is not None, f"nobody published version {number}"
         assert attempt.effect is not None
         effect: Any = attempt.effect
         tables[number] = effect(tables[number - 1], tables)
-        try:
-            seen = run.dataset(number)
-            found = seen.to_table(with_row_id=stable)
-        except NotFoundError:
-            assert run.cleaned, f"version {number} cannot be read"
+        content = run.content(number)
+        if content is None:
             continue
         what = f"version {number}, {attempt.job}: {attempt.name}"
-        ids, values = found["id"].to_pylist(), found["v"].to_pylist()
+        columns, rows = content
+        ids = [row[0] for row in rows]
         assert len(ids) == len(set(ids)), f"{what}: doubled rows"
         wanted = tables[number]
-        assert dict(zip(ids, values, strict=True)) == wanted.rows, f"{what}: {ids} instead of {sorted(wanted.rows)}"
-        assert set(found.column_names) - {"id", "v", "_rowid"} == set(wanted.columns), f"{what}: wrong columns"
+        assert {row[0]: row[1] for row in rows} == wanted.rows, f"{what}: {ids} instead of {sorted(wanted.rows)}"
+        assert columns == sorted(wanted.columns), f"{what}: wrong columns"
         if stable:
-            judge_row_ids(row_ids, ids, found["_rowid"].to_pylist(), what)
+            judge_row_ids(row_ids, ids, [row[2] for row in rows], what)
 
 
 def judge_row_ids(known: dict[int, int], ids: list[int], row_ids: list[int], what: str) -> None:

@@ -44,6 +44,8 @@ class Scheduler:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.now_ns = _START_NS
+        # Some mishaps need many changes of place, others a long stretch of one task.
+        self.restlessness = rng.choice([0.1, 0.3, 0.6, 1.0])
         self.tasks: list[Task] = []
         self.failure: BaseException | None = None
         self._here = threading.local()
@@ -83,6 +85,8 @@ class Scheduler:
         if mine is None:
             return
         self.now_ns += self.rng.randrange(_LONGEST_STEP_NS)
+        if mine.wake_ns <= self.now_ns and self.rng.random() >= self.restlessness:
+            return
         following = self._draw()
         if following is not mine and following is not None:
             following.baton.release()

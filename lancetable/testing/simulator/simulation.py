@@ -35,13 +35,14 @@ from lancetable.format.paths import parse_manifest_name
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.simulator.scheduler import Crash, Task
-from lancetable.testing.simulator.world import Faults, World, as_worker, virtual
+from lancetable.testing.simulator.world import Faults, SimulatedRows, World, as_worker, virtual
 
 __all__ = ["Attempt", "Job", "Run", "SimulationError", "simulate"]
 
 T = TypeVar("T")
 URI = "memory://simulated/t.lance"
 _DAY_NS = 24 * 3600 * 10**9
+_SETUP_AGE_NS = 30 * _DAY_NS  # what the setup makes is old
 _MAX_RESTARTS = 20
 
 
@@ -149,8 +150,10 @@ class Run:
         self.attempts: list[Attempt] = []
         self.observed: list[tuple[str, int, Any]] = []
         self.violations: list[str] = []
+        self.first = 0  # the version that the setup left
         self.cleaned = False  # whether old versions may be gone
         self._jobs: dict[Task, Job] = {}
+        self._contents: dict[int, Any] = {}
         self._owner: dict[int, list[Attempt | None]] = {}
 
     def complain(self, what: str) -> None:
@@ -166,6 +169,17 @@ class Run:
         """The table, for judging."""
         return dataset(self.uri, version)
 
+    def content(self, version: int) -> Any:
+        """What `read` gives for a version, None where it was cleaned up."""
+        if version not in self._contents:
+            try:
+                self._contents[version] = self.read(self.dataset(version))
+            except NotFoundError:
+                if not self.cleaned:
+                    raise
+                self._contents[version] = None
+        return self._contents[version]
+
     def rows(self, column: str) -> list[Any]:
         """One column of the newest version."""
         values: list[Any] = self.dataset().to_table(columns=[column])[column].to_pylist()
@@ -179,8 +193,14 @@ class Run:
     def execute(self, jobs: Mapping[str, Work], setup: Callable[[str], Any] | None) -> None:
         """Set up, then run all jobs to their end."""
         world = self.world
+        if world.rng.random() < 0.25:  # commits are decided by an external manifest store
+            world.rows = SimulatedRows(world)
+            world.store.exclusive = world.rng.random() < 0.5
         if setup is not None:
+            world.scheduler.now_ns -= _SETUP_AGE_NS
             setup(self.uri)
+            world.scheduler.now_ns += _SETUP_AGE_NS
+            self.first = latest(open_version(self.uri)).version
         world.store.ordered = world.rng.random() < 0.5
         for name, work in jobs.items():
             skew = world.rng.choice([0, 0, -_DAY_NS, _DAY_NS])
@@ -279,7 +299,7 @@ def judge_files(run: Run, version: TableVersion) -> None:
 def judge_order(run: Run, newest: TableVersion, version: TableVersion) -> None:
     """Whether a version conflicts with one between it and its read version."""
     ours = transaction_of(version)
-    if ours is None or version.version == 1:
+    if ours is None or version.version <= run.first:
         return
     known = frozenset(fragment.id for fragment in getattr(ours.operation, "updated_fragments", ()))
     for number in range(max(ours.read_version, 1) + 1, version.version):
@@ -292,16 +312,8 @@ def judge_order(run: Run, newest: TableVersion, version: TableVersion) -> None:
 
 def judge_observed(run: Run) -> None:
     """Whether everybody who read a version saw what it holds now."""
-    kept: dict[int, Any] = {}
     for reader, version, content in run.observed:
-        if version not in kept:
-            try:
-                kept[version] = run.read(run.dataset(version))
-            except LanceError:
-                if not run.cleaned:
-                    raise
-                kept[version] = None
-        if kept[version] is not None and content != kept[version]:
+        if run.content(version) not in (None, content):
             run.complain(f"{reader} saw something else in version {version} than it holds: {content}")
 
 
@@ -328,14 +340,16 @@ def simulate(
             made = jobs(run) if callable(jobs) else jobs
             run.world.on_publish = lambda path, task, run=run: _published(run, path, task)  # type: ignore[misc]
             run.execute(made, setup)
-            judge_history(run)
-            if not run.violations:
-                judge_observed(run)
-                if judge is not None:
-                    try:
+            try:
+                judge_history(run)
+                if not run.violations:
+                    judge_observed(run)
+                    if judge is not None:
                         judge(run)
-                    except AssertionError as error:
-                        run.complain(str(error))
+            except AssertionError as error:
+                run.complain(str(error))
+            except LanceError as error:
+                run.complain(f"the finished table cannot be judged: {error!r}")
         if run.violations:
             raise SimulationError(_told(run))
         runs.append(run)

@@ -22,6 +22,10 @@ from unittest import mock
 from lancetable.commit.backoff import Backoff
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.file import pool
+from lancetable.handlers import choose as choose_module
+from lancetable.handlers import external
+from lancetable.handlers.external import ManifestRow
+from lancetable.handlers.row_stores import MemoryManifestStore
 from lancetable.store import memory
 from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, PutOutcome
 from lancetable.store.memory import MemoryStore
@@ -32,6 +36,7 @@ __all__ = ["Faults", "SimulatedStore", "World", "virtual"]
 
 T = TypeVar("T")
 _STALL_SECONDS = 5.0
+_CREATES = ("put_if_absent", "put_new")
 _READS = ("read", "read_many", "read_all", "read_tail")
 
 
@@ -62,10 +67,61 @@ class World:
         self.scheduler = Scheduler(self.rng)
         self.faults = faults
         self.store = SimulatedStore(self)
+        self.rows: SimulatedRows | None = None  # decides commits instead of the store, where there is one
         self.quiet = True  # no switches and no faults: while a table is prepared and judged
         self.trace: list[tuple[str, str, str, str]] = []  # task, method, path, fault
         # Told of every manifest as soon as it is really there, whatever its writer is told.
         self.on_publish: Callable[[str, Task | None], None] = lambda path, task: None
+
+    def call(self, method: str, path: str, act: Callable[[], T]) -> T:
+        """One request: other tasks may run before it, and it may fail in any way."""
+        task = self.scheduler.current()
+        if task is None or self.quiet:
+            return act()
+        if task.dead:
+            raise Crash
+        self.scheduler.switch()
+        fault = self._drawn(method)
+        self.trace.append((task.name, method, path, fault))
+        if not fault:
+            return act()
+        task.faults += 1
+        if fault == "stall":
+            self.scheduler.sleep(_STALL_SECONDS)
+        elif fault == "crash_before":
+            task.dead = True
+            raise Crash
+        elif fault == "refused":
+            raise StoreError(f"{method} {path}: refused by the simulation", path=path)
+        elif fault == "short_read":
+            raise CorruptFileError(f"{method} {path}: cut short by the simulation", path=path)
+        elif fault == "stale_list":
+            old = self.store.old_listings(path)
+            if old:
+                return cast("T", old[self.rng.randrange(len(old))])
+        result = act()
+        if fault == "crash_after":
+            task.dead = True
+            raise Crash
+        if fault == "lost_reply":
+            if method in _CREATES:
+                return cast("T", PutOutcome.UNKNOWN)
+            raise StoreError(f"{method} {path}: the reply was lost by the simulation", path=path)
+        return cast("T", PutOutcome.LOST) if fault == "repeated" else result
+
+    def _drawn(self, method: str) -> str:
+        draw = self.rng.random()
+        for name in Faults.__slots__:
+            if name == "repeated" and method not in _CREATES:
+                continue
+            if name == "short_read" and method not in _READS:
+                continue
+            if name == "stale_list" and method != "list_names":
+                continue
+            draw -= getattr(self.faults, name)
+            if draw < 0:
+                return str(name)
+        return ""
 
     def write_trace(self, limit: int = 60) -> str:
         """The last calls, one a line."""
@@ -78,7 +134,7 @@ class SimulatedStore(WrappingStore):
     def __init__(self, world: World) -> None:
         super().__init__(MemoryStore.private())
         self.world = world
-        self.ordered = True
+        self.ordered = self.exclusive = True
         self._listings: dict[str, list[list[ObjectMeta]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -90,57 +146,12 @@ class SimulatedStore(WrappingStore):
     @property
     def capabilities(self) -> Capabilities:
         """Like a bucket: a look-up costs a request."""
-        return Capabilities(conditional_create="native", ordered_list=self.ordered, durable=True, local=False)
+        create = "native" if self.exclusive else "none"
+        return Capabilities(conditional_create=create, ordered_list=self.ordered, durable=True, local=False)
 
     def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[Any, str], T]) -> T:
-        world = self.world
-        task = world.scheduler.current()
-        if task is None or world.quiet:
-            return self._done(method, path, act, task)
-        if task.dead:
-            raise Crash
-        world.scheduler.switch()
-        fault = self._drawn(method)
-        world.trace.append((task.name, method, path, fault))
-        if not fault:
-            return self._done(method, path, act, task)
-        task.faults += 1
-        if fault == "stall":
-            world.scheduler.sleep(_STALL_SECONDS)
-        elif fault == "crash_before":
-            task.dead = True
-            raise Crash
-        elif fault == "refused":
-            raise StoreError(f"{method} {path}: refused by the simulation", path=path)
-        elif fault == "short_read":
-            raise CorruptFileError(f"{method} {path}: cut short by the simulation", path=path)
-        elif fault == "stale_list":
-            old = self._listings.get(path)
-            if old:
-                return cast("T", old[world.rng.randrange(len(old))])
-        result = self._done(method, path, act, task)
-        if fault == "crash_after":
-            task.dead = True
-            raise Crash
-        if fault == "lost_reply":
-            if method == "put_if_absent":
-                return cast("T", PutOutcome.UNKNOWN)
-            raise StoreError(f"{method} {path}: the reply was lost by the simulation", path=path)
-        return cast("T", PutOutcome.LOST) if fault == "repeated" else result
-
-    def _drawn(self, method: str) -> str:
-        faults, draw = self.world.faults, self.world.rng.random()
-        for name in Faults.__slots__:
-            if name == "repeated" and method != "put_if_absent":
-                continue
-            if name == "short_read" and method not in _READS:
-                continue
-            if name == "stale_list" and method != "list_names":
-                continue
-            draw -= getattr(faults, name)
-            if draw < 0:
-                return str(name)
-        return ""
+        task = self.world.scheduler.current()
+        return self.world.call(method, path, lambda: self._done(method, path, act, task))
 
     def _done(self, method: str, path: str, act: Callable[[Any, str], T], task: Task | None) -> T:
         """Make the call; what it wrote gets the virtual time, and a manifest its author."""
@@ -150,18 +161,56 @@ class SimulatedStore(WrappingStore):
             if path in objects:
                 moment = datetime.fromtimestamp(self.world.scheduler.now_ns / 1e9, timezone.utc)
                 objects[path] = (objects[path][0], moment)
-            if "/_versions/" in path and path.endswith(".manifest"):
+            if self.world.rows is None and "/_versions/" in path and path.endswith(".manifest"):
                 self.world.on_publish(path, task)
         elif method == "list_names" and self.world.faults.stale_list:
             self._listings.setdefault(path, []).append(cast("list[ObjectMeta]", result))
             del self._listings[path][:-3]
         return result
 
+    def old_listings(self, path: str) -> list[list[ObjectMeta]]:
+        """What was listed there before, some times back."""
+        return self._listings.get(path, [])
+
     def age(self, path: str, seconds: float) -> None:
         """Make an object look older than it is."""
         objects = cast("MemoryStore", self.inner)._space.objects
         data, modified = objects[path]
         objects[path] = (data, datetime.fromtimestamp(modified.timestamp() - seconds, timezone.utc))
+
+
+class SimulatedRows:
+    """An external manifest store in memory that fails like the object store."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.inner = world, MemoryManifestStore()
+
+    def key(self, store: Any, base: str) -> str:
+        return base
+
+    def latest(self, table: str) -> ManifestRow | None:
+        return self.world.call("latest", table, lambda: self.inner.latest(table))
+
+    def get(self, table: str, version: int) -> ManifestRow | None:
+        return self.world.call("get", f"{table} {version}", lambda: self.inner.get(table, version))
+
+    def since(self, table: str, version: int) -> list[ManifestRow]:
+        return self.world.call("since", f"{table} {version}", lambda: self.inner.since(table, version))
+
+    def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
+        return self.world.call("put_new", f"{table} {row.path}", lambda: self._put_new(table, row))
+
+    def _put_new(self, table: str, row: ManifestRow) -> PutOutcome:
+        outcome = self.inner.put_new(table, row)
+        if outcome is PutOutcome.WON:
+            self.world.on_publish(row.path.partition(".manifest")[0] + ".manifest", self.world.scheduler.current())
+        return outcome
+
+    def put_final(self, table: str, row: ManifestRow) -> None:
+        self.world.call("put_final", f"{table} {row.path}", lambda: self.inner.put_final(table, row))
+
+    def delete_table(self, table: str) -> None:
+        self.world.call("delete_table", table, lambda: self.inner.delete_table(table))
 
 
 @contextlib.contextmanager
@@ -203,12 +252,15 @@ def virtual(world: World) -> Iterator[None]:
         (secrets, "randbits", choose(secrets.randbits, rng.getrandbits)),
         (os, "urandom", choose(os.urandom, rng.randbytes)),
         (memory, "MemoryStore", _Door(memory.MemoryStore, open_memory)),
+        (external, "uuid4", choose(uuid.uuid4, uuid4)),
+        (choose_module, "_external_store", choose(choose_module._external_store, lambda *_: world.rows)),
     ]
     with contextlib.ExitStack() as stack:
         for module, name, value in replaced:
             stack.enter_context(mock.patch.object(module, name, value))
         defaults = {"clock": monotonic, "sleep": sleep, "draw": draw}
         stack.enter_context(mock.patch.object(Backoff.__init__, "__kwdefaults__", defaults))
+        stack.enter_context(mock.patch.object(external.ExternalHandler.__init__, "__defaults__", (sleep,)))
         stack.enter_context(mock.patch.object(pool._here, "worker", True, create=True))
         yield
 

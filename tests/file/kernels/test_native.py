@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
 from lancetable.file import kernels, statistics
-from lancetable.file.kernels import bitpacking, fsst, fullzip, interleave, levels, miniblock, varbin
+from lancetable.file.kernels import bitpacking, fsst, fullzip, interleave, levels, miniblock, picks, varbin
 from lancetable.format.schema import Schema
 
 needs_native = pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
@@ -458,3 +458,179 @@ def test_zone_maps(kind: pa.DataType, values: list[str | None], offset: int, bat
         return [zones.null_count.tolist(), *bounds]
 
     agree(statistics, zone_maps)
+
+
+# --------------------------------------------------------------------------------------------------------------- picks
+
+
+def picked(seed: int, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, counts: np.ndarray) -> picks.Pieces:
+    """A few values of each piece, now and then one that is not there."""
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.integers(0, len(starts), 12)) if len(starts) else np.zeros(0, np.int64)
+    chosen = chosen[counts[chosen] > 0]
+    places = rng.integers(0, counts[chosen] + (rng.random() < 0.2))
+    order = np.lexsort((places, chosen))
+    chosen, places = chosen[order], places[order].astype(np.int64)
+    return picks.Pieces(data, starts[chosen], sizes[chosen], counts[chosen], places)
+
+
+def in_chunks(values: np.ndarray, count: int) -> list[np.ndarray]:
+    return [values[first : first + count] for first in range(0, len(values), count)]
+
+
+@needs_native
+@given(numbers(), st.integers(1, 1024), st.integers(0, 1 << 32), st.one_of(st.none(), st.integers(0, 3000)))
+def test_picks_of_numbers(case: tuple[np.ndarray, int], size: int, seed: int, spot: int | None) -> None:
+    values, width = case
+    chunks = in_chunks(values, size)
+    counts = np.array([len(chunk) for chunk in chunks], np.int64)
+    word = values.dtype.itemsize
+    forms: list[tuple[list[bytes], Callable[[picks.Pieces], Any]]] = [
+        ([chunk.tobytes() for chunk in chunks], lambda found: picks.fixed(found, word).view(values.dtype)),
+        (
+            [bitpacking.pack_inline(chunk)[0].tobytes() for chunk in chunks],
+            lambda found: picks.inline(found, values.dtype),
+        ),
+        (
+            [bitpacking.pack_blocks(chunk, width).tobytes() for chunk in chunks],
+            lambda found: picks.out_of_line(found, width, values.dtype),
+        ),
+    ]
+    if word >= 4:
+        streams = [chunk.view(np.uint8).reshape(-1, word).T.tobytes() for chunk in chunks]
+        forms.append((streams, lambda found: picks.streams(found, word).view(values.dtype)))
+    for content, pick in forms:
+        data, starts, sizes = joined(content, 8)
+        wanted = picked(seed, data, starts, sizes, counts)
+        found = agree(picks, lambda pick=pick, wanted=wanted: pick(wanted))
+        if found is not CorruptFileError:
+            chunk_of = np.searchsorted(starts, wanted.starts)
+            assert found.tolist() == [chunks[at][place] for at, place in zip(chunk_of, wanted.places)]
+        if spot is not None:
+            # A damaged chunk next to the wanted value is nobody's business: no crash is all there is to see.
+            outcome(picks, kernels.native, lambda: pick(wanted._replace(data=damaged(data, spot))))  # noqa: B023
+
+
+@needs_native
+@given(
+    st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=6), min_size=1, max_size=5),
+    st.sampled_from([4, 8]),
+    st.integers(0, 1 << 32),
+    st.one_of(st.none(), st.integers(0, 200)),
+)
+def test_picks_of_strings(chunks: list[list[bytes]], width: int, seed: int, spot: int | None) -> None:
+    content = []
+    for values in chunks:
+        ends = np.cumsum([width * (len(values) + 1), *map(len, values)]).astype(f"<u{width}")
+        content.append(ends.tobytes() + b"".join(values))
+    data, starts, sizes = joined(content, 3)
+    counts = np.array([len(values) for values in chunks], np.int64)
+    if spot is not None:
+        data = damaged(data, spot)
+    agree(picks, lambda: picks.variable(picked(seed, data, starts, sizes, counts), width))
+
+
+@needs_native
+@given(st.lists(st.booleans(), max_size=90), st.integers(1, 40), st.integers(0, 1 << 32))
+def test_picks_of_bits(values: list[bool], size: int, seed: int) -> None:
+    chunks = in_chunks(np.array(values, np.bool_), size)
+    content = [np.packbits(chunk, bitorder="little").tobytes() for chunk in chunks]
+    counts = np.array([len(chunk) for chunk in chunks], np.int64)
+    agree(picks, lambda: picks.bits(picked(seed, *joined(content, 2), counts)))
+
+
+@needs_native
+@given(
+    st.sampled_from(DTYPES),
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.integers(1, 255)), min_size=1, max_size=5), min_size=1, max_size=4
+    ),
+    st.integers(0, 1 << 32),
+    st.integers(0, 1),
+)
+def test_picks_of_runs(dtype: np.dtype[Any], chunks: list[list[tuple[int, int]]], seed: int, excess: int) -> None:
+    values = [np.array([value for value, _ in chunk], dtype).tobytes() for chunk in chunks]
+    lengths = [bytes(length for _, length in chunk) for chunk in chunks]
+    counts = np.array([sum(length for _, length in chunk) - excess for chunk in chunks], np.int64)
+    data, starts, sizes = joined([*values, *lengths], 8)
+    half = len(chunks)
+    found = picked(seed, data, starts[half:], sizes[half:], counts)
+    at = np.searchsorted(starts[half:], found.starts)
+    agree(picks, lambda: picks.runs(found, starts[:half][at], sizes[:half][at], dtype))
+
+
+@needs_native
+@given(st.integers(0, 1 << 32), st.booleans(), st.one_of(st.none(), st.integers(0, 400)))
+def test_rows_of_lists(seed: int, with_definition: bool, spot: int | None) -> None:
+    """Levels cut into chunks anywhere, each chunk stored in one of the four ways."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 600))
+    repetition = (rng.random(count) < rng.choice([0.02, 0.4])).astype(np.uint16) * 2
+    repetition += (repetition == 0) & (rng.random(count) < 0.3)
+    repetition[0] = 2
+    definition = rng.integers(0, 4, count).astype(np.uint16)
+    cuts = np.unique([0, count, *rng.integers(0, count, int(rng.integers(5)))])
+    bounds = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+
+    def store(levels_of_all: np.ndarray) -> tuple[list[bytes], list[int]]:
+        content, forms = [], []
+        for first, end in bounds:
+            chunk = levels_of_all[first:end]
+            form = int(rng.integers(1, 5))
+            if form == picks.FLAT:
+                content.append(chunk.tobytes())
+            elif form == picks.INLINE:
+                content.append(bitpacking.pack_inline(chunk)[0].tobytes())
+            elif form == picks.OUT_OF_LINE:
+                content.append(bitpacking.pack_blocks(chunk, 3).tobytes())
+                form |= 3 << 8
+            else:
+                content.append((2 * len(chunk)).to_bytes(8, "little") + chunk.tobytes() + b"\1" * len(chunk))
+            forms.append(form)
+        return content, forms
+
+    stored = store(repetition)
+    other = store(definition)
+    data, starts, sizes = joined([*stored[0], *other[0]], 8)
+    if spot is not None:
+        data = damaged(data, spot)
+    half = len(bounds)
+    num_levels = np.array([end - first for first, end in bounds], np.int64)
+    counts = np.array([int((definition[first:end] <= 1).sum()) for first, end in bounds], np.int64)
+    if not with_definition:
+        counts = num_levels
+    row_starts = np.flatnonzero(repetition == 2)
+    before = np.searchsorted(row_starts, cuts)
+    continues = np.append(repetition[cuts[1:-1]] != 2, False)
+    rows = np.unique(rng.integers(0, len(row_starts), 5))
+    chosen = agree(picks, lambda: picks.chunks_of_rows(before, continues, rows))
+    found = agree(
+        picks,
+        lambda: picks.entries_of_rows(
+            data,
+            picks.Stored(starts[:half][chosen], sizes[:half][chosen], np.array(stored[1])[chosen]),
+            picks.Stored(starts[half:][chosen], sizes[half:][chosen], np.array(other[1])[chosen])
+            if with_definition
+            else None,
+            num_levels[chosen],
+            counts[chosen],
+            chosen,
+            before[chosen],
+            before[chosen + 1] - before[chosen],
+            rows,
+            2,
+            1,
+            3,
+        ),
+    )
+    if spot is None:
+        ends = np.append(row_starts[1:], count)
+        wanted = np.concatenate([np.arange(row_starts[row], ends[row]) for row in rows])
+        assert found[0].tolist() == repetition[wanted].tolist()
+        if with_definition:
+            assert found[1].tolist() == definition[wanted].tolist()
+            wanted = wanted[definition[wanted] <= 1]
+        owner = np.searchsorted(cuts, wanted, "right") - 1
+        assert chosen[found[2]].tolist() == owner.tolist()
+        visible = definition <= 1 if with_definition else np.ones(count, np.bool_)
+        assert found[3].tolist() == [int(visible[cuts[own] : at].sum()) for own, at in zip(owner, wanted)]

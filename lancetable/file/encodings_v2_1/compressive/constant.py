@@ -1,7 +1,10 @@
 """Constant: one value for all, without bytes; no value means null.
 
-Stands for the items of fixed-size lists whose items are all null. Pages of one value are another thing: see
-layouts/constant.py.
+    items of a fixed-size list   null null null null ...        no buffer: the value stands in the message
+    entries of a full-zip page   [levels][levels][levels]       no bytes behind the levels
+
+Stands for the items of fixed-size lists whose items are all null, and for the lists themselves where old releases of
+pylance zipped nothing but nulls. Pages of one value are another thing: see layouts/constant.py.
 
 Source: protos/encodings_v2_1.proto, Constant.
 """
@@ -39,7 +42,8 @@ class Constant:
         raise misplaced(self, "levels or a dictionary")
 
     def decode_values(self, values: Block, limit: int) -> Block:
-        raise misplaced(self, "single values")
+        # Zipped rows of nothing but nulls, as old writers have them: levels without values.
+        return self.repeat(values.length)
 
     def repeat(self, count: int) -> Block:
         """`count` of the value."""

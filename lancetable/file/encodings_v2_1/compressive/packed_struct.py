@@ -28,7 +28,7 @@ from lancetable.file.encodings_v2_1.base import (
 )
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Struct, VariableWidth, is_variable, type_bits
 from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, fixed_values, variable_values
-from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of, zip_lists
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip
@@ -232,7 +232,7 @@ def rows_of(array: pa.StructArray) -> PackedRows | None:
     children = [array.field(number) for number in range(array.type.num_fields)]
     if any(pa.types.is_fixed_size_list(child.type) or is_variable(child.type) for child in children):
         return None
-    parts = [_fixed_child(child, field.name, array) for child, field in zip(children, array.type)]
+    parts = [_fixed_child(child, field.name, array)[1] for child, field in zip(children, array.type)]
     widths = [part.bits // 8 for part in parts]
     at = sum(widths)
     rows = np.empty(len(array), [(f"{number}", f"V{width}") for number, width in enumerate(widths)])
@@ -265,10 +265,7 @@ def variable_rows_of(
             streams.append(Runs(values.data, values.offsets.astype(np.int64)))
             fields.append(PackedField(Variable(Flat(8 * width)), None, 8 * width))
         else:
-            part = _fixed_child(child, field.name, array)
-            encoding: Compressive = Flat(part.bits)
-            if pa.types.is_fixed_size_list(child.type):
-                encoding = lists_of(child).encoding
+            encoding, part = _fixed_child(child, field.name, array)
             streams.append(runs_of(part.data, part.bits // 8, len(child)))
             fields.append(PackedField(encoding, part.bits, None))
     sizes = total_sizes(streams)
@@ -283,8 +280,8 @@ def variable_rows_of(
     )
 
 
-def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> FixedWidth:
-    """The bytes of a child of fixed width."""
+def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> tuple[Compressive, FixedWidth]:
+    """The encoding and the bytes of a child of fixed width; null items of a list stand in bits before its items."""
     bits = type_bits(child.type)
     if bits is None or bits % 8 or bits == 0:
         raise UnsupportedFeatureError(
@@ -293,10 +290,8 @@ def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> FixedWid
     _refuse_nulls(child, name, parent)
     if pa.types.is_fixed_size_list(child.type):
         lists = lists_of(child)
-        if lists.validity:
-            raise UnsupportedFeatureError(f"{name!r} in a packed struct holds null items", feature="packed null")
-        return FixedWidth(bits, lists.items.data, len(child))
-    return fixed_values(child)
+        return lists.encoding, zip_lists(lists)
+    return Flat(bits), fixed_values(child)
 
 
 def _refuse_nulls(child: pa.Array, name: str, parent: pa.StructArray | None = None) -> None:

@@ -1,0 +1,43 @@
+"""Different values, and where each occurs: what a dictionary is made of.
+
+    strings  aa b null aa        items aa b        indices 0 1 0 0        a null has the index 0
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.file.kernels import native_write as native
+from lancetable.file.kernels.varbin import offset_dtype
+
+__all__ = ["Indexed", "index_strings"]
+
+
+class Indexed(NamedTuple):
+    """(n,) indices into `items`, which are different from each other, not null, and in the order of their first row."""
+
+    indices: npt.NDArray[np.int32]
+    items: pa.Array
+
+
+def index_strings(array: pa.Array, most: int) -> Indexed | None:
+    """Index an array of strings or bytes. None if there are more than `most` different ones, or more than 2^31."""
+    dtype = offset_dtype(array.type)
+    if native is None or dtype is None or len(array) == 0:
+        encoded = array.dictionary_encode()
+        if len(encoded.dictionary) > most:
+            return None
+        indices = encoded.indices.fill_null(0) if encoded.indices.null_count else encoded.indices
+        return Indexed(np.asarray(indices), encoded.dictionary)
+    bitmap, ends, content = array.buffers()
+    offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
+    data, validity = b"" if content is None else content, bitmap if array.null_count else None
+    found = native.index_strings(offsets, data, validity, array.offset, min(most, (1 << 31) - 1), dtype.itemsize)
+    if found is None:
+        return None
+    indices, rows = found
+    return Indexed(indices, array.take(pa.array(rows)))

@@ -1,0 +1,278 @@
+"""A DynamoDB table as external manifest store, shared with the reference implementation.
+
+    base_uri   S, hash key    path of the table in its bucket: `dir/my.lance` (tables at the same path of two buckets
+                              must not share a DynamoDB table)
+    version    N, range key
+    path       S              `dir/my.lance/_versions/18446744073709551614.manifest`, while staged with `-{uuid}`
+    committer  S              `lancedb`: which protocol the row follows, not who wrote it
+    size       N              bytes of the manifest
+
+Needs boto3 (extra: dynamodb). Requests are repeated here, not by botocore: only so does a failed condition tell
+whether it was our own row that was met.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
+from lancetable.format.paths import DETACHED_BIT
+from lancetable.handlers.external import ManifestRow
+from lancetable.store.base import ObjectStore, PutOutcome
+from lancetable.store.cloud_options import CloudOptions
+
+__all__ = ["DynamoManifestStore"]
+
+_ATTEMPTS = 6
+_THROTTLED = frozenset(
+    ("ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded", "LimitExceededException")
+)
+_REPEATABLE = frozenset(("InternalServerError", "ServiceUnavailable", "InternalError", "SlowDown", "RequestTimeout"))
+_CREATE = "attribute_not_exists(base_uri) AND attribute_not_exists(version)"
+_REPLACE = "attribute_exists(base_uri) AND attribute_exists(version)"
+
+_checked: set[tuple[str, str]] = set()
+
+
+class _DoubtfulError(Exception):
+    """A write that may have been applied. Never leaves this module."""
+
+
+class DynamoManifestStore:
+    """Rows in one DynamoDB table."""
+
+    def __init__(
+        self,
+        table_name: str,
+        storage_options: Mapping[str, Any] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Nothing is contacted. Credentials and region are those of the object store."""
+        given = dict(storage_options or {})
+        endpoint = given.pop("dynamodb_endpoint", None)
+        self.table_name = table_name
+        self._endpoint = None if endpoint is None else str(endpoint)
+        self._options = CloudOptions.parse("s3", given)
+        self._sleep = sleep
+        self._client: Any = None
+        self._pid = -1
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.table_name, self._endpoint, self._options)
+
+    def __repr__(self) -> str:
+        return f"DynamoManifestStore({self.table_name!r})"
+
+    def key(self, store: ObjectStore, base: str) -> str:
+        """The path in the bucket, as other implementations write it."""
+        return base.strip("/")
+
+    # ---- rows -------------------------------------------------------------------------------------------------
+
+    def latest(self, table: str) -> ManifestRow | None:
+        """See ExternalManifestStore."""
+        rows = self._query(table, ascending=False, limit=1)
+        return rows[0] if rows else None
+
+    def get(self, table: str, version: int) -> ManifestRow | None:
+        """See ExternalManifestStore."""
+        key = {"base_uri": {"S": table}, "version": {"N": str(version)}}
+        reply = self._send("get_item", Key=key, ConsistentRead=True)
+        return _row(reply["Item"]) if reply.get("Item") else None
+
+    def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
+        """See ExternalManifestStore."""
+        try:
+            self._put(table, row, _CREATE)
+        except _DoubtfulError:
+            return PutOutcome.UNKNOWN
+        except _TakenError:
+            return PutOutcome.LOST
+        return PutOutcome.WON
+
+    def put_final(self, table: str, row: ManifestRow) -> None:
+        """See ExternalManifestStore."""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self._sleep(_wait(attempt))
+            try:
+                self._put(table, row, _REPLACE)
+                return
+            except _DoubtfulError:  # the same row again does no harm
+                continue
+            except _TakenError:
+                raise StoreError(f"{self._place(table)}: version {row.version} has no row", path=table) from None
+        raise StoreError(f"{self._place(table)}: the row of version {row.version} could not be replaced", path=table)
+
+    def delete_table(self, table: str) -> None:
+        """See ExternalManifestStore."""
+        for row in self._query(table, ascending=True, limit=None):
+            self._send("delete_item", Key={"base_uri": {"S": table}, "version": {"N": str(row.version)}})
+
+    def _query(self, table: str, *, ascending: bool, limit: int | None) -> list[ManifestRow]:
+        arguments: dict[str, Any] = {
+            "KeyConditionExpression": "base_uri = :base_uri AND version BETWEEN :first AND :last",
+            "ExpressionAttributeValues": {
+                ":base_uri": {"S": table},
+                ":first": {"N": "0"},
+                ":last": {"N": str(DETACHED_BIT - 1)},
+            },
+            "ConsistentRead": True,
+            "ScanIndexForward": ascending,
+        }
+        if limit is not None:
+            arguments["Limit"] = limit
+        rows: list[ManifestRow] = []
+        while True:
+            reply = self._send("query", **arguments)
+            rows += [_row(item) for item in reply.get("Items", ())]
+            if "LastEvaluatedKey" not in reply or (limit is not None and len(rows) >= limit):
+                return rows
+            arguments["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
+
+    def _put(self, table: str, row: ManifestRow, condition: str) -> None:
+        item = {
+            "base_uri": {"S": table},
+            "version": {"N": str(row.version)},
+            "path": {"S": row.path},
+            "committer": {"S": "lancedb"},
+        }
+        if row.size_bytes is not None:
+            item["size"] = {"N": str(row.size_bytes)}
+        self._send("put_item", writes=True, Item=item, ConditionExpression=condition)
+
+    # ---- requests ---------------------------------------------------------------------------------------------
+
+    def _send(self, operation: str, *, writes: bool = False, **arguments: Any) -> Any:
+        """One request; throttling is waited out, a doubtful read repeated.
+
+        Raises StoreError, _TakenError for a failed condition, and _DoubtfulError for a write without a clear answer.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        client = self._ready_client()
+        cause: Exception | None = None
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self._sleep(_wait(attempt))
+            try:
+                return getattr(client, operation)(TableName=self.table_name, **arguments)
+            except ClientError as error:
+                code = error.response.get("Error", {}).get("Code", "")
+                status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+                cause = error
+                if code == "ConditionalCheckFailedException":
+                    raise _TakenError from None
+                if code in _THROTTLED:
+                    continue  # refused before anything was done
+                if code not in _REPEATABLE and status < 500:
+                    raise self._failure(error, arguments) from None
+            except BotoCoreError as error:
+                cause = error
+                if type(error).__name__ in ("NoCredentialsError", "ParamValidationError", "NoRegionError"):
+                    raise self._failure(error, arguments) from None
+            if writes:
+                raise _DoubtfulError
+        assert cause is not None
+        raise self._failure(cause, arguments) from None
+
+    def _ready_client(self) -> Any:
+        """The client of this process; the table's keys are checked when it is made."""
+        if self._pid != os.getpid():
+            if self._pid != -1:
+                self._lock = threading.Lock()  # the old one may have been held when the process forked
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._client = self._make_client()
+                    self._check_keys()
+                    self._pid = os.getpid()
+        return self._client
+
+    def _make_client(self) -> Any:
+        try:
+            import boto3
+            from botocore.config import Config
+        except ImportError as error:
+            raise UnsupportedFeatureError(
+                "s3+ddb:// needs a package that is not installed: pip install 'lancetable[dynamodb]'",
+                feature="external manifest store",
+            ) from error
+        options = self._options.with_environment()
+        config = options.config
+        try:
+            return boto3.session.Session().client(
+                "dynamodb",
+                endpoint_url=self._endpoint or os.environ.get("DYNAMODB_ENDPOINT") or None,
+                region_name=config.get("region"),
+                aws_access_key_id=config.get("access_key_id"),
+                aws_secret_access_key=config.get("secret_access_key"),
+                aws_session_token=config.get("session_token"),
+                config=Config(
+                    retries={"total_max_attempts": 1},
+                    connect_timeout=options.seconds("connect_timeout", 5.0),
+                    read_timeout=options.seconds("timeout", 30.0),
+                    max_pool_connections=32,
+                ),
+            )
+        except Exception as error:
+            raise StoreError(
+                f"{self.table_name}: DynamoDB cannot be reached: {type(error).__name__}: {error}"
+            ) from None
+
+    def _check_keys(self) -> None:
+        """Raises InvalidInputError unless the table's keys are those that the protocol needs."""
+        identity = (self.table_name, str(self._client.meta.endpoint_url))
+        if identity in _checked:
+            return
+        try:
+            table = self._client.describe_table(TableName=self.table_name)["Table"]
+        except Exception as error:
+            raise StoreError(f"DynamoDB table {self.table_name}: {type(error).__name__}: {error}") from None
+        keys = {(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]}
+        types = {(each["AttributeName"], each["AttributeType"]) for each in table["AttributeDefinitions"]}
+        wanted = {("base_uri", "HASH"), ("version", "RANGE")}
+        if keys != wanted or not {("base_uri", "S"), ("version", "N")} <= types:
+            raise InvalidInputError(
+                f"DynamoDB table {self.table_name} has other keys than commits need: hash key base_uri (S) and range "
+                "key version (N)"
+            )
+        _checked.add(identity)
+
+    def _failure(self, error: Exception, arguments: Mapping[str, Any]) -> LanceError:
+        text = f"{type(error).__name__}: {error}"
+        for secret in self._options.with_environment().secrets:
+            text = text.replace(secret, "***")
+        return StoreError(f"DynamoDB table {self.table_name}: {text}", path=self.table_name)
+
+    def _place(self, table: str) -> str:
+        return f"DynamoDB table {self.table_name}, {table}"
+
+
+class _TakenError(Exception):
+    """A condition that did not hold. Never leaves this module."""
+
+
+def _rebuilt(table_name: str, endpoint: str | None, options: CloudOptions) -> DynamoManifestStore:
+    store = DynamoManifestStore(table_name)
+    store._endpoint, store._options = endpoint, options
+    return store
+
+
+def _row(item: Mapping[str, Any]) -> ManifestRow:
+    """A row as it came over the wire. Raises StoreError for one that is none of this protocol."""
+    try:
+        size = item.get("size")
+        return ManifestRow(int(item["version"]["N"]), str(item["path"]["S"]), None if size is None else int(size["N"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"a row of the DynamoDB table is none of a manifest: {sorted(item)}") from error
+
+
+def _wait(attempt: int) -> float:
+    longest: float = min(0.05 * 2.0**attempt, 2.0)
+    return random.uniform(longest / 2, longest)

@@ -1,0 +1,138 @@
+"""External manifest stores without a server: a SQLite file for the processes of one host, a dictionary for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from lancetable.errors import StoreError
+from lancetable.format.paths import DETACHED_BIT
+from lancetable.handlers.external import ManifestRow
+from lancetable.store.base import ObjectStore, PutOutcome
+
+__all__ = ["MemoryManifestStore", "SqliteManifestStore"]
+
+_BUSY_SECONDS = 30.0
+
+
+class SqliteManifestStore:
+    """Rows in a SQLite file, which must lie on a local disk: network file systems break its locks.
+
+    A connection lives as long as one call, so that threads, forks and pickles need no care.
+    """
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+
+    def __repr__(self) -> str:
+        return f"SqliteManifestStore({self.path!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SqliteManifestStore, (self.path,)
+
+    def key(self, store: ObjectStore, base: str) -> str:
+        """The whole address: one file may serve tables of many buckets."""
+        return store.uri(base)
+
+    def latest(self, table: str) -> ManifestRow | None:
+        """See ExternalManifestStore."""
+        return self._one("WHERE base_uri = ? ORDER BY version DESC LIMIT 1", table)
+
+    def get(self, table: str, version: int) -> ManifestRow | None:
+        """See ExternalManifestStore."""
+        return self._one("WHERE base_uri = ? AND version = ?", table, version)
+
+    def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
+        """See ExternalManifestStore."""
+        if row.version >= DETACHED_BIT:
+            raise StoreError(f"{table}: no row for version {row.version}", path=table)
+        with self._connection() as connection:
+            try:
+                connection.execute(
+                    "INSERT INTO manifests VALUES (?, ?, ?, ?)", (table, row.version, row.path, row.size_bytes)
+                )
+            except sqlite3.IntegrityError:
+                return PutOutcome.LOST
+        return PutOutcome.WON
+
+    def put_final(self, table: str, row: ManifestRow) -> None:
+        """See ExternalManifestStore."""
+        with self._connection() as connection:
+            done = connection.execute(
+                "UPDATE manifests SET path = ?, size = ? WHERE base_uri = ? AND version = ?",
+                (row.path, row.size_bytes, table, row.version),
+            )
+            if done.rowcount != 1:
+                raise StoreError(f"{table}: version {row.version} has no row", path=table)
+
+    def delete_table(self, table: str) -> None:
+        """See ExternalManifestStore."""
+        with self._connection() as connection:
+            connection.execute("DELETE FROM manifests WHERE base_uri = ?", (table,))
+
+    def _one(self, condition: str, *values: Any) -> ManifestRow | None:
+        with self._connection() as connection:
+            found = connection.execute(f"SELECT version, path, size FROM manifests {condition}", values).fetchone()
+        return None if found is None else ManifestRow(*found)
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
+            try:
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS manifests (base_uri TEXT, version INTEGER, path TEXT NOT NULL,"
+                    " size INTEGER, PRIMARY KEY (base_uri, version)) WITHOUT ROWID"
+                )
+                yield connection
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: {error}", path=self.path) from error
+
+
+class MemoryManifestStore:
+    """Rows in a dictionary of this process."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int], ManifestRow] = {}
+        self._lock = threading.Lock()
+
+    def key(self, store: ObjectStore, base: str) -> str:
+        """The path, as in DynamoDB."""
+        return base
+
+    def latest(self, table: str) -> ManifestRow | None:
+        """See ExternalManifestStore."""
+        with self._lock:
+            rows = [row for (name, _), row in self._rows.items() if name == table and row.version < DETACHED_BIT]
+        return max(rows, key=lambda row: row.version, default=None)
+
+    def get(self, table: str, version: int) -> ManifestRow | None:
+        """See ExternalManifestStore."""
+        return self._rows.get((table, version))
+
+    def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
+        """See ExternalManifestStore."""
+        with self._lock:
+            return PutOutcome.WON if self._rows.setdefault((table, row.version), row) is row else PutOutcome.LOST
+
+    def put_final(self, table: str, row: ManifestRow) -> None:
+        """See ExternalManifestStore."""
+        with self._lock:
+            if (table, row.version) not in self._rows:
+                raise StoreError(f"{table}: version {row.version} has no row", path=table)
+            self._rows[table, row.version] = row
+
+    def delete_table(self, table: str) -> None:
+        """See ExternalManifestStore."""
+        with self._lock:
+            for key in [key for key in self._rows if key[0] == table]:
+                del self._rows[key]

@@ -1,0 +1,406 @@
+"""Compaction: the live rows of several fragments, in order, in fewer and fuller ones.
+
+    plan      which fragments belong together              pure, from the manifest
+    execute   one task: read live rows, write new files    anywhere, in any process; nothing is committed
+    commit    ReserveFragments, then one Rewrite           against the version that was planned on
+
+Rows keep their order and, where the table has them, their row ids and versions. A delete or update of a row that is
+being moved makes the commit fail (`RetryableCommitConflictError`): no row comes back. Appends go together with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyroaring
+
+from lancetable.commit.build import covered_fragments
+from lancetable.commit.loop import commit_transaction
+from lancetable.errors import (
+    CommitStateUnknownError,
+    InvalidInputError,
+    InvalidOperationError,
+    LanceError,
+    UnsupportedFeatureError,
+)
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.fragment import Fragment, LineagePlace
+from lancetable.format.transaction import RewriteGroup, Transaction
+from lancetable.format.version import FileVersion
+from lancetable.ops.scan import execute_scan
+from lancetable.ops.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.write import WriteOptions, write_files
+from lancetable.proto import table_pb2
+from lancetable.rowids import RowIdSequence, RowVersionSequence
+from lancetable.table.data_files import WriteLimits, remove_quietly
+from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.fragments import deleted_offsets, num_live_rows, physical_rows
+from lancetable.table.row_id_lookup import row_id_sequence
+from lancetable.table.version import TableVersion, checkout, latest
+
+__all__ = [
+    "CompactionSettings",
+    "Rewritten",
+    "Task",
+    "commit",
+    "compact",
+    "execute",
+    "plan",
+    "settings_of",
+]
+
+CONFIG_PREFIX = "lance.compaction."
+_MODES = ("reencode", "try_binary_copy", "force_binary_copy")
+_BATCH_ROWS = 1 << 17
+_BATCH_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """What to compact, and into what.
+
+    A fragment with fewer than `target_rows_per_fragment` physical rows goes together with its neighbours; one with more
+    than the share `materialize_deletions_threshold` of its rows deleted is rewritten by itself if need be. The
+    `max_source_*` limits bound one run: tasks are taken in order as long as their sum of fragments, live rows or bytes
+    stays within.
+    """
+
+    target_rows_per_fragment: int = 1024 * 1024
+    max_rows_per_group: int = 1024
+    max_bytes_per_file: int | None = None
+    materialize_deletions: bool = True
+    materialize_deletions_threshold: float = 0.1
+    num_threads: int | None = None
+    batch_size: int | None = None
+    compaction_mode: str | None = None
+    max_source_fragments: int | None = None
+    max_source_rows: int | None = None
+    max_source_bytes: int | None = None
+    excluded_fragment_ids: frozenset[int] = frozenset()
+    data_storage_version: FileVersion | None = None
+
+    def __post_init__(self) -> None:
+        if self.compaction_mode is not None and self.compaction_mode not in _MODES:
+            valid = ", ".join(f'"{mode}"' for mode in _MODES)
+            raise InvalidInputError(f'Invalid compaction mode "{self.compaction_mode}". Valid values: {valid}')
+        if self.compaction_mode == "force_binary_copy":
+            raise UnsupportedFeatureError(
+                "compaction by copying pages is not supported: choose try_binary_copy or reencode, which give the same "
+                "rows",
+                feature="compaction by copying pages",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Neighbouring fragments of one version that become one or more new ones."""
+
+    fragments: tuple[Fragment, ...]
+    read_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a task came to: new fragments, with id 0, that hold the live rows of the old ones."""
+
+    old_fragments: tuple[Fragment, ...]
+    new_fragments: tuple[Fragment, ...]
+    read_version: int
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Fragments removed, fragments added, files removed (those of deletions too), files added."""
+        deletions = sum(1 for each in self.old_fragments if each.deletion_file is not None)
+        return (
+            len(self.old_fragments),
+            len(self.new_fragments),
+            sum(len(each.files) for each in self.old_fragments) + deletions,
+            sum(len(each.files) for each in self.new_fragments),
+        )
+
+
+# --- what a table's config says ---------------------------------------------------------------------------------------
+
+
+def settings_of(version: TableVersion, given: Mapping[str, Any]) -> CompactionSettings:
+    """The settings of a run: `given` ones, else those of the table's config (`lance.compaction.*`), else the defaults.
+
+    Raises InvalidInputError for a value in the config that makes no sense.
+    """
+    chosen: dict[str, Any] = {}
+    for key, text in version.manifest.config.items():
+        name = key.removeprefix(CONFIG_PREFIX)
+        if key.startswith(CONFIG_PREFIX) and name in _FROM_TEXT:
+            expected, parse = _FROM_TEXT[name]
+            try:
+                chosen[name] = parse(text)
+            except (ValueError, KeyError):
+                raise InvalidInputError(f"Invalid value for {key}: {text!r} (expected {expected})") from None
+    chosen.update((name, value) for name, value in given.items() if value is not None)
+    return CompactionSettings(**chosen)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+_COUNT = ("a non-negative integer", _count)
+_FROM_TEXT: dict[str, tuple[str, Any]] = {
+    "target_rows_per_fragment": _COUNT,
+    "max_rows_per_group": _COUNT,
+    "max_bytes_per_file": _COUNT,
+    "num_threads": _COUNT,
+    "batch_size": _COUNT,
+    "max_source_fragments": _COUNT,
+    "max_source_rows": _COUNT,
+    "max_source_bytes": _COUNT,
+    "materialize_deletions": ("true or false", {"true": True, "false": False}.__getitem__),
+    "materialize_deletions_threshold": ("a number", float),
+    "compaction_mode": ("a compaction mode", str),
+    "data_storage_version": ("a file version", FileVersion.parse),
+}
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    fragment: Fragment
+    live_rows: int
+    alone: bool  # worth rewriting without neighbours
+
+
+def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
+    """The tasks that would compact `version`. Raises UnsupportedFeatureError for a table that cannot be written."""
+    manifest = version.manifest
+    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+    tasks = [
+        Task(tuple(each.fragment for each in part), version.version)
+        for run in _runs(version, settings)
+        if len(run) > 1 or run[0].alone
+        for part in _parts(run, settings.target_rows_per_fragment)
+    ]
+    return list(_within_limits(version, tasks, settings))
+
+
+def _runs(version: TableVersion, settings: CompactionSettings) -> Iterator[list[_Candidate]]:
+    """Candidates that stand side by side and that the same indices cover."""
+    covering = _coverage(version)
+    run: list[_Candidate] = []
+    covered: frozenset[str] = frozenset()
+    for fragment in version.manifest.fragments:
+        candidate = _candidate(version, fragment, settings)
+        now = frozenset(name for name, ids in covering if fragment.id in ids)
+        if run and (candidate is None or now != covered):
+            yield run
+            run = []
+        if candidate is not None:
+            run.append(candidate)
+            covered = now
+    if run:
+        yield run
+
+
+def _candidate(version: TableVersion, fragment: Fragment, settings: CompactionSettings) -> _Candidate | None:
+    if fragment.id in settings.excluded_fragment_ids:
+        return None
+    rows, live = physical_rows(version, fragment), num_live_rows(version, fragment)
+    share = (rows - live) / rows if rows else 0.0
+    if settings.materialize_deletions and share > settings.materialize_deletions_threshold:
+        return _Candidate(fragment, live, alone=True)
+    return _Candidate(fragment, live, alone=False) if rows < settings.target_rows_per_fragment else None
+
+
+def _coverage(version: TableVersion) -> list[tuple[str, pyroaring.BitMap]]:
+    section = version.file.index_section(version.store)
+    if section is None:
+        return []
+    found = []
+    for index in table_pb2.IndexSection.FromString(section).indices:
+        covered = covered_fragments(index.fragment_bitmap, index.name)
+        if covered is not None and index.fields:
+            found.append((index.uuid.uuid.hex(), covered))
+    return found
+
+
+def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
+    """Cut where a part is full and what remains would be, too."""
+    left = sum(each.live_rows for each in run)
+    part: list[_Candidate] = []
+    rows = 0
+    for each in run:
+        part.append(each)
+        rows += each.live_rows
+        left -= each.live_rows
+        if rows >= target and left >= target:
+            yield part
+            part, rows = [], 0
+    if part:
+        yield part
+
+
+def _within_limits(version: TableVersion, tasks: list[Task], settings: CompactionSettings) -> Iterator[Task]:
+    limits = (settings.max_source_fragments, settings.max_source_rows, settings.max_source_bytes)
+    sums = [0, 0, 0]
+    for task in tasks:
+        sums[0] += len(task.fragments)
+        if settings.max_source_rows is not None:
+            sums[1] += sum(num_live_rows(version, each) for each in task.fragments)
+        if settings.max_source_bytes is not None:
+            sums[2] += sum(file.size_bytes or 0 for each in task.fragments for file in each.files)
+        if any(limit is not None and reached > limit for limit, reached in zip(limits, sums, strict=True)):
+            return
+        yield task
+
+
+# --- execute ----------------------------------------------------------------------------------------------------------
+
+
+def execute(version: TableVersion, task: Task, settings: CompactionSettings) -> Rewritten:
+    """Write the rows of a task into new files; `version` may be any version of the table.
+
+    Memory is bounded by the batches in flight. Files are durable on return. Raises InvalidOperationError if the
+    task's fragments are not those of the version it was planned on.
+    """
+    version = checkout(version, task.read_version)
+    by_id = {fragment.id: fragment for fragment in version.manifest.fragments}
+    for fragment in task.fragments:
+        if by_id.get(fragment.id) != fragment:
+            raise InvalidOperationError(
+                f"{version.uri}: fragment {fragment.id} of the task is not that of version {task.read_version}"
+            )
+    limits = _limits(settings, sum(num_live_rows(version, each) for each in task.fragments))
+    options = ScanOptions(
+        fragments=[each.id for each in task.fragments],
+        batch_size=settings.batch_size or _BATCH_ROWS,
+        batch_size_bytes=None if settings.batch_size else _BATCH_BYTES,
+        blob_handling="all_binary",
+    )
+    file_version = settings.data_storage_version or version.manifest.file_version
+    written = write_files(
+        version.store,
+        version.base,
+        version.uri,
+        version.schema,
+        execute_scan(version, plan_scan(version, options)),
+        WriteOptions(limits=limits),
+        file_version,
+        dictionaries_of(version),
+    )
+    try:
+        if version.manifest.has_stable_row_ids:
+            written = _with_lineage(version, task.fragments, written)
+        version.store.sync(version.base)
+    except LanceError:
+        remove_quietly(version.store, version.base, written)
+        raise
+    return Rewritten(task.fragments, tuple(written), task.read_version)
+
+
+def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
+    """As many files as reach the target, all of a size."""
+    num_files = max(1, live_rows // max(settings.target_rows_per_fragment, 1))
+    limits = WriteLimits(
+        max_rows_per_file=max(1, -(-live_rows // num_files)), max_rows_per_group=max(settings.max_rows_per_group, 1)
+    )
+    return (
+        limits
+        if settings.max_bytes_per_file is None
+        else replace(limits, max_bytes_per_file=settings.max_bytes_per_file)
+    )
+
+
+def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[Fragment]:
+    """The new fragments with the ids and versions of the rows they hold."""
+    sizes = [each.physical_rows or 0 for each in new]
+    row_ids, created, updated = [], [], []
+    for fragment in old:
+        ids = row_id_sequence(version, fragment)
+        versions = [_versions(version, fragment, each) for each in (fragment.created_at, fragment.last_updated_at)]
+        deleted = deleted_offsets(version, fragment)
+        if deleted is not None:
+            ids, versions = ids.mask(deleted), [each.mask(deleted) for each in versions]
+        row_ids.append(ids)
+        created.append(versions[0])
+        updated.append(versions[1])
+    return [
+        replace(fragment, row_ids=ids.to_bytes(), created_at=made.to_bytes(), last_updated_at=changed.to_bytes())
+        for fragment, ids, made, changed in zip(
+            new,
+            RowIdSequence.concat(row_ids).rechunk(sizes),
+            RowVersionSequence.concat(created).rechunk(sizes),
+            RowVersionSequence.concat(updated).rechunk(sizes),
+            strict=True,
+        )
+    ]
+
+
+def _versions(version: TableVersion, fragment: Fragment, kept: bytes | LineagePlace | None) -> RowVersionSequence:
+    rows = physical_rows(version, fragment)
+    if isinstance(kept, LineagePlace):
+        raise UnsupportedFeatureError(
+            f"{version.uri}: fragment {fragment.id} keeps its row versions outside the manifest ({kept.value})",
+            feature="row versions outside the manifest",
+        )
+    if kept is None:
+        return RowVersionSequence.uniform(rows, 1)
+    return RowVersionSequence.from_bytes(kept, rows, version.location.path)
+
+
+# --- commit -----------------------------------------------------------------------------------------------------------
+
+
+def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
+    """Make the results of tasks the newest version: of one plan, any of its tasks, in any order.
+
+    Raises RetryableCommitConflictError if rows that were moved have changed since the plan (the new files stay, for
+    another attempt or for cleanup), InvalidOperationError for results of different plans.
+    """
+    results = sorted((each for each in results if each.old_fragments), key=lambda each: each.old_fragments[0].id)
+    if not results:
+        return version
+    read_version = results[0].read_version
+    if any(each.read_version != read_version for each in results):
+        raise InvalidOperationError("the results to commit belong to plans on different versions")
+    count = sum(len(each.new_fragments) for each in results)
+    newest = latest(version)
+    if count:
+        newest = commit_transaction(newest, Transaction.create(newest.version, tx.ReserveFragments(count)))
+    next_id = (newest.manifest.max_fragment_id or 0) + 1 - count
+    groups = []
+    for each in results:
+        numbered = [replace(fragment, id=next_id + place) for place, fragment in enumerate(each.new_fragments)]
+        next_id += len(numbered)
+        groups.append(RewriteGroup(each.old_fragments, tuple(numbered)))
+    return commit_transaction(newest, Transaction.create(read_version, tx.Rewrite(tuple(groups))))
+
+
+def compact(version: TableVersion, settings: CompactionSettings) -> tuple[TableVersion, list[Rewritten]]:
+    """Plan, execute and commit; returns the new version and what was rewritten. Nothing to do makes no version.
+
+    After a failure no new file stays behind, unless the outcome of the commit is unknown.
+    """
+    tasks = plan(version, settings)
+    if not tasks:
+        return version, []
+    running: list[Future[Rewritten]] = []
+    try:
+        with ThreadPoolExecutor(min(settings.num_threads or os.cpu_count() or 1, len(tasks))) as threads:
+            running = [threads.submit(execute, version, task, settings) for task in tasks]
+        done = [each.result() for each in running]
+        return commit(version, done), done
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        written = [each.result() for each in running if each.exception() is None]
+        remove_quietly(version.store, version.base, [each for result in written for each in result.new_fragments])
+        raise

@@ -1,0 +1,91 @@
+"""Columns of every type that 0.1 stores, and random values that it can hold."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+TYPES: dict[str, pa.DataType] = {
+    **{str(kind): kind for kind in INTEGERS},
+    "bool": pa.bool_(),
+    "half": pa.float16(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "decimal": pa.decimal128(10, 2),
+    "wide decimal": pa.decimal256(40, 3),
+    "date": pa.date32(),
+    "date ms": pa.date64(),
+    "time": pa.time32("s"),
+    "time ns": pa.time64("ns"),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "duration": pa.duration("ms"),
+    "fixed binary": pa.binary(3),
+    "binary": pa.binary(),
+    "large binary": pa.large_binary(),
+    "string": pa.string(),
+    "large string": pa.large_string(),
+    "null": pa.null(),
+    "list": pa.list_(pa.int16()),
+    "list of strings": pa.large_list(pa.string()),
+    "list of lists": pa.list_(pa.list_(pa.float32())),
+    "list of nulls": pa.list_(pa.null()),
+    "bits": pa.list_(pa.bool_(), 3),
+    "vector": pa.list_(pa.float32(), 4),
+    "matrix": pa.list_(pa.list_(pa.int8(), 2), 2),
+    "list of vectors": pa.list_(pa.list_(pa.float32(), 4)),
+    "list of bits": pa.list_(pa.bool_()),
+    "struct": pa.struct([("a", pa.int64()), ("b", pa.string())]),
+    "list of structs": pa.list_(pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])),
+    "deep": pa.struct([("p", pa.struct([("q", pa.bool_()), ("n", pa.null())])), ("l", pa.list_(pa.int8()))]),
+    "dictionary": pa.dictionary(pa.int8(), pa.string()),
+    "dictionary in a struct": pa.struct([("d", pa.dictionary(pa.int32(), pa.int64()))]),
+}
+
+
+def column(kind: pa.DataType, n: int, rng: np.random.Generator) -> pa.Array:
+    """`n` random values; strings and bytes with nulls and with lengths beyond 64."""
+    types = pa.types
+    if types.is_null(kind):
+        return pa.nulls(n)
+    if types.is_boolean(kind):
+        return pa.array(rng.random(n) < 0.5)
+    if types.is_floating(kind):
+        values = rng.choice([0.0, -0.0, np.nan, 1.5, -2.5, 1e4], n)
+        return pa.array(values.astype(f"f{kind.bit_width // 8}"))
+    if types.is_decimal(kind):
+        return pa.array([Decimal(int(each)).scaleb(-kind.scale) for each in rng.integers(-99, 99, n)], kind)
+    if types.is_integer(kind) or types.is_temporal(kind):
+        stored = pa.array(rng.integers(0, 100, n).astype(f"i{kind.bit_width // 8}"))
+        return (
+            stored.view(kind) if not types.is_date64(kind) else pa.array(rng.integers(0, 80, n) * 86400000).view(kind)
+        )
+    if types.is_fixed_size_binary(kind):
+        return pa.array([rng.bytes(kind.byte_width) for _ in range(n)], kind)
+    if types.is_string(kind) or types.is_large_string(kind):
+        return pa.array([text(rng) for _ in range(n)], kind)
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return pa.array([None if rng.random() < 0.2 else some_bytes(rng) for _ in range(n)], kind)
+    if types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(column(kind.value_type, n * kind.list_size, rng), kind.list_size)
+    if types.is_list(kind) or types.is_large_list(kind):
+        large = types.is_large_list(kind)
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(0, 4, n))]).astype("i8" if large else "i4")
+        maker = pa.LargeListArray if large else pa.ListArray
+        return maker.from_arrays(pa.array(offsets), column(kind.value_type, int(offsets[-1]), rng))
+    if types.is_struct(kind):
+        return pa.StructArray.from_arrays([column(field.type, n, rng) for field in kind], fields=list(kind))
+    assert types.is_dictionary(kind)
+    items: list[Any] = list(range(9)) if types.is_integer(kind.value_type) else [f"v{i}" for i in range(9)]
+    return pa.DictionaryArray.from_arrays(pa.array(rng.integers(0, 9, n), kind.index_type), pa.array(items))
+
+
+def text(rng: np.random.Generator) -> str | None:
+    return None if rng.random() < 0.2 else "é" * int(rng.integers(0, 50)) + chr(int(rng.integers(65, 90)))
+
+
+def some_bytes(rng: np.random.Generator) -> bytes:
+    return b"\xff" * int(rng.integers(0, 80)) + rng.bytes(int(rng.integers(1, 70)))
