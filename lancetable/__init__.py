@@ -30,6 +30,7 @@ from lancetable import (
     udf,
 )
 from lancetable.blob import Blob, BlobArray, BlobColumn, BlobFile, blob_array, blob_field
+from lancetable.cleanup import CleanupCandidateFile, CleanupExplanation, CleanupReferencedBranch, CleanupStats
 from lancetable.dataset import LanceDataset, dataset, write_dataset
 from lancetable.debug import show_versions
 from lancetable.errors import *  # noqa: F403  # the whole error tree is public
@@ -55,6 +56,10 @@ __all__ = [
     "BlobArray",
     "BlobColumn",
     "BlobFile",
+    "CleanupCandidateFile",
+    "CleanupExplanation",
+    "CleanupReferencedBranch",
+    "CleanupStats",
     "DataStatistics",
     "DatasetBasePath",
     "FieldStatistics",

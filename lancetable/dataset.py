@@ -35,6 +35,7 @@ from lancetable.arguments import (
     version_to_write,
 )
 from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
+from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of, stats_of
 from lancetable.errors import (
     DatasetNotFoundError,
     InvalidInputError,
@@ -53,6 +54,7 @@ from lancetable.operation import LanceOperation, Transaction, to_bases
 from lancetable.ops import blobs as blob_ops
 from lancetable.ops import (
     branches,
+    cleanup,
     clone,
     counted,
     delete,
@@ -70,7 +72,7 @@ from lancetable.ops import (
     write,
 )
 from lancetable.ops import commit as commits
-from lancetable.optimize import DatasetOptimizer
+from lancetable.optimize import DatasetOptimizer, config_of
 from lancetable.refs import Branches, Tags
 from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema, as_text
@@ -1077,6 +1079,89 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Compaction, and the settings of automatic cleanup; see `DatasetOptimizer`."""
         return DatasetOptimizer(self)
 
+    def cleanup_old_versions(
+        self,
+        older_than: timedelta | None = None,
+        retain_versions: int | None = None,
+        *,
+        delete_unverified: bool = False,
+        error_if_tagged_old_versions: bool = True,
+        delete_rate_limit: int | None = None,
+        versions: list[int] | None = None,
+        delete_concurrency: int | None = None,
+    ) -> CleanupStats:
+        """Remove old versions, and the files that no other version needs.
+
+        Versions from this dataset's on stay, and so do tagged ones and those a branch springs from. Shallow clones are
+        not known here: tag the versions they need.
+
+        Parameters
+        ----------
+        older_than : timedelta, optional
+            Remove versions older than that; 14 days if no other condition is given.
+        retain_versions : int, optional
+            Keep so many of the newest versions. Conditions given together must all hold.
+        delete_unverified : bool, default False
+            Also remove files younger than seven days that no version names. They may belong to a commit that is under
+            way: only when nobody is writing.
+        error_if_tagged_old_versions : bool, default True
+            Raise if a tagged version is old enough, rather than to keep it silently.
+        delete_rate_limit : int, optional
+            Files per second at most.
+        versions : list of int, optional
+            Remove only these.
+        delete_concurrency : int, optional
+            Accepted for compatibility; deletions go to the store in groups.
+
+        Raises CleanupError for tagged versions; `explain_cleanup_old_versions` is the dry run.
+        """
+        policy = cleanup.policy_of(
+            older_than,
+            retain_versions,
+            versions,
+            delete_unverified=delete_unverified,
+            error_if_tagged=error_if_tagged_old_versions,
+        )
+        counts = cleanup.cleanup(
+            self._table, policy, deletes_per_second=delete_rate_limit, concurrency=delete_concurrency
+        )
+        return stats_of(counts)
+
+    def explain_cleanup_old_versions(
+        self,
+        older_than: timedelta | None = None,
+        retain_versions: int | None = None,
+        *,
+        delete_unverified: bool = False,
+        error_if_tagged_old_versions: bool = True,
+        delete_rate_limit: int | None = None,
+        versions: list[int] | None = None,
+        include_files: bool = False,
+        max_files: int = 1000,
+    ) -> CleanupExplanation:
+        """What `cleanup_old_versions` with these arguments would remove; nothing is changed.
+
+        With `include_files` at most `max_files` files are listed. Raises CleanupError for tagged versions.
+        """
+        policy = cleanup.policy_of(
+            older_than,
+            retain_versions,
+            versions,
+            delete_unverified=delete_unverified,
+            error_if_tagged=error_if_tagged_old_versions,
+        )
+        plan = cleanup.explain(self._table, policy)
+        return explanation_of(plan, include_files=include_files, max_files=check_count("max_files", max_files))
+
+    def tracked_files(
+        self, *, min_version: int | None = None, progress: Callable[[int, int | None], None] | None = None
+    ) -> pa.RecordBatchReader:
+        """Every file that a version names: columns `version`, `base_uri`, `path`, `type`; newest versions first.
+
+        `min_version` leaves out older ones; `progress(done, total)` counts versions. See `all_files` for what is there.
+        """
+        return cleanup.tracked_files(self._table, min_version=min_version, progress=progress)
+
     # ---------------------------------------------------------------------------------------- branches and clones
 
     @property
@@ -1597,7 +1682,6 @@ def write_dataset(
         target_bases=target_bases,
         target_all_bases=target_all_bases,
     )
-    scope.reject("automatic cleanup", planned=True, auto_cleanup_options=auto_cleanup_options)
     if uri is None:
         raise InvalidInputError("no table: give the argument uri")
     mode = check_mode(mode)
@@ -1617,6 +1701,7 @@ def write_dataset(
         keep_arrays=isinstance(data_obj, pa.Table),
     )
     check_external_blobs(external_blob_mode, allow_external_blob_outside_bases)
+    config = config_of(auto_cleanup_options) if auto_cleanup_options is not None else None
     source = read_input(data_obj, schema)
     cache = None if session is None else session.cache
     if mode == "create":
@@ -1631,6 +1716,7 @@ def write_dataset(
             storage_options=storage_options,
             commit_lock=commit_lock,
             cache=cache,
+            config=config,
         )
         return LanceDataset.from_version(table)
     target = target_of(uri, storage_options, commit_lock, cache)
@@ -1645,6 +1731,7 @@ def write_dataset(
             storage_options=storage_options,
             commit_lock=commit_lock,
             cache=cache,
+            config=config,
         )
     elif mode == "append":
         table = write.append(target, source.schema, source.batches, options)

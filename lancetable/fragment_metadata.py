@@ -7,6 +7,7 @@ by hand, pickle, send to another process and put into a `LanceOperation`.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["DataFile", "DeletionFile", "FragmentMetadata", "RowDatasetVersionMeta", "RowIdMeta", "RowIdSequence"]
 
 U64 = 2**64
+
+
+class _Path(str):
+    """A path that may be called, as in code from the time when it was a method."""
+
+    __slots__ = ()
+
+    def __call__(self) -> str:
+        warnings.warn("DataFile.path() is deprecated, use DataFile.path instead", DeprecationWarning, stacklevel=2)
+        return str(self)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
 
 
 @scope.fill_gaps(scope.DATA_FILE)
@@ -82,7 +96,7 @@ class DataFile:
     @property
     def path(self) -> str:
         """Path relative to the data directory."""
-        return self._path
+        return _Path(self._path)
 
     def field_ids(self) -> list[int]:
         """The ids of the fields stored in this file."""

@@ -301,12 +301,7 @@ class DatasetOptimizer:
 
     def enable_auto_cleanup(self, auto_cleanup_config: AutoCleanupConfig, **kwargs: Any) -> None:
         """Have writers clean up old versions every `interval` commits: those older than `older_than_seconds`."""
-        self._dataset.update_config(
-            {
-                "lance.auto_cleanup.interval": str(auto_cleanup_config["interval"]),
-                "lance.auto_cleanup.older_than": f"{auto_cleanup_config['older_than_seconds']}s",
-            }
-        )
+        self._dataset.update_config({**config_of(auto_cleanup_config)})
 
     def disable_auto_cleanup(self, **kwargs: Any) -> None:
         """Undo `enable_auto_cleanup`."""
@@ -317,6 +312,17 @@ class DatasetOptimizer:
 
 OPTIONS = frozenset(CompactionOptions.__annotations__)
 SETTINGS = frozenset(each.name for each in fields(CompactionSettings))
+
+
+def config_of(options: AutoCleanupConfig) -> dict[str, str]:
+    """The config of a table that is to be cleaned up automatically. Raises InvalidInputError, TypeError."""
+    interval, seconds = options["interval"], options["older_than_seconds"]
+    for name, value in (("interval", interval), ("older_than_seconds", seconds)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if interval < 1 or seconds < 0:
+        raise InvalidInputError("interval must be at least 1, and older_than_seconds not negative")
+    return {"lance.auto_cleanup.interval": str(interval), "lance.auto_cleanup.older_than": f"{seconds}s"}
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,6 @@ PLANNED, OUTSIDE = True, False
 DATASET: Groups = [
     ("joining new columns into a table", PLANNED, "merge"),
     ("changes between versions", PLANNED, "delta"),
-    ("cleanup of old versions", PLANNED, "cleanup_old_versions explain_cleanup_old_versions tracked_files"),
     ("SQL queries", PLANNED, "sql"),
     ("renaming manifests to the V2 scheme", PLANNED, "migrate_manifest_paths_v2"),
     ("pydantic models", PLANNED, "from_pydantic_model"),
@@ -64,11 +63,6 @@ SCANNER_BUILDER: Groups = [
     ("aggregates in a scan", OUTSIDE, "substrait_aggregate"),
 ]
 MODULE: Groups = [
-    (
-        "cleanup of old versions",
-        PLANNED,
-        "CleanupStats CleanupCandidateFile CleanupExplanation CleanupReferencedBranch",
-    ),
     (
         "blob files written apart from a table",
         PLANNED,

@@ -77,7 +77,7 @@ CASES: list[Case] = [
         "format that is not written yet",
         OE,
         errors.UnsupportedFeatureError,
-        lambda ds, tmp: new(tmp, TABLE, data_storage_version="0.1"),
+        lambda ds, tmp: new(tmp, TABLE, data_storage_version="2.3"),
     ),
     ("stable row ids", OE, errors.UnsupportedFeatureError, lambda ds, tmp: new(tmp, TABLE, enable_stable_row_ids=True)),
     # scans

@@ -10,12 +10,9 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.errors import UnsupportedFeatureError
 
 GOLDEN = Path(__file__).parent / "golden"
 ENTRIES = json.loads((GOLDEN / "index.json").read_text())["entries"]
-READABLE = [entry for entry in ENTRIES if entry["storage_version"] != "0.1"]
-LATER = [entry for entry in ENTRIES if entry["storage_version"] == "0.1"]
 
 
 def expected(name: str) -> pa.Table:
@@ -36,7 +33,7 @@ def facts_of(entry: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads((GOLDEN / entry["facts"]).read_text()))
 
 
-@pytest.mark.parametrize("entry", READABLE, ids=lambda entry: entry["id"])
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["id"])
 def test_reads_what_pylance_wrote(entry: dict[str, Any]) -> None:
     uri, facts = GOLDEN / entry["path"], facts_of(entry)
     latest = lancetable.dataset(uri)
@@ -54,7 +51,7 @@ def test_reads_what_pylance_wrote(entry: dict[str, Any]) -> None:
         assert_same(dataset.to_table(columns=meta.schema.names), meta)
 
 
-@pytest.mark.parametrize("entry", READABLE, ids=lambda entry: entry["id"])
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["id"])
 def test_takes_and_filters_as_pylance(entry: dict[str, Any]) -> None:
     dataset, facts = lancetable.dataset(GOLDEN / entry["path"]), facts_of(entry)
     for take in facts["takes"]:
@@ -63,13 +60,3 @@ def test_takes_and_filters_as_pylance(entry: dict[str, Any]) -> None:
         found = dataset.to_table(columns=["k"], filter=case["filter"])
         assert found["k"].to_pylist() == case["keys"], case["filter"]
         assert dataset.count_rows(case["filter"]) == len(case["keys"])
-
-
-@pytest.mark.parametrize("entry", LATER, ids=lambda entry: entry["id"])
-def test_legacy_files_are_refused_by_name_and_their_manifests_work(entry: dict[str, Any]) -> None:
-    dataset, facts = lancetable.dataset(GOLDEN / entry["path"]), facts_of(entry)
-    assert dataset.version == facts["latest"]
-    assert dataset.count_rows() == facts["versions"][-1]["rows"]
-    assert dataset.data_storage_version == entry["storage_version"]
-    with pytest.raises(UnsupportedFeatureError, match=entry["storage_version"]):
-        dataset.to_table()

@@ -3,21 +3,60 @@
 A lost race means that others are committing at the same speed. The wait is drawn from a window that starts at a few
 times the length of one attempt and grows slowly: doubling it would starve whoever lost a few times in a row, a window
 that never grew would not thin out a large crowd.
+
+Where an attempt takes a round trip or more, a winner that starts its next commit at once is always ahead of those who
+wait, and somebody waits for twenty seconds. So the window of a crowded table is remembered (`Crowd`): it grows with
+each loss, shrinks with each win, and the first attempt of the next commit waits in it like all the others.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
-__all__ = ["Backoff"]
+__all__ = ["Backoff", "Crowd", "crowd_at"]
 
 _FIRST_WINDOW = 4.0  # attempts long
 _GROWTH = 1.3
 _LARGEST_WINDOW = 64.0  # attempts long
 _LONGEST_WAIT_SECONDS = 2.0
 _SHORTEST_UNIT_SECONDS = 0.0005
+
+_SHRINKING = 0.7
+_SMALLEST_CROWD = 1.0  # attempts long; below it nobody is in the way
+_REMEMBERED_SECONDS = 10.0
+_REMEMBERED_TABLES = 256
+
+
+class Crowd:
+    """How contended a table was lately, as this process saw it. Threads may lose an update to each other."""
+
+    __slots__ = ("seen_at", "unit_seconds", "window")
+
+    def __init__(self) -> None:
+        self.window = 0.0  # attempts long; 0: nobody was in the way
+        self.unit_seconds = 0.0
+        self.seen_at = 0.0
+
+
+_crowds: OrderedDict[str, Crowd] = OrderedDict()
+_crowds_lock = threading.Lock()
+
+
+def crowd_at(table: str) -> Crowd:
+    """What is remembered of a table; the tables used last are."""
+    with _crowds_lock:
+        crowd = _crowds.get(table)
+        if crowd is None:
+            crowd = _crowds[table] = Crowd()
+            if len(_crowds) > _REMEMBERED_TABLES:
+                _crowds.popitem(last=False)
+        else:
+            _crowds.move_to_end(table)
+        return crowd
 
 
 class Backoff:
@@ -28,18 +67,27 @@ class Backoff:
         max_attempts: int,
         budget_seconds: float,
         *,
+        crowd: Crowd | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """At least one attempt is always made. `draw` gives a number from 0 to 1."""
+        """At least one attempt is always made. `draw` gives a number from 0 to 1.
+
+        With a `crowd` that others made large, the first attempt is waited for, too.
+        """
         self.attempts = 1
         self._max_attempts = max(max_attempts, 1)
         self._clock, self._sleep, self._draw = clock, sleep, draw
-        self._begun_at = self._attempt_begun_at = clock()
+        self._begun_at = clock()
         self._deadline = self._begun_at + budget_seconds
         self._unit_seconds = 0.0
         self._window = _FIRST_WINDOW
+        self._crowd = crowd
+        if crowd is not None and crowd.window and self._begun_at - crowd.seen_at <= _REMEMBERED_SECONDS:
+            self._unit_seconds, self._window = crowd.unit_seconds, crowd.window
+            self._wait(self._begun_at)
+        self._attempt_begun_at = self._clock()
 
     @property
     def elapsed_seconds(self) -> float:
@@ -54,9 +102,25 @@ class Backoff:
         # The quickest attempt so far tells how long one takes when nobody is in the way.
         took = max(now - self._attempt_begun_at, _SHORTEST_UNIT_SECONDS)
         self._unit_seconds = took if self._unit_seconds == 0.0 else min(self._unit_seconds, took)
-        wait = min(self._draw() * self._window * self._unit_seconds, _LONGEST_WAIT_SECONDS, self._deadline - now)
+        self._wait(now)
         self._window = min(self._window * _GROWTH, _LARGEST_WINDOW)
-        self._sleep(wait)
+        self._note(now)
         self.attempts += 1
         self._attempt_begun_at = self._clock()
         return True
+
+    def won(self) -> None:
+        """The last attempt was the one. Tells the crowd."""
+        if self._crowd is None or (self.attempts == 1 and not self._crowd.window):
+            return
+        self._window *= _SHRINKING
+        if self._window < _SMALLEST_CROWD:
+            self._window = 0.0
+        self._note(self._clock())
+
+    def _wait(self, now: float) -> None:
+        self._sleep(min(self._draw() * self._window * self._unit_seconds, _LONGEST_WAIT_SECONDS, self._deadline - now))
+
+    def _note(self, now: float) -> None:
+        if self._crowd is not None:
+            self._crowd.window, self._crowd.unit_seconds, self._crowd.seen_at = self._window, self._unit_seconds, now

@@ -128,6 +128,7 @@ class _Draft:
         self.restored, self.file_version = restored, file_version
         self.mixed_versions = False
         self.new_deletions = False
+        self.trusts_flags = _is_ours(message)
 
     @property
     def stable_row_ids(self) -> bool:
@@ -184,9 +185,12 @@ class _Draft:
 
     @property
     def has_deletions(self) -> bool:
-        """Whether some fragment has deleted rows. The others are looked at only where a version before had some."""
-        if self.new_deletions or not self.message.reader_feature_flags & flags.DELETIONS:
-            return self.new_deletions
+        """Whether some fragment has deleted rows. Where this library wrote that the version before had none, only
+        new fragments are looked at."""
+        if self.new_deletions:
+            return True
+        if self.trusts_flags and not self.message.reader_feature_flags & flags.DELETIONS:
+            return False
         return any(message.HasField("deletion_file") for message in self.message.fragments)
 
     def _is_other_version(self, fragment: table_pb2.DataFragment) -> bool:
@@ -421,6 +425,7 @@ def _(operation: tx.Restore, draft: _Draft) -> None:
     message, newest = draft.message, table_pb2.Manifest()
     newest.CopyFrom(message)
     message.CopyFrom(draft.restored.manifest)
+    draft.trusts_flags = _is_ours(message)
     draft.index_section = draft.restored.index_section
     highest = max(used_fragment_ids(newest), used_fragment_ids(message))
     if highest >= 0:
@@ -649,11 +654,18 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
     )
 
 
+_LIBRARY = "lancetable"
+
+
+def _is_ours(manifest: table_pb2.Manifest) -> bool:
+    return manifest.writer_version.library == _LIBRARY
+
+
 @cache
 def writer_version() -> table_pb2.Manifest.WriterVersion:
     """Who writes: this library, by name and version."""
     try:
-        version = metadata.version("lancetable")
+        version = metadata.version(_LIBRARY)
     except metadata.PackageNotFoundError:
         version = "0.0.0"
-    return table_pb2.Manifest.WriterVersion(library="lancetable", version=version)
+    return table_pb2.Manifest.WriterVersion(library=_LIBRARY, version=version)

@@ -21,8 +21,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit.backoff import Backoff
+from lancetable.commit.backoff import Backoff, crowd_at
 from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest
+from lancetable.commit.cleanup import clean_up_after_commit
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.dictionaries import dictionary_head
 from lancetable.commit.rebase import rebase_deletions, rebase_index
@@ -58,6 +59,12 @@ __all__ = ["commit_transaction", "create_table", "publish_first"]
 
 logger = logging.getLogger(__name__)
 
+_STRICT = Verdict(
+    Severity.INCOMPATIBLE,
+    "without retries (max_retries=0) an overwrite only goes right behind the version it was made on",
+)
+_FEW = 1  # versions read from afar between looking for new ones and publishing
+_READ_AT_ONCE = 16
 DEFAULT_MAX_RETRIES = 20
 DEFAULT_TIMEOUT_SECONDS = 30 * 60.0
 
@@ -88,15 +95,30 @@ def commit_transaction(
         return _commit_detached(base, transaction, max_retries, timeout_s)
     if is_detached(base.version):
         raise InvalidOperationError(f"{base.uri}: the detached version {base.version} can have no successor")
-    run = _Run(base, transaction, affected_rows or {}, file_version)
+    landed = _land(base, transaction, max_retries, timeout_s, affected_rows or {}, file_version)
+    clean_up_after_commit(landed)
+    return landed
+
+
+def _land(
+    base: TableVersion,
+    transaction: Transaction,
+    max_retries: int,
+    timeout_s: float,
+    affected_rows: Mapping[int, DeletionVector],
+    file_version: FileVersion | None,
+) -> TableVersion:
+    run = _Run(base, transaction, affected_rows, file_version)
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
-    backoff = Backoff(max_retries, timeout_s)
+    remote = not base.store.capabilities.local
+    backoff = Backoff(max_retries, timeout_s, crowd=crowd_at(base.store.uri(base.base)) if remote else None)
     try:
         while True:
             landed = run.catch_up(strict=strict)
             if landed is None:
                 landed = run.publish()
             if landed is not None:
+                backoff.won()
                 return landed
             if strict or not backoff.next_attempt():
                 raise _used_up(run, backoff, timeout_s)
@@ -208,30 +230,49 @@ class _Run:
     def catch_up(self, *, strict: bool = False) -> TableVersion | None:
         """Judge ours against every version not seen yet. Returns the version if one of them turns out to be ours."""
         base = self.base
-        for location in self._unseen():
-            if location.version != self._seen + 1:
-                raise RetryableCommitConflictError(
-                    f"Retryable commit conflict: {describe(self.ours.operation)} was prepared on version"
-                    f" {self.original.read_version} of {base.uri}, and version {self._seen + 1} has been cleaned up, so"
-                    " nobody can tell what it changed. Run the operation again on the newest version",
-                    version=self._seen + 1,
-                )
-            ((file, theirs),) = transactions.read_since(base.store, base.base, [location])
-            version = replace(base, file=file)
-            if theirs is not None and theirs.uuid == self.ours.uuid:
-                return open_location(base, file.location)
-            if strict:
-                raise _conflict(self, theirs, location.version, Verdict(Severity.INCOMPATIBLE, "a strict overwrite"))
-            self._judge(theirs, version)
-            if isinstance(self.ours.operation, tx.Delete | tx.Update):
-                # Its fragments are now said of this version, and so is the transaction, as in every other writer.
-                self.ours = replace(self.ours, read_version=location.version)
-            self.newest, self._seen = version, location.version
-            if self._lost is not None and self._lost[0].version == location.version:
-                self._lost = None  # it surely was another writer's
+        while True:
+            unseen = self._unseen()
+            landed = self._take_in(unseen, strict)
+            if landed is not None:
+                return landed
+            if base.store.capabilities.local or len(unseen) <= _FEW:
+                break
+            # Reading many versions from afar took long enough for others to commit: who does not look again loses.
         manifest = self.newest.manifest
         flags.check_writable(manifest.writer_flags, base.uri, reader_flags=manifest.reader_flags)
         return None
+
+    def _take_in(self, unseen: list[ManifestLocation], strict: bool) -> TableVersion | None:
+        """Judge ours against these versions, in their order."""
+        base = self.base
+        at_once = 1 if base.store.capabilities.local else _READ_AT_ONCE
+        for first in range(0, len(unseen), at_once):
+            some = unseen[first : first + at_once]
+            self._check_no_gap(some[0])
+            for location, (file, theirs) in zip(some, transactions.read_since(base.store, base.base, some)):
+                self._check_no_gap(location)
+                version = replace(base, file=file)
+                if theirs is not None and theirs.uuid == self.ours.uuid:
+                    return open_location(base, file.location)
+                if strict:
+                    raise _conflict(self, theirs, location.version, _STRICT)
+                self._judge(theirs, version)
+                if isinstance(self.ours.operation, tx.Delete | tx.Update):
+                    # Its fragments are now said of this version, and so is the transaction, as in every other writer.
+                    self.ours = replace(self.ours, read_version=location.version)
+                self.newest, self._seen = version, location.version
+                if self._lost is not None and self._lost[0].version == location.version:
+                    self._lost = None  # it surely was another writer's
+        return None
+
+    def _check_no_gap(self, location: ManifestLocation) -> None:
+        if location.version != self._seen + 1:
+            raise RetryableCommitConflictError(
+                f"Retryable commit conflict: {describe(self.ours.operation)} was prepared on version"
+                f" {self.original.read_version} of {self.base.uri}, and version {self._seen + 1} has been cleaned up, so"
+                " nobody can tell what it changed. Run the operation again on the newest version",
+                version=self._seen + 1,
+            )
 
     def _unseen(self) -> list[ManifestLocation]:
         newest, store = self.newest, self.base.store

@@ -49,7 +49,11 @@ def rebase_deletions(
     merged = {fragment_id: _merged(onto, fragment_id, affected_rows[fragment_id]) for fragment_id in fragment_ids}
     emptied: list[int] = []
     for fragment_id, (current, vector) in sorted(merged.items()):
-        del updated[fragment_id]
+        superseded = _own_path(onto, fragment_id, updated.pop(fragment_id), new_paths)
+        if superseded is not None:
+            # Written for a version in between that was not taken: nothing refers to it.
+            onto.store.delete([superseded])
+            new_paths.remove(superseded)
         if current.physical_rows is not None and len(vector) >= current.physical_rows:
             emptied.append(fragment_id)
             continue
@@ -57,6 +61,14 @@ def rebase_deletions(
         new_paths.append(onto.deletion_file_path(fragment_id, file))
         updated[fragment_id] = replace(current, deletion_file=file)
     return replace(ours, read_version=onto.version, operation=_repointed(operation, updated, emptied))
+
+
+def _own_path(onto: TableVersion, fragment_id: int, fragment: Fragment, new_paths: list[str]) -> str | None:
+    """The deletion file of our record if it was written by an earlier rebase."""
+    if fragment.deletion_file is None:
+        return None
+    path = onto.deletion_file_path(fragment_id, fragment.deletion_file)
+    return path if path in new_paths else None
 
 
 def _merged(onto: TableVersion, fragment_id: int, rows: DeletionVector) -> tuple[Fragment, DeletionVector]:

@@ -20,14 +20,14 @@ from lancetable.expr.kernels import EvaluationError, Values, aligned, compare, c
 Kernel = Callable[[list[Values], pa.DataType], Values]
 
 
-def _constants(args: list[Values]) -> list[Any] | None:
+def constants_of(args: list[Values]) -> list[Any] | None:
     """The Python values of all operands after the first if they are constants and not null."""
     if all(is_constant(arg) and arg.is_valid for arg in args[1:]):
         return [arg.as_py() for arg in args[1:]]
     return None
 
 
-def _by_row(args: list[Values], target: pa.DataType, function: Callable[..., Any]) -> pa.Array[Any]:
+def by_row(args: list[Values], target: pa.DataType, function: Callable[..., Any]) -> pa.Array[Any]:
     """`function` on each row whose operands are all valid; null elsewhere."""
     rows = zip(*(array.to_pylist() for array in aligned(*args)))
     return pa.array([None if None in row else function(*row) for row in rows], target)
@@ -84,43 +84,43 @@ def concat_skipping_nulls(args: list[Values], target: pa.DataType) -> Values:
 
 def _text_test(kernel: Callable[..., Values], python: Callable[[str, str], bool]) -> Kernel:
     def compute(args: list[Values], target: pa.DataType) -> Values:
-        constants = _constants(args)
-        return kernel(args[0], constants[0]) if constants else _by_row(args, target, python)
+        constants = constants_of(args)
+        return kernel(args[0], constants[0]) if constants else by_row(args, target, python)
 
     return compute
 
 
 def replace(args: list[Values], target: pa.DataType) -> Values:
-    constants = _constants(args)
+    constants = constants_of(args)
     if constants and constants[0]:
         return pc.replace_substring(args[0], pattern=constants[0], replacement=constants[1])
-    return _by_row(args, target, lambda text, old, new: text.replace(old, new))
+    return by_row(args, target, lambda text, old, new: text.replace(old, new))
 
 
 def left(args: list[Values], target: pa.DataType) -> Values:
-    constants = _constants(args)
+    constants = constants_of(args)
     if constants:
         return pc.utf8_slice_codeunits(args[0], 0, constants[0])
-    return _by_row(args, target, lambda text, count: text[:count])
+    return by_row(args, target, lambda text, count: text[:count])
 
 
 def right(args: list[Values], target: pa.DataType) -> Values:
-    constants = _constants(args)
+    constants = constants_of(args)
     if constants and constants[0]:
         count = constants[0]
         return pc.utf8_slice_codeunits(args[0], -count) if count > 0 else pc.utf8_slice_codeunits(args[0], -count, None)
-    return _by_row(args, target, lambda text, count: text[-count:] if count else "")
+    return by_row(args, target, lambda text, count: text[-count:] if count else "")
 
 
 def trim(args: list[Values], target: pa.DataType) -> Values:
-    constants = _constants(args)
+    constants = constants_of(args)
     if constants is None:
-        return _by_row(args, target, lambda text, characters: text.strip(characters))
+        return by_row(args, target, lambda text, characters: text.strip(characters))
     return pc.utf8_trim(args[0], constants[0] if constants else " ")
 
 
 def substr(args: list[Values], target: pa.DataType) -> Values:
-    constants = _constants(args)
+    constants = constants_of(args)
     if len(args) == 3 and constants and constants[1] < 0:
         raise EvaluationError("substr() wants a length that is not negative")
     if constants:
@@ -134,7 +134,7 @@ def substr(args: list[Values], target: pa.DataType) -> Values:
         stop = None if length is None else max(start - 1 + length, 0)
         return text[max(start - 1, 0) : stop]
 
-    return _by_row(args, target, cut)
+    return by_row(args, target, cut)
 
 
 # Rust's \w and \d know Unicode, RE2's only ASCII.
@@ -161,22 +161,23 @@ def translate_regex(pattern: str) -> str:
     return "".join(out)
 
 
-def _regex(pattern: str, flags: str = "") -> str:
+def regex(name: str, pattern: str, flags: str = "") -> str:
+    """The pattern of a function with its flags. Raises EvaluationError for flags that nobody knows."""
     if not set(flags) <= set("imsU"):
-        raise EvaluationError(f"regexp_like() does not know the flags {flags!r}")
+        raise EvaluationError(f"{name}() does not know the flags {flags!r}")
     return (f"(?{flags})" if flags else "") + translate_regex(pattern)
 
 
 def regexp_like(args: list[Values], target: pa.DataType) -> Values:
-    constants = _constants(args)
+    constants = constants_of(args)
     if constants:
-        return pc.match_substring_regex(args[0], _regex(*constants))
+        return pc.match_substring_regex(args[0], regex("regexp_like", *constants))
     arrays = aligned(*args)
     keys = pc.binary_join_element_wise(*(pc.cast(array, pa.string()) for array in arrays[1:]), "\0").dictionary_encode()
     out = pa.nulls(len(arrays[0]), pa.bool_())
     for number, key in enumerate(keys.dictionary.to_pylist()):
         here = pc.fill_null(pc.equal(keys.indices, number), False)
-        out = pc.if_else(here, pc.match_substring_regex(arrays[0], _regex(*key.split("\0"))), out)
+        out = pc.if_else(here, pc.match_substring_regex(arrays[0], regex("regexp_like", *key.split("\0"))), out)
     return out
 
 
@@ -289,7 +290,7 @@ def array_length(args: list[Values], target: pa.DataType) -> Values:
 def array_has(args: list[Values], target: pa.DataType) -> Values:
     lists, wanted = args
     if is_constant(lists) or not is_constant(wanted):
-        return _by_row(args, target, lambda items, item: item in items)
+        return by_row(args, target, lambda items, item: item in items)
     lists = whole(lists)
     if not wanted.is_valid:
         return pa.nulls(len(lists), target)

@@ -6,17 +6,16 @@ What they compute stands in `function_kernels.py`.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-from lancetable.expr import build, kinds
-from lancetable.expr.ast import BOOLEAN, Call, Expr, Literal
-from lancetable.expr.build import Refused, plain, settle
+from lancetable.expr import build, kinds, list_functions, math_functions, text_functions, time_functions
+from lancetable.expr.ast import BOOLEAN, Expr, Literal
+from lancetable.expr.build import Refused, plain
 from lancetable.expr.function_kernels import DATE_PARTS, TRUNCATIONS, arrow_type, unit_name
 from lancetable.expr.kinds import kind_of
-
-Binder = Callable[[Sequence[Expr]], Expr]
+from lancetable.expr.operands import Binder, arity, as_count, as_text, constant_text, make, moment, want
 
 
 def call(name: str, args: Sequence[Expr]) -> Expr:
@@ -27,214 +26,173 @@ def call(name: str, args: Sequence[Expr]) -> Expr:
     return binder(args)
 
 
-def _arity(name: str, args: Sequence[Expr], low: int, high: int | None = None) -> None:
-    high = low if high is None else high
-    if not low <= len(args) <= high:
-        wanted = str(low) if low == high else f"{low} to {high}"
-        raise Refused(f"{name}() takes {wanted} operands, not {len(args)}")
-
-
-def _make(name: str, args: Sequence[Expr], data_type: pa.DataType) -> Expr:
-    return settle(Call(name, tuple(args), data_type))
-
-
-def _want(name: str, arg: Expr, *families: str) -> Expr:
-    arg = plain(arg)
-    kind = kind_of(arg.data_type)
-    if kind not in families and kind != "null":
-        raise Refused(f"{name}() takes {' or '.join(families)}, {arg} is {arg.data_type}")
-    return arg
-
-
-def _as_text(name: str, arg: Expr) -> Expr:
-    arg = _want(name, arg, "string")
-    return build.implied_cast(arg, pa.string()) if kind_of(arg.data_type) == "null" else arg
-
-
-def _as_count(name: str, arg: Expr) -> Expr:
-    return build.implied_cast(_want(name, arg, "int"), pa.int64())
-
-
-def _constant_text(name: str, arg: Expr) -> str:
-    if not isinstance(arg, Literal) or arg.data_type != pa.string() or not arg.value.is_valid:
-        raise Refused(f"{name}() wants a text constant, not {arg}")
-    return str(arg.value.as_py())
-
-
 def _unified(name: str, low: int = 1, high: int = 1 << 30, kernel: str | None = None) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        _arity(name, args, low, high)
+        arity(name, args, low, high)
         operands = build.unify(args, f"{name}()")
         if len(operands) == 1 or kind_of(operands[0].data_type) == "null":
             return operands[0]
-        return _make(kernel or name, operands, operands[0].data_type)
+        return make(kernel or name, operands, operands[0].data_type)
 
     return bind
 
 
 def _nullif(args: Sequence[Expr]) -> Expr:
-    _arity("nullif", args, 2)
+    arity("nullif", args, 2)
     return build.case([build.compare("=", args[0], args[1])], [Literal(pa.scalar(None, pa.null()))], args[0])
 
 
 def _abs(args: Sequence[Expr]) -> Expr:
-    _arity("abs", args, 1)
-    value = _want("abs", args[0], "int", "float", "decimal")
-    return _make("abs", [value], value.data_type)
+    arity("abs", args, 1)
+    value = want("abs", args[0], "int", "float", "decimal")
+    return make("abs", [value], value.data_type)
 
 
 def _round(args: Sequence[Expr]) -> Expr:
-    _arity("round", args, 1, 2)
-    value = _want("round", args[0], "int", "float", "decimal")
+    arity("round", args, 1, 2)
+    value = want("round", args[0], "int", "float", "decimal")
     if kind_of(value.data_type) == "decimal":
         return _round_decimal(value, args)
     if value.data_type not in (pa.float32(), pa.float64()):
         value = build.implied_cast(value, pa.float64())
-    places = _as_count("round", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
-    return _make("round", [value, places], value.data_type)
+    places = as_count("round", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
+    return make("round", [value, places], value.data_type)
 
 
 def _round_decimal(value: Expr, args: Sequence[Expr]) -> Expr:
     """The result has as many digits behind the point as asked for; they must be a constant."""
-    places = _as_count("round", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
+    places = as_count("round", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
     if not isinstance(places, Literal) or not places.value.is_valid:
         raise Refused("round() of a decimal wants a constant number of places")
     scale = min(max(places.value.as_py(), 0), value.data_type.scale)
-    return _make("round", [value, places], kinds.decimal_type(value.data_type.precision, scale))
+    return make("round", [value, places], kinds.decimal_type(value.data_type.precision, scale))
 
 
 def _whole(name: str) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        _arity(name, args, 1)
-        value = _want(name, args[0], "int", "float", "decimal")
+        arity(name, args, 1)
+        value = want(name, args[0], "int", "float", "decimal")
         if kind_of(value.data_type) != "decimal" and value.data_type not in (pa.float32(), pa.float64()):
             value = build.implied_cast(value, pa.float64())
-        return _make(name, [value], value.data_type)
+        return make(name, [value], value.data_type)
 
     return bind
 
 
 def _isnan(args: Sequence[Expr]) -> Expr:
-    _arity("isnan", args, 1)
-    value = _want("isnan", args[0], "float", "int")
+    arity("isnan", args, 1)
+    value = want("isnan", args[0], "float", "int")
     if kind_of(value.data_type) != "float":
         value = build.implied_cast(value, pa.float64())
-    return _make("isnan", [value], BOOLEAN)
+    return make("isnan", [value], BOOLEAN)
 
 
 def _text_to_text(name: str) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        _arity(name, args, 1)
-        value = _as_text(name, args[0])
-        return _make(name, [value], value.data_type)
+        arity(name, args, 1)
+        value = as_text(name, args[0])
+        return make(name, [value], value.data_type)
 
     return bind
 
 
 def _length(args: Sequence[Expr]) -> Expr:
-    _arity("length", args, 1)
-    value = _as_text("length", args[0])
-    return _make("length", [value], pa.int64() if value.data_type == pa.large_string() else pa.int32())
+    arity("length", args, 1)
+    value = as_text("length", args[0])
+    return make("length", [value], pa.int64() if value.data_type == pa.large_string() else pa.int32())
 
 
 def _concat(args: Sequence[Expr]) -> Expr:
-    _arity("concat", args, 1, 1 << 30)
+    arity("concat", args, 1, 1 << 30)
     parts = [build.implied_cast(build.as_text(arg), pa.string()) for arg in args]
-    return _make("concat", parts, pa.string())
+    return make("concat", parts, pa.string())
 
 
 def _text_test(name: str) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        _arity(name, args, 2)
-        value = _as_text(name, args[0])
-        return _make(name, [value, build.implied_cast(_as_text(name, args[1]), value.data_type)], BOOLEAN)
+        arity(name, args, 2)
+        value = as_text(name, args[0])
+        return make(name, [value, build.implied_cast(as_text(name, args[1]), value.data_type)], BOOLEAN)
 
     return bind
 
 
 def _replace(args: Sequence[Expr]) -> Expr:
-    _arity("replace", args, 3)
-    value, old, new = (_as_text("replace", arg) for arg in args)
-    return _make("replace", [value, old, new], value.data_type)
+    arity("replace", args, 3)
+    value, old, new = (as_text("replace", arg) for arg in args)
+    return make("replace", [value, old, new], value.data_type)
 
 
 def _side(name: str) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        _arity(name, args, 2)
-        value = _as_text(name, args[0])
-        return _make(name, [value, _as_count(name, args[1])], value.data_type)
+        arity(name, args, 2)
+        value = as_text(name, args[0])
+        return make(name, [value, as_count(name, args[1])], value.data_type)
 
     return bind
 
 
 def _btrim(args: Sequence[Expr]) -> Expr:
-    _arity("btrim", args, 1, 2)
-    operands = [_as_text("btrim", arg) for arg in args]
-    return _make("btrim", operands, operands[0].data_type)
+    arity("btrim", args, 1, 2)
+    operands = [as_text("btrim", arg) for arg in args]
+    return make("btrim", operands, operands[0].data_type)
 
 
 def _substr(args: Sequence[Expr]) -> Expr:
-    _arity("substr", args, 2, 3)
-    value = _as_text("substr", args[0])
-    return _make("substr", [value, *(_as_count("substr", arg) for arg in args[1:])], value.data_type)
+    arity("substr", args, 2, 3)
+    value = as_text("substr", args[0])
+    return make("substr", [value, *(as_count("substr", arg) for arg in args[1:])], value.data_type)
 
 
 def _regexp_like(args: Sequence[Expr]) -> Expr:
-    _arity("regexp_like", args, 2, 3)
-    return _make("regexp_like", [_as_text("regexp_like", arg) for arg in args], BOOLEAN)
+    arity("regexp_like", args, 2, 3)
+    return make("regexp_like", [as_text("regexp_like", arg) for arg in args], BOOLEAN)
 
 
 def _date_part(args: Sequence[Expr]) -> Expr:
-    _arity("date_part", args, 2)
-    unit = unit_name(_constant_text("date_part", args[0]))
+    arity("date_part", args, 2)
+    unit = unit_name(constant_text("date_part", args[0]))
     if unit not in DATE_PARTS:
         raise Refused(f"date_part() does not know {unit!r}; there are {', '.join(DATE_PARTS)}")
-    value = _moment("date_part", args[1], "date", "timestamp", "time")
+    value = moment("date_part", args[1], "date", "timestamp", "time")
     target = {"epoch": pa.float64(), "nanosecond": pa.int64()}.get(unit, pa.int32())
     if kind_of(value.data_type) == "time" and unit not in DATE_PARTS[-7:]:
         raise Refused(f"date_part() finds no {unit} in {value}, which is {value.data_type}")
-    return _make("date_part", [args[0], value], target)
-
-
-def _moment(name: str, arg: Expr, *families: str) -> Expr:
-    arg = plain(arg)
-    if kind_of(arg.data_type) in ("string", "null"):
-        arg = build.implied_cast(arg, pa.timestamp("ns"))
-    return _want(name, arg, *families)
+    return make("date_part", [args[0], value], target)
 
 
 def _date_trunc(args: Sequence[Expr]) -> Expr:
-    _arity("date_trunc", args, 2)
-    unit = unit_name(_constant_text("date_trunc", args[0]))
+    arity("date_trunc", args, 2)
+    unit = unit_name(constant_text("date_trunc", args[0]))
     if unit not in TRUNCATIONS:
         raise Refused(f"date_trunc() does not know {unit!r}; there are {', '.join(TRUNCATIONS)}")
-    value = _moment("date_trunc", args[1], "date", "timestamp")
+    value = moment("date_trunc", args[1], "date", "timestamp")
     if kind_of(value.data_type) == "date":
         value = build.implied_cast(value, pa.timestamp("ns"))
-    return _make("date_trunc", [args[0], value], value.data_type)
+    return make("date_trunc", [args[0], value], value.data_type)
 
 
 def _to_timestamp(args: Sequence[Expr]) -> Expr:
-    _arity("to_timestamp", args, 1)
-    value = _want("to_timestamp", args[0], "int", "float", "string", "date", "timestamp")
-    return _make("to_timestamp", [value], pa.timestamp("ns"))
+    arity("to_timestamp", args, 1)
+    value = want("to_timestamp", args[0], "int", "float", "string", "date", "timestamp")
+    return make("to_timestamp", [value], pa.timestamp("ns"))
 
 
 def _to_date(args: Sequence[Expr]) -> Expr:
-    _arity("to_date", args, 1)
-    return _make("to_date", [_want("to_date", args[0], "int", "string", "date", "timestamp")], pa.date32())
+    arity("to_date", args, 1)
+    return make("to_date", [want("to_date", args[0], "int", "string", "date", "timestamp")], pa.date32())
 
 
 def _now(args: Sequence[Expr]) -> Expr:
     """The time of planning, UTC: one value for all rows and batches of a query."""
-    _arity("now", args, 0)
+    arity("now", args, 0)
     moment = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
     return Literal(pa.scalar(moment, pa.timestamp("us")).cast(pa.timestamp("ns")), typed=True)
 
 
 def _array_has(args: Sequence[Expr]) -> Expr:
-    _arity("array_has", args, 2)
-    lists = _want("array_has", args[0], "list")
+    arity("array_has", args, 2)
+    lists = want("array_has", args[0], "list")
     if kind_of(lists.data_type) == "null":
         return build.NULL_BOOLEAN
     items = kinds.plain_type(lists.data_type.value_type)
@@ -244,22 +202,22 @@ def _array_has(args: Sequence[Expr]) -> Expr:
         raise Refused(f"{lists} holds {items}, which does not compare with {wanted}")
     if common != items:
         lists = build.implied_cast(lists, pa.list_(common))
-    return _make("array_has", [lists, build.implied_cast(plain(wanted), common)], BOOLEAN)
+    return make("array_has", [lists, build.implied_cast(plain(wanted), common)], BOOLEAN)
 
 
 def _array_length(args: Sequence[Expr]) -> Expr:
-    _arity("array_length", args, 1)
-    return _make("array_length", [_want("array_length", args[0], "list")], pa.uint64())
+    arity("array_length", args, 1)
+    return make("array_length", [want("array_length", args[0], "list")], pa.uint64())
 
 
 def _get_field(args: Sequence[Expr]) -> Expr:
-    _arity("get_field", args, 2)
-    return build.field_access(args[0], _constant_text("get_field", args[1]))
+    arity("get_field", args, 2)
+    return build.field_access(args[0], constant_text("get_field", args[1]))
 
 
 def _arrow_cast(args: Sequence[Expr]) -> Expr:
-    _arity("arrow_cast", args, 2)
-    name = _constant_text("arrow_cast", args[1])
+    arity("arrow_cast", args, 2)
+    name = constant_text("arrow_cast", args[1])
     target = arrow_type(name)
     if target is None:
         raise Refused(f"arrow_cast() does not know the type {name!r}")
@@ -301,4 +259,22 @@ FUNCTIONS: dict[str, Binder] = {
     "array_length": _array_length,
     "get_field": _get_field,
     "arrow_cast": _arrow_cast,
+    **math_functions.FUNCTIONS,
+    **text_functions.FUNCTIONS,
+    **time_functions.FUNCTIONS,
+    **list_functions.FUNCTIONS,
 }
+FUNCTIONS.update(
+    {
+        other: FUNCTIONS[name]
+        for name, others in {
+            "length": ("char_length", "character_length"),
+            "date_part": ("datepart",),
+            "date_trunc": ("datetrunc",),
+            "now": ("current_timestamp",),
+            "array_has": ("array_contains", "list_has"),
+            "array_length": ("list_length",),
+        }.items()
+        for other in others
+    }
+)

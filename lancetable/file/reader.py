@@ -36,7 +36,7 @@ from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ByteRange, ObjectStore, short_read
 
-__all__ = ["FAMILIES", "FileMetadata", "family_of", "open_data_file", "plan_columns", "read_chunks", "read_columns"]
+__all__ = ["FAMILIES", "FileMetadata", "family_of", "open_data_file", "read_chunks", "read_columns"]
 
 FAMILIES: Final[dict[FileVersion, Family]] = {
     FileVersion.LEGACY: FAMILY_0_1,
@@ -209,19 +209,6 @@ def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
     if len(content) > KEPT_BYTES:
         meta.content = None
     return _Content(content), MAPPED
-
-
-def plan_columns(
-    meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int], rows: Rows | None, gap: int
-) -> ReadPlan[list[Arrays]]:
-    """`read_columns` without the I/O. `gap`: see fetch.gap_bytes."""
-    rows = _checked_rows(meta, rows)
-    readers = yield from _plan_readers(meta, fields, columns)
-    if len(rows) == 0:
-        return [_assemble([], field.data_type, rows) for field in fields]
-    wanted = _as_range(rows)
-    parts = yield from gather([reader.read(wanted, gap) for reader in readers])
-    return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
 
 
 def _checked_rows(meta: FileMetadata, rows: Rows | None) -> Rows:

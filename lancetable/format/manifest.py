@@ -182,12 +182,6 @@ class FragmentList(Sequence[Fragment]):
         position = self.position(fragment_id)
         return None if position is None else self[position]
 
-    def in_id_order(self) -> Iterator[Fragment]:
-        """All fragments, ascending by id whatever the order of the list."""
-        self.ids()
-        order = self._order
-        return iter(self) if order is None else (self[int(index)] for index in order)
-
     def physical_rows(self) -> npt.NDArray[np.int64]:
         """(n,) rows including deleted ones, in list order; 0 where the writer left the count out."""
         if not self._counted:

@@ -122,7 +122,10 @@ class MemoryManifestStore:
     def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
         """See ExternalManifestStore."""
         with self._lock:
-            return PutOutcome.WON if self._rows.setdefault((table, row.version), row) is row else PutOutcome.LOST
+            if (table, row.version) in self._rows:
+                return PutOutcome.LOST
+            self._rows[table, row.version] = row
+            return PutOutcome.WON
 
     def put_final(self, table: str, row: ManifestRow) -> None:
         """See ExternalManifestStore."""

@@ -128,8 +128,9 @@ def project_mapping(
 
 
 def project_stored(schema: Schema, names: Sequence[str] | None, *, blobs_as_bytes: bool = False) -> Projection:
-    """A projection for takes: a nested path keeps its place inside its struct, a column named twice comes once."""
-    wanted = list(dict.fromkeys(_expand(schema, names)))
+    """A projection for takes: a nested path keeps its place inside its struct, a column named twice comes once. Virtual
+    columns come as often as they are named."""
+    wanted = _expand(schema, names)
     columns = read_set(schema, [name for name in wanted if name not in VIRTUAL], blobs_as_bytes=blobs_as_bytes)
     outputs: list[Output] = []
     placed: set[int] = set()

@@ -48,7 +48,7 @@ from lancetable.store.ranges import LOCAL_GAP_BYTES, merge_ranges, split_reply
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-__all__ = ["LocalStore", "LocalWriter", "resolve_within"]
+__all__ = ["LocalStore", "LocalWriter"]
 
 _SMALL_BYTES = 64 * 1024
 _WRITE_BUFFER_BYTES = 1 << 20
@@ -516,18 +516,6 @@ class LocalWriter:
                 os.mkdir(new)
             if self._fsync:
                 _QUEUE.mark(new.rpartition("/")[0] or "/")
-
-
-def resolve_within(root: str, path: str) -> str:
-    """The real path of a file that must lie under a root, with links followed. Raises InvalidInputError if it does not.
-
-    For tables from a source that is not trusted: a link inside the table could point anywhere.
-    """
-    real_root = os.path.realpath(root)
-    real = os.path.realpath(path)
-    if real != real_root and not real.startswith(real_root.rstrip(os.sep) + os.sep):
-        raise InvalidInputError(f"{path!r} leads outside {root!r}", path=path)
-    return real
 
 
 def _rebuild(fsync: bool, mmap: bool) -> LocalStore:

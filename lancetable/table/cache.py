@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -60,15 +60,6 @@ class TableCache:
             while self._size_bytes > self.capacity_bytes:
                 _, (_, evicted_bytes) = self._entries.popitem(last=False)
                 self._size_bytes -= evicted_bytes
-
-    def get_or_load(self, key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:
-        """The value under `key`, loaded on a miss. Two threads that miss together may both load; one result is kept."""
-        found = self.get(key)
-        if found is not None:
-            return found  # type: ignore[no-any-return]  # a key is only ever used with one type of value
-        value = load()
-        self.put(key, value, size_of(value))
-        return value
 
     def clear(self) -> None:
         """Forget everything."""

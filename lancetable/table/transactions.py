@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
+
+_READ_AT_ONCE = 16
 
 __all__ = ["read", "read_since", "write"]
 
@@ -55,12 +58,16 @@ def read_since(
     store: ObjectStore, base: str, locations: Sequence[ManifestLocation]
 ) -> list[tuple[ManifestFile, Transaction | None]]:
     """Manifest and transaction of each of `locations`, in their order; None for one that is missing or unreadable."""
-    found: list[tuple[ManifestFile, Transaction | None]] = []
-    for location in locations:
-        file = read_manifest(store, location)
-        try:
-            found.append((file, read(store, base, file)))
-        except (CorruptFileError, UnsupportedFeatureError) as error:
-            logger.warning("the transaction of version %d cannot be read: %s", location.version, error)
-            found.append((file, None))
-    return found
+    if len(locations) > 1 and not store.capabilities.local:
+        with ThreadPoolExecutor(min(len(locations), _READ_AT_ONCE), "lancetable-versions") as pool:
+            return list(pool.map(lambda location: _read_one(store, base, location), locations))
+    return [_read_one(store, base, location) for location in locations]
+
+
+def _read_one(store: ObjectStore, base: str, location: ManifestLocation) -> tuple[ManifestFile, Transaction | None]:
+    file = read_manifest(store, location)
+    try:
+        return file, read(store, base, file)
+    except (CorruptFileError, UnsupportedFeatureError) as error:
+        logger.warning("the transaction of version %d cannot be read: %s", location.version, error)
+        return file, None

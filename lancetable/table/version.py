@@ -120,6 +120,12 @@ class TableVersion:
         root, _ = self._foreign_base(base_id)
         return join(root, check_relative(path))
 
+    def is_own_base(self, base_id: int) -> bool:
+        """Whether a base path is the table's own root."""
+        listed = self.manifest.base_paths[base_id]
+        own = self.store.uri(self.base).rstrip("/")
+        return listed.is_dataset_root and listed.path.rstrip("/") in (own, f"file://{own}")
+
     def _foreign_base(self, base_id: int) -> tuple[str, bool]:
         base_path = self.manifest.base_paths.get(base_id)
         if base_path is None:

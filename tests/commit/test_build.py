@@ -170,6 +170,14 @@ def test_files_of_another_version_mark_the_table_for_good() -> None:
     assert again.message.reader_feature_flags == flags.MIXED_FILE_VERSIONS
 
 
+def test_a_flag_that_another_writer_left_out_is_set() -> None:
+    for library, expected in (("careless", flags.DELETIONS), ("lancetable", 0)):
+        before = manifest(fragment(1, deleted=2), fragment(2))
+        before.writer_version.library = library
+        built = build(before, tx.Append((fragment(0),)))
+        assert built.message.reader_feature_flags == built.message.writer_feature_flags & flags.DELETIONS == expected
+
+
 def test_delete() -> None:
     before = manifest(fragment(1), fragment(2), fragment(3))
     built = build(before, tx.Delete((fragment(2, deleted=3),), (3,), "p"), (index("i", (0,), [1, 2, 3]),))

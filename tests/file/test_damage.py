@@ -297,10 +297,11 @@ def with_other_legacy_numbers(data: bytes, rng: np.random.Generator) -> bytes:
     (size,) = struct.unpack_from("<I", data, position)
     message = file_pb2.Metadata.FromString(data[position + 4 : position + 4 + size])
     out = bytearray(data[:position])
-    entries = (message.manifest_position - message.page_table_position) // 8
+    table = message.page_table_position
+    entries = (message.manifest_position - table) // 8
     for _ in range(int(rng.integers(1, 4))):
         if rng.random() < 0.6:
-            at = message.page_table_position + 8 * int(rng.integers(0, entries))
+            at = table + 8 * int(rng.integers(0, entries))
             (value,) = struct.unpack_from("<q", out, at)
             struct.pack_into("<Q", out, at, number_for(abs(value), rng) % 2**64)
         else:

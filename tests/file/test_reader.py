@@ -16,8 +16,7 @@ from lancetable.file import pool
 from lancetable.file.columns import column_map, column_of, number_columns
 from lancetable.file.container import FileMetadata, Limits
 from lancetable.file.encodings_v2_0.base import encoding_of
-from lancetable.file.fetch import MAPPED, run
-from lancetable.file.reader import open_data_file, plan_columns, read_columns
+from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
@@ -106,15 +105,6 @@ def test_a_local_scan_hands_out_the_file_itself(tmp_path: Path) -> None:
     assert column.chunk(0).buffers()[1].address == mapped.address
     (one,) = read_columns(store, path, meta, meta.schema.fields, {0: 0}, np.array([7]))
     assert isinstance(one, pa.Array)
-
-
-def test_the_plan_gives_what_the_reader_gives() -> None:
-    store = MemoryStore()
-    meta = written(store, TYPE_CASES["list<string>"].table(np.random.default_rng(0), 500, 0.3), data_cache_bytes=900)
-    columns = column_map(meta.schema, meta.version)
-    for rows in [None, range(3, 400), np.array([1, 5, 499]), range(0)]:
-        planned = run(plan_columns(meta, meta.schema.fields, columns, rows, MAPPED), store, "f")
-        assert [array.to_pylist() for array in planned] == [array.to_pylist() for array in read(store, meta, rows)]
 
 
 @pytest.mark.parametrize("rows", [range(-1, 5), range(9, 11), np.array([0, 10]), np.array([-1])])

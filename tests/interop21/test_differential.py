@@ -189,7 +189,7 @@ class Sides:
         options: dict[str, Any],
         cuts: Sequence[float],
     ) -> bool:
-        """Whether the peer misreads our file of one column. Fails if it reads its own, its pages cut its way or ours."""
+        """Whether the peer misreads our file of one column. Fails if it reads its own, cut its way or ours."""
         ours, theirs = self.directory / "our column.lance", self.directory / "their column.lance"
         batches = batches_of(table, cuts)
         with LanceFileWriter(str(ours), table.schema, **options) as writer:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -248,3 +251,70 @@ def test_every_store_call_may_fail(tmp_path: Path, how: Any) -> None:
         assert ids(found) == [i for i in range(12) if found.version == 1 or i not in (1, 5)]
         if expected == {1} and how == "before":
             assert files(version) == before, counting.log[call - 1]
+
+
+KILLED_CHILD = """
+import os, signal, sys
+import lancetable
+
+uri, directory = sys.argv[1:]
+write = os.write
+
+def half(descriptor, data):
+    if f"/{directory}/" not in os.readlink(f"/proc/self/fd/{descriptor}"):
+        return write(descriptor, data)
+    write(descriptor, bytes(data)[: len(data) // 2])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+os.write = half
+lancetable.dataset(uri).delete("id % 2 = 0")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="shows the names of open files by /proc")
+@pytest.mark.parametrize("directory", ["_deletions", "_transactions"])
+def test_a_process_killed_in_the_middle_of_a_file_leaves_a_table_that_nobody_sees_it_in(
+    version: TableVersion, directory: str
+) -> None:
+    place = Path(version.uri) / directory
+    place.mkdir(exist_ok=True)
+    before = set(place.glob("*"))
+    killed = subprocess.run([sys.executable, "-c", KILLED_CHILD, version.uri, directory], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (partial,) = (path for path in set(place.glob("*")) - before if not path.name.startswith("."))
+    assert ids(version) == list(range(12))
+    assert latest(version).version == version.version
+    again, count = delete(latest(version), "id % 2 = 0")
+    assert count == 6
+    assert ids(again) == [1, 3, 5, 7, 9, 11]
+    assert partial.name not in {
+        deletion.name(fragment.id)
+        for fragment in again.manifest.fragments
+        if (deletion := fragment.deletion_file) is not None
+    }
+    assert [each.num_deletions for each in again.manifest.fragments] == [2, 2, 2]
+
+
+def test_a_rebase_over_several_versions_leaves_one_file_of_its_own(version: TableVersion) -> None:
+    theirs = version
+    for number in (1, 2, 3):
+        theirs, _ = delete(theirs, f"id = {number}")
+    ours, count = delete(version, "id = 0 OR id = 5")
+    assert count == 2
+    assert ids(ours) == [4, *range(6, 12)]
+    # Three of theirs, and ours from before it was known that they were there: the rebase dropped the fragment.
+    assert len(list((Path(version.uri) / "_deletions").glob("0-*"))) == 4
+    theirs = ours
+    for number in (8, 9):
+        theirs, _ = delete(theirs, f"id = {number}")
+    ours, _ = delete(ours, "id = 10")
+    assert ids(ours) == [4, 6, 7, 11]
+    assert len(list((Path(version.uri) / "_deletions").glob("2-*"))) == 4
+
+
+@pytest.mark.parametrize(("predicate", "left"), [("true", []), ("1 = 1", []), ("false", list(range(12)))])
+def test_a_constant_needs_no_column(version: TableVersion, predicate: str, left: list[int]) -> None:
+    store = CountingStore(version.store)
+    deleted, count = delete(replace(version, store=store), predicate)
+    assert (ids(deleted), count) == (left, 12 - len(left))
+    assert not [path for _, path, _ in store.log if "/data/" in path]

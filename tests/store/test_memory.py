@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from uuid import uuid4
 
 import pytest
@@ -51,3 +53,12 @@ def test_a_forked_child_is_not_stopped_by_a_lock_of_its_parent() -> None:
             os._exit(int(store.read_all("y") != b"2"))
     assert os.waitpid(child, 0)[1] == 0
     assert store.find("y") is None
+
+
+def test_a_private_store_is_freed() -> None:
+    store = MemoryStore.private()
+    store.put("x", b"1")
+    space = weakref.ref(store._space)
+    del store
+    gc.collect()
+    assert space() is None

@@ -35,18 +35,6 @@ def test_too_large_a_value_is_not_kept_and_evicts_nothing() -> None:
     assert cache.get("small") == 1
 
 
-def test_get_or_load_loads_once() -> None:
-    cache, loads = TableCache(100), []
-
-    def load() -> str:
-        loads.append(1)
-        return "value"
-
-    assert [cache.get_or_load("k", load, len) for _ in range(3)] == ["value"] * 3
-    assert len(loads) == 1
-    assert cache.size_bytes == 5
-
-
 def test_pickled_cache_is_empty_with_the_same_capacity() -> None:
     cache = TableCache(123)
     cache.put("a", 1, 1)

@@ -1,4 +1,4 @@
-"""Mistakes that a commit protocol can be made with, as patches to the library. The simulator has to find each of them."""
+"""Mistakes that a commit protocol can be made with, as patches to the library: the simulator finds each of them."""
 
 from __future__ import annotations
 

@@ -58,6 +58,7 @@ from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, chunk
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import Leaf, Shredded, StepKind, leaves_of, shred
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
+from lancetable.file.kernels.distinct import index_values
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 
@@ -331,7 +332,7 @@ def _chunk_plain(block: FixedWidth, wishes: Wishes, limits: Limits) -> Chunked:
         packed = inline_bytes(widths, block.bits)
         if packed < best:
             best = packed
-            encoder = lambda: encode_inline(values, widths)  # noqa: E731
+            encoder = lambda: encode_inline(values)  # noqa: E731
     # Runs are counted only where a sample shows that they might win.
     share = wishes.run_share
     if stats.estimate_runs(values) * (width + 1) < 2 * best:
@@ -391,7 +392,11 @@ def _shown(shredded: Shredded) -> npt.NDArray[np.int64] | None:
 def _constant_fixed(shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
     shown = _shown(shredded)
     if block.bits % 8:
-        bits = np.unpackbits(np.frombuffer(block.data, np.uint8), count=block.length, bitorder="little")
+        octets = np.frombuffer(block.data, np.uint8)
+        whole = octets[: block.length // 8]
+        if shown is None and len(whole) and not stats.is_constant(whole):
+            return None
+        bits = np.unpackbits(octets, count=block.length, bitorder="little")
         values: npt.NDArray[Any] = bits.reshape(-1, 1)
     else:
         width = block.bits // 8
@@ -508,11 +513,13 @@ def _dictionary_if_smaller(
     distinct = stats.count_distinct(array, most, item_bytes)
     if distinct is None or _dictionary_bytes(distinct, count, item_bytes) > wishes.dictionary_ratio * plain:
         return None
-    encoded = array.dictionary_encode()
-    items = encoded.dictionary
-    if not 0 < len(items) <= most or _dictionary_bytes(len(items), count, items.nbytes / len(items)) > plain:
+    found = index_values(array, most)
+    if found is None or len(found.items) == 0:
         return None
-    return _dictionary_page(column, shredded, _filled(encoded.indices), items)
+    items, indices = found.items, found.indices.view(np.uint8)
+    if _dictionary_bytes(len(items), count, items.nbytes / len(items)) > plain:
+        return None
+    return _dictionary_page(column, shredded, FixedWidth(32, indices, count), items)
 
 
 def _dictionary_bytes(distinct: int, count: int, item_bytes: float) -> float:

@@ -334,9 +334,5 @@ def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray
     lengths = np.diff(offsets)
     if not lengths[~live].any():
         return items
-    # Arrow leaves out what lies under null lists.
-    bitmap = pa.py_buffer(np.packbits(live, bitorder="little"))
-    dtype = array.type
-    plain = pa.large_list(dtype.field(0)) if offsets.itemsize == 8 else pa.list_(dtype.field(0))
-    relative = pa.py_buffer(np.ascontiguousarray(offsets - offsets.dtype.type(first)))
-    return pa.Array.from_buffers(plain, len(array), [bitmap, relative], -1, children=[items]).flatten()
+    shown = np.packbits(np.repeat(live, lengths), bitorder="little")
+    return items.filter(pa.Array.from_buffers(pa.bool_(), len(items), [None, pa.py_buffer(shown)], 0))

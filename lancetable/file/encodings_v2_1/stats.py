@@ -22,6 +22,7 @@ _SAMPLE_VALUES: Final = 4096
 _MIN_SAMPLE_VALUES: Final = 64
 _SAMPLE_BYTES: Final = 256 << 10
 _LARGER_SAMPLE: Final = 8
+_SURE_PAIRS: Final = 4
 
 UInt = npt.NDArray[Any]  # unsigned, 1 to 8 bytes wide
 
@@ -86,7 +87,8 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
         once, twice = int(np.count_nonzero(counts == 1)), int(np.count_nonzero(counts == 2))
         # After Chao: how many were not seen shows in how many were seen only once or twice.
         estimate = len(counts) + once * max(once - 1, 0) // (2 * (twice + 1))
-        if estimate > most:
+        # Few values seen twice are no proof where even of `most` values hardly any would have been.
+        if estimate > most and (size > least or size * size > _SURE_PAIRS * 2 * most):
             return None
         if once * 8 < len(counts):
             return estimate

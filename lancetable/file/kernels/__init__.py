@@ -11,6 +11,7 @@ CorruptFileError without a path, which the caller knows.
     rle.py                 values and run lengths
     byte_stream_split.py   byte k of every value side by side
     zones.py               bounds of stretches of numbers
+    distinct.py            different values and where each occurs
     _native.pyx            the same loops in C, where they were built
     _native_write.pyx      and those that only writers need
 

@@ -484,21 +484,24 @@ cdef struct Table:
 
 
 cdef inline uint64_t mixed(uint64_t word) noexcept nogil:
-    word *= <uint64_t>0x9E3779B97F4A7C15
-    return word ^ (word >> 32)
+    """Every bit depends on every bit."""
+    word = (word ^ (word >> 33)) * <uint64_t>0xFF51AFD7ED558CCD
+    word = (word ^ (word >> 33)) * <uint64_t>0xC4CEB9FE1A85EC53
+    return word ^ (word >> 33)
 
 
 cdef inline uint64_t hash_of(const uint8_t* at, int64_t length) noexcept nogil:
-    cdef uint64_t word = 0, found = mixed(<uint64_t>length + 1)
+    cdef uint64_t word = 0, found = <uint64_t>length * <uint64_t>0x9E3779B97F4A7C15
     cdef int64_t i = 0
     if length < 8:
         if length >= 4:
-            return mixed(found ^ (ltw_load32(at) | <uint64_t>ltw_load32(at + length - 4) << 32))
-        if length > 0:
+            word = ltw_load32(at) | <uint64_t>ltw_load32(at + length - 4) << 8 * (length - 4)
+        elif length > 0:
             word = at[0] | <uint64_t>at[length >> 1] << 8 | <uint64_t>at[length - 1] << 16
         return mixed(found ^ word)
     while i + 8 < length:
-        found = mixed(found ^ ltw_load64(at + i))
+        found = (found ^ ltw_load64(at + i)) * <uint64_t>0x9E3779B97F4A7C15
+        found ^= found >> 32
         i += 8
     return mixed(found ^ ltw_load64(at + length - 8))
 

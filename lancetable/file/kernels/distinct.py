@@ -1,6 +1,6 @@
 """Different values, and where each occurs: what a dictionary is made of.
 
-    strings  aa b null aa        items aa b        indices 0 1 0 0        a null has the index 0
+strings  aa b null aa        items aa b        indices 0 1 0 0        a null has the index 0
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancetable.file.kernels import native_write as native
 from lancetable.file.kernels.varbin import offset_dtype
 
-__all__ = ["Indexed", "index_strings"]
+__all__ = ["Indexed", "index_values"]
 
 
 class Indexed(NamedTuple):
@@ -24,8 +24,8 @@ class Indexed(NamedTuple):
     items: pa.Array
 
 
-def index_strings(array: pa.Array, most: int) -> Indexed | None:
-    """Index an array of strings or bytes. None if there are more than `most` different ones, or more than 2^31."""
+def index_values(array: pa.Array, most: int) -> Indexed | None:
+    """Index an array of strings, bytes or fixed-width values. None for more than `most` different ones, or 2^31."""
     dtype = offset_dtype(array.type)
     if native is None or dtype is None or len(array) == 0:
         encoded = array.dictionary_encode()

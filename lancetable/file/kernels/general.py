@@ -11,18 +11,25 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.file.kernels import frames, miniblock, native
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["SCHEMES", "compress", "decompress"]
+__all__ = ["SCHEMES", "compress", "decompress", "decompress_pieces"]
 
 SCHEMES: Final = ("zstd", "lz4")
+
+Ints = npt.NDArray[np.int64]
+
+_MANY: Final = 8  # zstd frames that are worth a message of their own
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_PREFIX: Final = struct.Struct("<Q")
@@ -48,6 +55,61 @@ def decompress(scheme: str, data: Buffer, max_bytes: int) -> pa.Buffer:
     if scheme == "lz4":
         return _decompress_lz4(view, max_bytes)
     raise UnsupportedFeatureError(f"unknown compression scheme {scheme!r}", feature=f"compression {scheme}")
+
+
+def decompress_pieces(
+    scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int
+) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """The contents of many compressed buffers, side by side, and the size of each; see `decompress`.
+
+    `max_bytes` is the most that all of them may have together.
+    """
+    many = len(starts) >= _MANY and bool((starts[0] % 8 == starts % 8).all())
+    declared = _declared(scheme, data, starts, sizes, max_bytes) if many or scheme == "lz4" else None
+    if declared is not None and scheme == "lz4" and native is not None:
+        content: npt.NDArray[np.uint8] = native.unpack_lz4(
+            data, starts + _LZ4_PREFIX.size, sizes - _LZ4_PREFIX.size, declared
+        )
+        return content, declared
+    pieces: list[Any]
+    if declared is not None and scheme == "zstd":
+        # What lies between frames that are wanted is left out, what fills them up to 8 bytes is not.
+        rooms = np.minimum((sizes + 7) & -8, len(data) - starts)
+        packed = miniblock.join_pieces(data, starts, rooms)
+        try:
+            pieces = list(frames.decompress_frames(packed, np.cumsum(rooms) - rooms, sizes))
+        except (OSError, pa.ArrowInvalid) as error:
+            raise CorruptFileError("a zstd buffer does not decompress to what it declares") from error
+    else:
+        view = data.data
+        pieces = []
+        left = max_bytes
+        for start, size in zip(starts.tolist(), sizes.tolist()):
+            # What is left of the limit: a page of small bombs must not add up to a large one.
+            pieces.append(decompress(scheme, view[start : start + size], left))
+            left -= len(pieces[-1])
+    found = np.array([len(piece) for piece in pieces], np.int64)
+    if not found.any():
+        return np.empty(0, np.uint8), found
+    return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8), found
+
+
+def _declared(scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int) -> Ints | None:
+    """What each buffer says that its content has, checked; None where one of them does not say it in front."""
+    room = _LZ4_PREFIX.size if scheme == "lz4" else _ZSTD_PREFIX.size
+    if len(sizes) == 0 or int(sizes.min()) <= room:
+        return None
+    stored = miniblock.gather_rows(data, starts, room)
+    heads = np.ascontiguousarray(stored).view(f"<u{room}").reshape(-1)
+    if scheme == "zstd" and ((heads & np.uint64(0xFFFFFFFF)) == int.from_bytes(_ZSTD_MAGIC, "little")).any():
+        return None
+    _check_declared(scheme, int(heads.max()), max_bytes)
+    declared = heads.astype(np.int64)
+    _check_declared(scheme, int(declared.sum()), max_bytes)
+    for size, compressed in zip(declared.tolist(), sizes.tolist()):
+        if size > _MIN_RATIO_BYTES:
+            _check_ratio(scheme, size, compressed - room)
+    return declared
 
 
 def compress(scheme: str, data: Buffer, level: int | None = None) -> bytes:

@@ -16,11 +16,11 @@ import pyarrow as pa
 from lancetable.dataset import LanceDataset, dataset, write_dataset
 from lancetable.errors import LanceError
 from lancetable.format import transaction as tx
-from lancetable.format.paths import DATA_DIR, join, manifest_path, transaction_path
+from lancetable.format.paths import DATA_DIR, join, transaction_path
 from lancetable.format.schema import Field, Schema
 from lancetable.ops import commit as commits
 from lancetable.ops.write import WriteOptions, write_fragments
-from lancetable.table import manifests, transactions
+from lancetable.table import manifests
 from lancetable.table.version import TableVersion, latest, open_version
 from lancetable.testing.simulator.simulation import Job, Run, Work
 
@@ -48,16 +48,16 @@ def batch(rows: Mapping[int, int]) -> pa.Table:
 
 
 KEPT = ("id", "v", "_rowid")
-FIRST = {number: 0 for number in range(12)}
+FIRST = dict.fromkeys(range(12), 0)
 
 
 def make_table(stable_row_ids: bool) -> Callable[[str], None]:
     """A setup: ids 0..11 in fragments of 4 rows, a fragment that is gone since, and a file that nobody needs."""
 
     def setup(uri: str) -> None:
-        made = write_dataset(
-            batch({**FIRST, 100: 0}), uri, max_rows_per_file=4, data_storage_version="2.0", enable_stable_row_ids=stable_row_ids
-        )
+        rows = batch({**FIRST, 100: 0})
+        options: Any = {"max_rows_per_file": 4, "data_storage_version": "2.0"}
+        made = write_dataset(rows, uri, enable_stable_row_ids=stable_row_ids, **options)
         made.delete("id = 100")
         version = made.table_version
         version.store.put(f"{join(version.base, DATA_DIR)}/left-behind.lance", b"nobody needs this")
@@ -105,9 +105,7 @@ class Writer:
         def effect(table: Table, _: Mapping[int, Table]) -> Table:
             return replace(table, rows={**table.rows, **rows})
 
-        job.attempt(
-            lambda: write_dataset(batch(rows), job.uri, mode="append"), f"append {sorted(rows)}", effect=effect
-        )
+        job.attempt(lambda: write_dataset(batch(rows), job.uri, mode="append"), f"append {sorted(rows)}", effect=effect)
 
     def delete(self, job: Job) -> None:
         gone = self.some_ids(job)
@@ -136,7 +134,9 @@ class Writer:
             return replace(table, rows={key: value if key in changed else old for key, old in table.rows.items()})
 
         job.attempt(
-            lambda: dataset(job.uri).update({"v": str(value)}, where=text), f"update {changed} to {value}", effect=effect
+            lambda: dataset(job.uri).update({"v": str(value)}, where=text),
+            f"update {changed} to {value}",
+            effect=effect,
         )
 
     def overwrite(self, job: Job) -> None:
@@ -243,7 +243,9 @@ def hide_transaction(version: TableVersion, made: tx.Transaction) -> None:
         store = store.inner
     path, data = version.location.path, made.to_bytes()
     store.put(path, bytes(store.read_all(path)).replace(data, b"\xff" * len(data)))
-    store.delete([transaction_path(version.base, version.manifest.transaction_file)])
+    name = version.manifest.transaction_file
+    assert name is not None
+    store.delete([transaction_path(version.base, name)])
 
 
 # --- cleaning --------------------------------------------------------------------------------------------------------
@@ -285,7 +287,6 @@ class Cleaner:
         store.delete([each.path for each in gone])
         store.delete(sorted(used))
 
-
     @staticmethod
     def time_of(version: TableVersion, location: Any) -> float:
         """When a version was made, in seconds."""
@@ -315,17 +316,18 @@ def is_stable(seed: int) -> bool:
     return random.Random(seed).random() < 0.25
 
 
-def standard_jobs(run: Run) -> dict[str, Work]:
-    """2 to 5 writers, 2 readers, now and then a cleaner or a writer of the old kind."""
+def standard_jobs(run: Run, also: str = "") -> dict[str, Work]:
+    """2 to 4 writers, 2 readers, now and then a cleaner or a writer of the old kind, or the one named by `also`."""
     rng = random.Random(run.seed)
     stable = rng.random() < 0.25
     changes = STABLE if stable else [*PLAIN, *(RARE if rng.random() < 0.5 else [])]
     jobs: dict[str, Work] = {f"w{number}": Writer(number, changes) for number in range(1, rng.randrange(3, 6))}
     for number in range(2):
         jobs[f"r{number}"] = reader
-    if not stable and rng.random() < 0.3:
+    drawn = rng.random()
+    if not stable and (also == "cleaner" or (not also and drawn < 0.3)):
         jobs["cleaner"] = Cleaner()
-    elif not stable and rng.random() < 0.15:
+    elif not stable and (also == "old" or (not also and drawn < 0.4)):
         jobs["old"] = old_writer
     return jobs
 

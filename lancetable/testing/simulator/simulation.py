@@ -56,7 +56,7 @@ class Attempt:
 
     job: str
     name: str
-    effect: Callable[[Any], Any] | None = None
+    effect: Callable[..., Any] | None = None
     outcome: str = "running"
     error: BaseException | None = None
     versions: list[int] = field(default_factory=list)  # in which it really was published
@@ -80,12 +80,12 @@ class Job:
         act: Callable[[], T],
         name: str = "",
         *,
-        effect: Callable[[Any], Any] | None = None,
+        effect: Callable[..., Any] | None = None,
         commits: int = 1,
     ) -> T | None:
         """Make one change and note what the caller was told. Returns what `act` returns, None where it failed.
 
-        `effect` takes the rows of the version before, as whatever the judge compares, and gives those after it.
+        `effect` is for a judge of your own, which finds it with the attempt: what the change does to the contents.
         """
         mine = Attempt(self.name, name, effect, commits=commits)
         self.run.attempts.append(mine)
@@ -190,10 +190,13 @@ class Run:
         found = self._owner.get(version)
         return found[-1] if found else None
 
-    def execute(self, jobs: Mapping[str, Work], setup: Callable[[str], Any] | None) -> None:
+    def execute(
+        self, jobs: Mapping[str, Work], setup: Callable[[str], Any] | None, external: bool | None = None
+    ) -> None:
         """Set up, then run all jobs to their end."""
         world = self.world
-        if world.rng.random() < 0.25:  # commits are decided by an external manifest store
+        drawn = world.rng.random() < 0.25
+        if drawn if external is None else external:  # commits are decided by an external manifest store
             world.rows = SimulatedRows(world)
             world.store.exclusive = world.rng.random() < 0.5
         if setup is not None:
@@ -217,7 +220,7 @@ class Run:
             try:
                 work(self._jobs[task])
                 return
-            except Crash:
+            except Crash:  # noqa: PERF203  # a process that is started again
                 self.world.scheduler.sleep(self.world.rng.random())
                 task.dead = False
             except AssertionError:
@@ -241,7 +244,8 @@ def judge_history(run: Run) -> None:
         run.complain(f"versions are missing: {kept}")
     for attempt in run.attempts:
         judge_attempt(run, attempt)
-    highest, files, previous = -1, {}, 0  # type: ignore[var-annotated]
+    files: dict[int, str] = {}
+    highest, previous = -1, 0
     for number in kept:
         version = checkout(newest, number)
         judge_files(run, version)
@@ -325,12 +329,14 @@ def simulate(
     judge: Callable[[Run], Any] | None = None,
     read: Callable[[LanceDataset], Any] | None = None,
     faults: Faults | None = None,
+    external: bool | None = None,
 ) -> list[Run]:
     """Run the jobs once for each seed. Raises SimulationError at the first run that breaks a promise.
 
     `jobs` are the processes by name, or a function that makes them for a run. `setup` gets the address of the table,
     before anything fails; `judge` looks at the finished run and raises AssertionError for what it does not like;
-    `read` is how a dataset is read where observations are compared, all rows by default. Jobs address the table by
+    `read` is how a dataset is read where observations are compared, all rows by default; `external` whether commits go
+    through an external manifest store, drawn from the seed by default. Jobs address the table by
     `job.uri`; inside of them `time`, `random` and `uuid4` follow the seed, and threads of their own are not allowed.
     """
     runs = []
@@ -339,7 +345,7 @@ def simulate(
         with virtual(run.world):
             made = jobs(run) if callable(jobs) else jobs
             run.world.on_publish = lambda path, task, run=run: _published(run, path, task)  # type: ignore[misc]
-            run.execute(made, setup)
+            run.execute(made, setup, external)
             try:
                 judge_history(run)
                 if not run.violations:
@@ -367,9 +373,7 @@ def _published(run: Run, path: str, task: Task | None) -> None:
 
 
 def _told(run: Run) -> str:
-    attempts = "\n".join(
-        f"  {each.job}: {each.name}: {each.outcome} {each.versions}" for each in run.attempts
-    )
+    attempts = "\n".join(f"  {each.job}: {each.name}: {each.outcome} {each.versions}" for each in run.attempts)
     wrong = "\n".join(f"  {each}" for each in run.violations)
     return (
         f"seed {run.seed} broke {len(run.violations)} promises; simulate(jobs, [{run.seed}]) repeats it\n{wrong}\n"

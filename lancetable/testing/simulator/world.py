@@ -146,8 +146,12 @@ class SimulatedStore(WrappingStore):
     @property
     def capabilities(self) -> Capabilities:
         """Like a bucket: a look-up costs a request."""
-        create = "native" if self.exclusive else "none"
-        return Capabilities(conditional_create=create, ordered_list=self.ordered, durable=True, local=False)
+        return Capabilities(
+            conditional_create="native" if self.exclusive else "none",
+            ordered_list=self.ordered,
+            durable=True,
+            local=False,
+        )
 
     def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[Any, str], T]) -> T:
         task = self.world.scheduler.current()
@@ -186,18 +190,11 @@ class SimulatedRows:
         self.world, self.inner = world, MemoryManifestStore()
 
     def key(self, store: Any, base: str) -> str:
+        """How the rows of a table are named."""
         return base
 
-    def latest(self, table: str) -> ManifestRow | None:
-        return self.world.call("latest", table, lambda: self.inner.latest(table))
-
-    def get(self, table: str, version: int) -> ManifestRow | None:
-        return self.world.call("get", f"{table} {version}", lambda: self.inner.get(table, version))
-
-    def since(self, table: str, version: int) -> list[ManifestRow]:
-        return self.world.call("since", f"{table} {version}", lambda: self.inner.since(table, version))
-
     def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
+        """The step that decides a version."""
         return self.world.call("put_new", f"{table} {row.path}", lambda: self._put_new(table, row))
 
     def _put_new(self, table: str, row: ManifestRow) -> PutOutcome:
@@ -206,11 +203,15 @@ class SimulatedRows:
             self.world.on_publish(row.path.partition(".manifest")[0] + ".manifest", self.world.scheduler.current())
         return outcome
 
-    def put_final(self, table: str, row: ManifestRow) -> None:
-        self.world.call("put_final", f"{table} {row.path}", lambda: self.inner.put_final(table, row))
+    def __getattr__(self, name: str) -> Any:
+        """Every other request of the protocol."""
+        method = getattr(self.inner, name)
 
-    def delete_table(self, table: str) -> None:
-        self.world.call("delete_table", table, lambda: self.inner.delete_table(table))
+        def request(table: str, *arguments: Any, **options: Any) -> Any:
+            said = " ".join(map(str, (table, *arguments)))
+            return self.world.call(name, said, lambda: method(table, *arguments, **options))
+
+        return request
 
 
 @contextlib.contextmanager

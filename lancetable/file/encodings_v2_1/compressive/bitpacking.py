@@ -143,38 +143,11 @@ def inline_bytes(widths: Ints, bits: int) -> int:
     return len(widths) * (bits // 8) + int(widths.sum()) * _BLOCK_BYTES
 
 
-def encode_inline(values: npt.NDArray[Any], widths: Ints) -> Chunked:
+def encode_inline(values: npt.NDArray[Any]) -> Chunked:
     """(n,) unsigned values in blocks of 1,024, each packed to the width it needs."""
-    word = values.dtype.itemsize
-    sizes = word + widths * _BLOCK_BYTES
-    packed = _pack_inline(values, widths)
-    return Chunked(InlineBitpacking(8 * word), even_counts(len(values), BLOCK_VALUES), [[runs_of(packed, sizes)]])
-
-
-def _pack_inline(values: npt.NDArray[Any], widths: Ints) -> npt.NDArray[np.uint8]:
-    lowest, highest = int(widths.min()), int(widths.max())
-    if lowest == highest:
-        return _packed_rows(values, highest, len(widths)).reshape(-1)
-    offsets = np.zeros(len(widths) + 1, np.int64)
-    np.cumsum(values.dtype.itemsize + widths * _BLOCK_BYTES, out=offsets[1:])
-    out = np.empty(int(offsets[-1]), np.uint8)
-    padded = np.zeros(len(widths) * BLOCK_VALUES, values.dtype)
-    padded[: len(values)] = values
-    blocks = padded.reshape(-1, BLOCK_VALUES)
-    for width in np.unique(widths).tolist():
-        at = np.flatnonzero(widths == width)
-        rows = _packed_rows(blocks[at].reshape(-1), width, len(at))
-        for start, row in zip(offsets[at].tolist(), rows):
-            out[start : start + len(row)] = row
-    return out
-
-
-def _packed_rows(values: npt.NDArray[Any], width: int, blocks: int) -> npt.NDArray[np.uint8]:
-    word = values.dtype.itemsize
-    rows = np.empty((blocks, word + width * _BLOCK_BYTES), np.uint8)
-    rows[:, :word] = np.frombuffer(width.to_bytes(word, "little"), np.uint8)
-    rows[:, word:] = bitpacking.pack_blocks(values, width).reshape(blocks, -1)
-    return rows
+    packed, sizes = bitpacking.pack_inline(values)
+    encoding = InlineBitpacking(8 * values.dtype.itemsize)
+    return Chunked(encoding, even_counts(len(values), BLOCK_VALUES), [[runs_of(packed, sizes)]])
 
 
 def out_of_line_bytes(counts: Ints, width: int, bits: int) -> int:

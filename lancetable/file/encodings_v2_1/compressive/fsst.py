@@ -78,7 +78,10 @@ class Fsst:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
+# Training takes as long as the compression of some hundred times its sample.
 _TRAINING_BYTES: Final = 256 << 10
+_MIN_TRAINING_BYTES: Final = 32 << 10
+_TRAINING_SHARE: Final = 32
 _PART_BYTES: Final = 2 << 20
 
 
@@ -114,8 +117,9 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
 
 def _train(block: VariableWidth, content: int) -> fsst.SymbolTable:
     """A table from a sample of whole values."""
-    if content > 2 * _TRAINING_BYTES:
-        wanted = max(64, block.length * _TRAINING_BYTES // content)
+    sample = min(max(content // _TRAINING_SHARE, _MIN_TRAINING_BYTES), _TRAINING_BYTES)
+    if content > 2 * sample:
+        wanted = max(64, block.length * sample // content)
         block = block.take(np.linspace(0, block.length - 1, min(wanted, block.length)).astype(np.int64))
     return fsst.train(np.frombuffer(block.data, np.uint8), block.offsets)
 

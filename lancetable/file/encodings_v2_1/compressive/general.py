@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
@@ -82,19 +82,7 @@ class General:
         return self.values.decode_values(VariableWidth(offsets, found.data), limit)
 
     def _decompress(self, chunks: Chunks, limit: int) -> Chunks:
-        view = memoryview(cast(Any, chunks.data))
-        pieces: list[Any] = []
-        total = 0
-        for start, size in zip(chunks.starts.tolist(), chunks.sizes.tolist()):
-            # What is left of the limit: a page of small bombs must not add up to a large one.
-            piece = general.decompress(self.scheme, view[start : start + size], limit - total)
-            total += len(piece)
-            pieces.append(piece)
-        sizes = np.array([len(piece) for piece in pieces], np.int64)
-        if len(pieces) == 1:
-            joined = np.frombuffer(pieces[0], np.uint8) if total else np.empty(0, np.uint8)
-        else:
-            joined = np.frombuffer(b"".join(pieces), np.uint8) if total else np.empty(0, np.uint8)
+        joined, sizes = general.decompress_pieces(self.scheme, chunks.data, chunks.starts, chunks.sizes, limit)
         return Chunks(joined, np.cumsum(sizes) - sizes, sizes)
 
     @classmethod

@@ -1,0 +1,414 @@
+"""Old versions and the files that only they use: which may go, and their removal.
+
+    versions  removable = old enough by the policy, older than where we stand, not tagged, no branch springs from them
+    files     kept      = named by any version that stays (detached ones too)
+              verified  = named by removable versions only                       ─► goes, however young
+              else        no version names it: perhaps a commit that is under way ─► goes when it is a week old
+
+Only files whose names have the shape of the format's are ever touched, and only below the table's own root. Manifests
+go first, so that no version can be opened whose files are missing; what a crash leaves behind then is found by the
+next cleanup. A version that appeared meanwhile keeps its files.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+from lancetable.errors import CleanupError, InvalidInputError, InvalidOperationError, LanceError
+from lancetable.format.paths import (
+    DATA_DIR,
+    DELETIONS_DIR,
+    INDICES_DIR,
+    TRANSACTIONS_DIR,
+    VERSIONS_DIR,
+    is_detached,
+    join,
+    parse_deletion_name,
+    parse_manifest_name,
+    parse_transaction_name,
+)
+from lancetable.proto import table_pb2
+from lancetable.table import refs
+from lancetable.table.version import TableVersion, open_location
+
+__all__ = [
+    "CandidateFile",
+    "CleanupCounts",
+    "CleanupPlan",
+    "Policy",
+    "ReferencedBranch",
+    "clean_up_after_commit",
+    "plan_cleanup",
+    "run_cleanup",
+    "tracked_files",
+]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_AGE = timedelta(days=14)
+UNVERIFIED_AGE = timedelta(days=7)
+_CHUNK = 1000
+_CONFIG = "lance.auto_cleanup."
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which versions are old enough: all conditions that are given must hold; none means older than 14 days.
+
+    `keep_newest` keeps so many of the newest versions. `delete_unverified` takes files that no version names whatever
+    their age: only when nobody is writing.
+    """
+
+    older_than: timedelta | None = None
+    keep_newest: int | None = None
+    versions: frozenset[int] | None = None
+    delete_unverified: bool = False
+    error_if_tagged: bool = True
+
+    def __post_init__(self) -> None:
+        if self.keep_newest is not None and self.keep_newest < 1:
+            raise InvalidOperationError(f"retain_versions must be greater than 0, got {self.keep_newest}")
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFile:
+    """A file that would go. `path` is relative to the table's root, `kind` one of `KINDS`."""
+
+    path: str
+    kind: str
+    size_bytes: int
+    unverified: bool = False
+
+
+KINDS = ("manifest", "transaction", "data", "deletion", "index", "temporary")
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencedBranch:
+    """A branch, and the version of this one that it springs from."""
+
+    name: str
+    referenced_version: int
+    cleanup_candidate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupPlan:
+    """What would go: manifests first."""
+
+    read_version: int
+    versions: tuple[int, ...]
+    files: tuple[CandidateFile, ...]
+    branches: tuple[ReferencedBranch, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class CleanupCounts:
+    """What went."""
+
+    bytes_removed: int = 0
+    old_versions: int = 0
+    files: dict[str, int] = field(default_factory=dict)  # by kind
+    failed_deletes: int = 0
+
+    def count(self, candidate: CandidateFile) -> None:
+        """Note a file that is gone."""
+        self.bytes_removed += candidate.size_bytes
+        if candidate.kind == "manifest":
+            self.old_versions += 1
+        else:
+            self.files[candidate.kind] = self.files.get(candidate.kind, 0) + 1
+
+
+# --- what versions name -----------------------------------------------------------------------------------------------
+
+
+def files_of(version: TableVersion) -> set[str]:
+    """The files below the table's own root that a version names, relative to it; of indices, their directories."""
+    manifest = version.manifest
+    own = {None} | {base_id for base_id in manifest.base_paths if version.is_own_base(base_id)}
+    named: set[str] = set()
+    for fragment in manifest.message.fragments:
+        for file in fragment.files:
+            if (file.base_id if file.HasField("base_id") else None) in own:
+                named.add(f"{DATA_DIR}/{file.path}")
+        if fragment.HasField("deletion_file"):
+            deletion = fragment.deletion_file
+            if (deletion.base_id if deletion.HasField("base_id") else None) in own:
+                suffix = "bin" if deletion.file_type else "arrow"
+                named.add(f"{DELETIONS_DIR}/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}")
+        for oneof in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
+            which = fragment.WhichOneof(oneof)
+            if which is not None and which.startswith("external"):
+                named.add(getattr(fragment, which).path)
+    if manifest.message.transaction_file:
+        named.add(f"{TRANSACTIONS_DIR}/{manifest.message.transaction_file}")
+    section = version.file.index_section(version.store)
+    for index in table_pb2.IndexSection.FromString(section).indices if section is not None else ():
+        if (index.base_id if index.HasField("base_id") else None) in own:
+            named.add(f"{INDICES_DIR}/{_uuid_text(index.uuid.uuid)}")
+    return named
+
+
+def _uuid_text(data: bytes) -> str:
+    digits = data.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def tracked_files(version: TableVersion, *, min_version: int = 0) -> Iterator[tuple[int, str, str]]:
+    """(version, path below the root, kind) of every file that a version from `min_version` on names, newest first."""
+    for location in reversed(version.handler.history(version.store, version.base)):
+        if location.version < min_version:
+            return
+        yield location.version, location.path[len(version.base) :].lstrip("/"), "manifest"
+        for path in sorted(files_of(open_location(version, location))):
+            yield location.version, path, _KIND_OF_FOLDER.get(path.partition("/")[0], "data")
+
+
+_KIND_OF_FOLDER = {
+    DATA_DIR: "data",
+    DELETIONS_DIR: "deletion",
+    TRANSACTIONS_DIR: "transaction",
+    INDICES_DIR: "index",
+    VERSIONS_DIR: "manifest",
+}
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+
+
+def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = None) -> CleanupPlan:
+    """What a cleanup would remove that stands at `version`, or at the version number `stand`; nothing is changed.
+
+    Raises CleanupError if a version to be removed is tagged and the policy does not spare it.
+    """
+    store, base = version.store, version.base
+    locations = version.handler.history(store, base)
+    candidates = _candidates([each.version for each in locations], policy, version.version if stand is None else stand)
+    branches = _branches(version)
+    protected = {each.referenced_version for each in branches}
+    tags = {
+        name: tag.version
+        for name, tag in refs.list_tags(store, version.main_base).items()
+        if tag.branch == version.branch
+    }
+    before = None if policy.older_than is None else datetime.now(timezone.utc) - policy.older_than
+    kept: set[str] = set()
+    verified: set[str] = set()
+    removable: dict[int, str] = {}
+    tagged: dict[str, int] = {}
+    for location in locations:
+        each = open_location(version, location) if location.version != version.version else version
+        old = location.version in candidates and (before is None or each.manifest.timestamp < before)
+        names = [name for name, number in tags.items() if number == location.version]
+        if old and names and location.version not in protected:
+            tagged.update((name, location.version) for name in names)
+        if old and not names and location.version not in protected:
+            removable[location.version] = location.path[len(base) :].lstrip("/")
+            verified |= files_of(each)
+        else:
+            kept |= files_of(each)
+    if tagged and policy.error_if_tagged:
+        raise CleanupError(
+            f"Cleanup error: {len(tagged)} tagged version(s) have been marked for cleanup. Either set "
+            f"`error_if_tagged_old_versions=false` or delete the following tag(s) to enable cleanup: {tagged}"
+        )
+    kept |= _detached(version)
+    files = list(_files(version, kept, verified - kept, removable, policy))
+    files.sort(key=lambda each: each.kind != "manifest")
+    return CleanupPlan(version.version, tuple(removable), tuple(files), tuple(branches))
+
+
+def _candidates(numbers: list[int], policy: Policy, stand: int) -> set[int]:
+    candidates = {each for each in numbers if each < stand}
+    if policy.versions is not None:
+        candidates &= policy.versions
+    if policy.keep_newest is not None:
+        candidates -= set(numbers[-policy.keep_newest :])
+    return candidates
+
+
+def _branches(version: TableVersion) -> list[ReferencedBranch]:
+    found = refs.list_branches(version.store, version.main_base).items()
+    return [ReferencedBranch(name, each.parent_version) for name, each in found if each.parent_branch == version.branch]
+
+
+def _detached(version: TableVersion) -> set[str]:
+    """What versions beside the history name."""
+    kept: set[str] = set()
+    for meta in version.store.list_names(join(version.base, VERSIONS_DIR)):
+        parsed = parse_manifest_name(meta.name)
+        if parsed is not None and is_detached(parsed[0]):
+            location = version.handler.locate(version.store, version.base, parsed[0])
+            if location is not None:
+                kept |= files_of(open_location(version, location))
+    return kept
+
+
+def _files(
+    version: TableVersion, kept: set[str], verified: set[str], removable: Mapping[int, str], policy: Policy
+) -> Iterator[CandidateFile]:
+    manifests = set(removable.values())
+    now = datetime.now(timezone.utc)
+    for folder in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, TRANSACTIONS_DIR, INDICES_DIR):
+        for meta in version.store.list_recursive(join(version.base, folder)):
+            path = f"{folder}/{meta.name}"
+            if path in manifests:
+                yield CandidateFile(path, "manifest", meta.size_bytes or 0)
+                continue
+            owner, kind = _owner(folder, meta.name)
+            if owner is None or owner in kept:
+                continue
+            unverified = owner not in verified
+            young = meta.last_modified is None or now - _utc(meta.last_modified) < UNVERIFIED_AGE
+            if unverified and young and not policy.delete_unverified:
+                continue
+            yield CandidateFile(path, kind, meta.size_bytes or 0, unverified)
+
+
+_HEX_FOLDER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+
+
+def _owner(folder: str, name: str) -> tuple[str | None, str]:
+    """What a version must name so that a file stays, and the kind of file; None for a file of no known shape."""
+    first, slash, _ = name.partition("/")
+    if folder == VERSIONS_DIR:
+        return (f"{folder}/{name}" if name.startswith(".tmp") else None), "temporary"
+    if folder == DATA_DIR:
+        # Blobs that share a file, or have one each, lie in a directory called as their data file.
+        if slash:
+            return (f"{folder}/{first}.lance" if name.endswith(".blob") else None), "data"
+        return (f"{folder}/{name}" if name.endswith(".lance") else None), "data"
+    if folder == DELETIONS_DIR:
+        return (f"{folder}/{name}" if parse_deletion_name(name) is not None else None), "deletion"
+    if folder == TRANSACTIONS_DIR:
+        return (f"{folder}/{name}" if parse_transaction_name(name) is not None else None), "transaction"
+    return (f"{folder}/{first}" if slash and _HEX_FOLDER.match(first) else None), "index"
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
+
+
+# --- removal ----------------------------------------------------------------------------------------------------------
+
+
+def run_cleanup(version: TableVersion, plan: CleanupPlan, *, deletes_per_second: int | None = None) -> CleanupCounts:
+    """Remove what `plan` says. A file that cannot be removed is counted and left for the next cleanup."""
+    counts = CleanupCounts()
+    pace = _Pace(deletes_per_second)
+    manifests = [each for each in plan.files if each.kind == "manifest"]
+    if _remove(version, manifests, counts, pace):
+        # Versions that could not be removed need their files.
+        return counts
+    seen = version.handler.history(version.store, version.base, after=plan.read_version)
+    named: set[str] = set()
+    for location in seen:
+        named |= files_of(open_location(version, location))
+    files = [each for each in plan.files if each.kind != "manifest"]
+    _remove(version, [each for each in files if _owner(*each.path.split("/", 1))[0] not in named], counts, pace)
+    return counts
+
+
+def _remove(version: TableVersion, files: list[CandidateFile], counts: CleanupCounts, pace: _Pace) -> int:
+    """How many files could not be removed."""
+    failed = 0
+    for chunk in _chunks(files, pace.chunk):
+        pace.wait(len(chunk))
+        try:
+            version.store.delete([join(version.base, each.path) for each in chunk])
+            for each in chunk:
+                counts.count(each)
+        except LanceError as error:
+            logger.warning("cleanup of %s: %s", version.uri, error)
+            failed += len(chunk)
+    counts.failed_deletes += failed
+    return failed
+
+
+def _chunks(files: list[CandidateFile], size: int) -> Iterable[list[CandidateFile]]:
+    return (files[start : start + size] for start in range(0, len(files), size))
+
+
+class _Pace:
+    """Waits so that no more than so many files go in a second."""
+
+    def __init__(self, per_second: int | None) -> None:
+        self._per_second = per_second
+        self._free_at = time.monotonic()
+        self.chunk = _CHUNK if per_second is None else max(1, min(_CHUNK, per_second))
+
+    def wait(self, count: int) -> None:
+        """Wait until `count` more deletions are in order."""
+        if self._per_second is None:
+            return
+        now = time.monotonic()
+        if self._free_at > now:
+            time.sleep(self._free_at - now)
+        self._free_at = max(now, self._free_at) + count / self._per_second
+
+
+# --- after commits ----------------------------------------------------------------------------------------------------
+
+
+def clean_up_after_commit(landed: TableVersion) -> None:
+    """Clean up if the table's config asks for it at this version. A failure is logged only: the commit has landed.
+
+    Stands at the version before, so that one survives too.
+    """
+    config = landed.manifest.message.config
+    interval = config.get(_CONFIG + "interval") if config else None
+    if interval is None:
+        return
+    try:
+        every = int(interval)
+        if every < 1 or landed.version % every:
+            return
+        older_than = config.get(_CONFIG + "older_than")
+        keep = config.get(_CONFIG + "retain_versions")
+        rate = config.get(_CONFIG + "delete_rate_limit")
+        policy = Policy(
+            None if older_than is None else parse_duration(older_than),
+            None if keep is None else int(keep),
+            error_if_tagged=False,
+        )
+        plan = plan_cleanup(landed, policy, stand=landed.version - 1)
+        run_cleanup(landed, plan, deletes_per_second=None if rate is None else int(rate))
+    except (LanceError, ValueError) as error:
+        logger.warning("automatic cleanup of %s failed: %s", landed.uri, error)
+
+
+_SECONDS = {
+    **dict.fromkeys(("nsec", "ns"), 1e-9),
+    **dict.fromkeys(("usec", "us"), 1e-6),
+    **dict.fromkeys(("msec", "ms", "millis"), 1e-3),
+    **dict.fromkeys(("seconds", "second", "secs", "sec", "s"), 1.0),
+    **dict.fromkeys(("minutes", "minute", "mins", "min", "m"), 60.0),
+    **dict.fromkeys(("hours", "hour", "hrs", "hr", "h"), 3600.0),
+    **dict.fromkeys(("days", "day", "d"), 86400.0),
+    **dict.fromkeys(("weeks", "week", "w"), 7 * 86400.0),
+    **dict.fromkeys(("months", "month", "M"), 2_630_016.0),
+    **dict.fromkeys(("years", "year", "y"), 31_557_600.0),
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+
+
+def parse_duration(text: str) -> timedelta:
+    """A duration such as "14days", "1h 30m" or "3600s". Raises InvalidInputError."""
+    position, seconds = 0, 0.0
+    stripped = text.strip()
+    while position < len(stripped):
+        part = _PART.match(stripped, position)
+        if part is None or part[2] not in _SECONDS:
+            break
+        seconds += float(part[1]) * _SECONDS[part[2]]
+        position = part.end()
+    if not stripped or position < len(stripped):
+        raise InvalidInputError(f"{text!r} is no duration: write it like 14days, 1h 30m or 3600s")
+    return timedelta(seconds=seconds)
