@@ -36,6 +36,7 @@ from lancetable.arguments import (
 )
 from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
 from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of, stats_of
+from lancetable.delta import DatasetDelta, delta_of
 from lancetable.errors import (
     DatasetNotFoundError,
     InvalidInputError,
@@ -58,6 +59,7 @@ from lancetable.ops import (
     clone,
     counted,
     delete,
+    diff,
     drop,
     evolution,
     files,
@@ -72,14 +74,17 @@ from lancetable.ops import (
     write,
 )
 from lancetable.ops import commit as commits
+from lancetable.ops.diff import Diff
+from lancetable.ops.migrate import rename_manifests_at
 from lancetable.optimize import DatasetOptimizer, config_of
 from lancetable.refs import Branches, Tags
 from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema, as_text
 from lancetable.session import Session
+from lancetable.sql import SqlQueryBuilder
 from lancetable.table import manifests, transactions
 from lancetable.table.cache import TableCache
-from lancetable.table.version import TableVersion, checkout, latest, open_version
+from lancetable.table.version import TableVersion, checkout, latest, open_location, open_version
 from lancetable.types import (
     AlterColumn,
     AutoCleanupConfig,
@@ -1079,6 +1084,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Compaction, and the settings of automatic cleanup; see `DatasetOptimizer`."""
         return DatasetOptimizer(self)
 
+    def migrate_manifest_paths_v2(self) -> None:
+        """Give all manifests the names of the V2 scheme, under which the newest version is found faster.
+
+        No other process may write to the table meanwhile, and others may fail to open it. Safe to run again after an
+        interruption.
+        """
+        table = self._table
+        rename_manifests_at(table.store, table.base)
+        location = table.handler.locate(table.store, table.base, table.version)
+        self._table = latest(table) if location is None else open_location(table, location)
+
     def cleanup_old_versions(
         self,
         older_than: timedelta | None = None,
@@ -1161,6 +1177,39 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         `min_version` leaves out older ones; `progress(done, total)` counts versions. See `all_files` for what is there.
         """
         return cleanup.tracked_files(self._table, min_version=min_version, progress=progress)
+
+    def delta(
+        self,
+        compared_against: int | None = None,
+        *,
+        begin_version: int | None = None,
+        end_version: int | None = None,
+    ) -> DatasetDelta:
+        """The changes from `begin_version` (exclusive) to `end_version` (inclusive), by the lineage of rows.
+
+        `compared_against` is short for that version and this one. Raises InvalidInputError for incomplete arguments.
+        """
+        return delta_of(self._table, compared_against, begin_version, end_version)
+
+    def diff(self, older: Reference, newer: Reference | None = None, *, key: str | list[str] | None = None) -> Diff:
+        """The rows inserted, updated (old and new values) and deleted between two versions, as Arrow tables.
+
+        `newer` is this version by default. Rows are matched by their ids where those are stable, else by the columns
+        `key`; what both versions share is not read. This library's own addition to pylance's API. Raises
+        InvalidInputError for a key that is missing or not unique, ColumnNotFoundError, VersionNotFoundError.
+        """
+        before = checkout(self._table, parse_reference(older, branches=True))
+        after = self._table if newer is None else checkout(self._table, parse_reference(newer, branches=True))
+        return diff.diff(before, after, [key] if isinstance(key, str) else key)
+
+    def sql(self, sql: str) -> SqlQueryBuilder:
+        """A SQL query over this dataset, which it calls `dataset`; run by DuckDB.
+
+        Examples
+        --------
+        >>> ds.sql("SELECT dest, count(*) FROM dataset GROUP BY dest").build().to_batch_records()  # doctest: +SKIP
+        """
+        return SqlQueryBuilder(self, sql)
 
     # ---------------------------------------------------------------------------------------- branches and clones
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from lancetable.errors import InvalidInputError
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.ops import compact
+from lancetable.ops import compact, migrate
 from lancetable.ops.compact import CompactionSettings, Rewritten, Task
 
 if TYPE_CHECKING:
@@ -235,6 +235,16 @@ class Compaction:
         return metrics_of(results)
 
 
+@dataclass(frozen=True)
+class MigrationMetrics:
+    """What a migration did. `files_reused` were written by an earlier run that did not get to its commit."""
+
+    fragments_changed: int
+    files_written: int
+    files_reused: int
+    bytes_written: int
+
+
 class DatasetOptimizer:
     """`LanceDataset.optimize`: maintenance of a table."""
 
@@ -298,6 +308,20 @@ class DatasetOptimizer:
         """
         given = {name: value for name, value in locals().items() if name != "self" and value is not None}
         return Compaction.execute(self._dataset, given)
+
+    def migrate(self, data_storage_version: str = "2.1") -> MigrationMetrics:
+        """Bring the table forward to a newer data format, and the dataset to the new version.
+
+        Every fragment that is in another format gets one new file with the same rows; ids of rows and fragments,
+        deletions and indexes stay. One commit changes all of it. A run that was interrupted goes on where it stopped;
+        changes by others meanwhile are taken in. Older versions stay readable until they are cleaned up.
+
+        Raises InvalidInputError for a format older than the table's, UnsupportedFeatureError for columns that cannot be
+        carried over, CommitConflictError if the table changes faster than it can be followed.
+        """
+        done = migrate.migrate(self._dataset.table_version, FileVersion.parse(data_storage_version))
+        self._dataset.move_to(done.version)
+        return MigrationMetrics(done.fragments, done.files_written, done.files_reused, done.bytes_written)
 
     def enable_auto_cleanup(self, auto_cleanup_config: AutoCleanupConfig, **kwargs: Any) -> None:
         """Have writers clean up old versions every `interval` commits: those older than `older_than_seconds`."""

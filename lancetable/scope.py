@@ -31,9 +31,6 @@ PLANNED, OUTSIDE = True, False
 
 DATASET: Groups = [
     ("joining new columns into a table", PLANNED, "merge"),
-    ("changes between versions", PLANNED, "delta"),
-    ("SQL queries", PLANNED, "sql"),
-    ("renaming manifests to the V2 scheme", PLANNED, "migrate_manifest_paths_v2"),
     ("pydantic models", PLANNED, "from_pydantic_model"),
     (
         "secondary indexes",

@@ -50,3 +50,15 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
         server.make_bucket("lab")
         server.make_table("lab")
         yield server
+
+
+@pytest.fixture(scope="session")
+def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
+    """A server that takes the condition of a conditional PUT and overwrites all the same."""
+    pytest.importorskip("moto")
+    pytest.importorskip("flask")
+    from integration.servers.moto_locked import moto
+
+    with moto(tmp_path_factory.mktemp("liar"), lying=True) as server:
+        server.make_bucket("lab")
+        yield server

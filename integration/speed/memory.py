@@ -121,7 +121,7 @@ def in_process(job: str, uri: str, shape: str, rows: int, version: str) -> float
     """Run a job (the name of a scan, or "write") in a new process; by how many MB its anonymous memory grew."""
     command = [sys.executable, __file__, "--job", job, "--uri", uri, "--rows", str(rows)]
     command += ["--shapes", shape, "--versions", version]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def run_job(job: str, uri: str, shape: str, rows: int, version: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +14,7 @@ from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
 from lancetable.dataset import LanceDataset
 from lancetable.errors import LanceError
+from lancetable.ops.migrate import rename_manifests
 
 __all__ = ["cli", "run"]
 
@@ -161,6 +163,22 @@ def head(
     names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
     table = dataset.head(rows, columns=names, filter=condition)
     Output(as_json).table(table.to_pylist(), table.schema.names)
+
+
+@cli.command()
+@click.argument("uri")
+@click.option("--to", "target", default="2.1", show_default=True, help="Data format to bring the table to.")
+@click.option("--v2-names", is_flag=True, help="Also rename the manifests to the V2 scheme; nobody else may write.")
+@common(version=False)
+def migrate(uri: str, target: str, v2_names: bool, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """Rewrite a table's data files in a newer format. Run again after an interruption, it goes on where it stopped."""
+    # First of all: a table with names of both schemes does not open.
+    renamed = rename_manifests(uri, storage_options) if v2_names else 0
+    dataset = open_table(uri, None, storage_options)
+    before = dataset.data_storage_version
+    done = dataset.optimize.migrate(target)
+    facts = {"uri": dataset.uri, "version": dataset.version, "from": before, "to": dataset.data_storage_version}
+    Output(as_json).facts({**facts, **asdict(done), "manifests_renamed": renamed})
 
 
 class FileByDefault(click.Group):

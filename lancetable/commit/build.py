@@ -36,7 +36,7 @@ from lancetable.errors import (
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
-from lancetable.format.manifest import BasePath
+from lancetable.format.manifest import BasePath, Manifest
 from lancetable.format.paths import transaction_name
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Operation, Transaction, UpdateMap
@@ -77,7 +77,7 @@ def build_manifest(
 ) -> Built:
     """The manifest of `version`: `newest`, which is not changed, with `transaction` applied.
 
-    `restored` is needed for Restore only; `file_version` changes the data format in an Overwrite.
+    `restored` is needed for Restore only; `file_version` changes the data format in an Overwrite or a Merge.
     Raises UnsupportedFeatureError for operations and tables that cannot be written yet, InvalidOperationError for a
     transaction that does not fit the table, RetryableCommitConflictError for fragments that are gone.
     """
@@ -195,13 +195,19 @@ class _Draft:
 
     def _is_other_version(self, fragment: table_pb2.DataFragment) -> bool:
         """Whether a new fragment has files of another version than the table, which readers must be told."""
-        stated = self.message.data_format.version
-        if not stated:
+        if not self.message.data_format.version:
             return False
-        return any(
-            FileVersion.from_manifest_pair(file.file_major_version, file.file_minor_version, file.path).number != stated
+        stated = Manifest(self.message).file_version
+        versions = {
+            FileVersion.from_manifest_pair(file.file_major_version, file.file_minor_version, file.path)
             for file in fragment.files
-        )
+        }
+        if any(version.is_legacy != stated.is_legacy for version in versions):
+            raise RetryableCommitConflictError(
+                f"files of 0.1 and of newer versions cannot be mixed, and the table is in {stated} now: run the"
+                " operation again on the newest version"
+            )
+        return any(version is not stated for version in versions)
 
     def records(self, fragment_ids: Iterable[int]) -> list[table_pb2.DataFragment]:
         """Copies of the records of these fragments as they are now; of those that are there."""
@@ -457,7 +463,10 @@ def _(operation: tx.Merge, draft: _Draft) -> None:
     draft.set_schema_metadata(operation.schema.metadata)
     highest = used_fragment_ids(draft.message)
     messages = [fragment.to_proto() for fragment in operation.fragments]
-    if draft.stable_row_ids:
+    if draft.file_version is not None:
+        draft.message.data_format.file_format = "lance"
+        draft.message.data_format.version = draft.file_version.number
+    elif draft.stable_row_ids:  # another format changes no row
         draft.stamp_changed_files(messages)
     del draft.message.fragments[:]
     live = draft.field_ids()

@@ -84,8 +84,8 @@ def commit_transaction(
     `base` is any version of the branch, best the one the transaction was prepared on. `affected_rows` are the rows
     that a Delete or Update newly deletes, by fragment: with them, deletes of different rows of one fragment go
     together. `detached` makes a version beside the history, on top of `base`. `file_version` changes the data format
-    in an Overwrite. An Overwrite with `max_retries` 0 is strict: it becomes the version right after its read version
-    or fails, and is not checked for conflicts.
+    in an Overwrite or a Merge. An Overwrite with `max_retries` 0 is strict: it becomes the version right after its
+    read version or fails, and is not checked for conflicts.
 
     Raises RetryableCommitConflictError (run the operation again), CommitConflictError (look at the other change),
     CommitStateUnknownError (look for the transaction before trying again), UnsupportedFeatureError.
@@ -269,8 +269,8 @@ class _Run:
         if location.version != self._seen + 1:
             raise RetryableCommitConflictError(
                 f"Retryable commit conflict: {describe(self.ours.operation)} was prepared on version"
-                f" {self.original.read_version} of {self.base.uri}, and version {self._seen + 1} has been cleaned up, so"
-                " nobody can tell what it changed. Run the operation again on the newest version",
+                f" {self.original.read_version} of {self.base.uri}, and version {self._seen + 1} has been cleaned up,"
+                " so nobody can tell what it changed. Run the operation again on the newest version",
                 version=self._seen + 1,
             )
 

@@ -5,7 +5,6 @@ What they compute stands in `function_kernels.py`.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -183,13 +182,6 @@ def _to_date(args: Sequence[Expr]) -> Expr:
     return make("to_date", [want("to_date", args[0], "int", "string", "date", "timestamp")], pa.date32())
 
 
-def _now(args: Sequence[Expr]) -> Expr:
-    """The time of planning, UTC: one value for all rows and batches of a query."""
-    arity("now", args, 0)
-    moment = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-    return Literal(pa.scalar(moment, pa.timestamp("us")).cast(pa.timestamp("ns")), typed=True)
-
-
 def _array_has(args: Sequence[Expr]) -> Expr:
     arity("array_has", args, 2)
     lists = want("array_has", args[0], "list")
@@ -254,7 +246,6 @@ FUNCTIONS: dict[str, Binder] = {
     "date_trunc": _date_trunc,
     "to_timestamp": _to_timestamp,
     "to_date": _to_date,
-    "now": _now,
     "array_has": _array_has,
     "array_length": _array_length,
     "get_field": _get_field,

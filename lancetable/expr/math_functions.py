@@ -50,9 +50,11 @@ def _of_two(name: str) -> Binder:
 def _log(args: Sequence[Expr]) -> Expr:
     arity("log", args, 1, 2)
     if len(args) == 1:
-        return FUNCTIONS["log10"](args)
-    base, value = (_as_float("log", arg, double=True) for arg in args)
-    return make("log", [base, value], pa.float64())
+        value = _as_float("log", args[0])
+        return make("log", [Literal(pa.scalar(10.0, value.data_type)), value], value.data_type)
+    value = _as_float("log", args[1])
+    base = build.implied_cast(want("log", args[0], "int", "float", "decimal"), value.data_type)
+    return make("log", [base, value], value.data_type)
 
 
 def _pi(args: Sequence[Expr]) -> Expr:
@@ -115,7 +117,9 @@ def _numpy(
 
 def _truncated(args: list[Values], target: pa.DataType) -> Values:
     value, places = args
-    return pc.round(value, ndigits=places.as_py(), round_mode="towards_zero")
+    zero = pa.scalar(0.0, target)
+    # No zero keeps its sign.
+    return pc.if_else(pc.equal(value, zero), zero, pc.round(value, ndigits=places.as_py(), round_mode="towards_zero"))
 
 
 def _nan_value(args: list[Values], target: pa.DataType) -> Values:
@@ -153,14 +157,14 @@ _ONE: dict[str, Callable[[list[Values], pa.DataType], Values]] = {
     "asinh": _numpy(np.arcsinh),
     "acosh": _numpy(np.arccosh),
     "atanh": _numpy(np.arctanh),
-    "degrees": _numpy(np.degrees),
+    "degrees": _numpy(lambda values: values * values.dtype.type(180 / math.pi)),
     "radians": _numpy(np.radians),
     "signum": _numpy(lambda values: np.where(np.isnan(values), values, np.sign(values) + 0.0)),
 }
 KERNELS.update(_ONE)
 KERNELS.update(
     {
-        "power": _numpy(np.power),
+        "power": lambda args, target: pc.power(*args),
         "atan2": _numpy(np.arctan2),
         "log": lambda args, target: pc.divide(pc.ln(args[1]), pc.ln(args[0])),
         "trunc": _truncated,

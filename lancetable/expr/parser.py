@@ -21,6 +21,7 @@ from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr import build, functions, names
 from lancetable.expr.ast import BOOLEAN, RESERVED, Expr, Literal
 from lancetable.expr.build import Refused
+from lancetable.expr.time_functions import CLOCK, one_moment
 
 MAX_NESTING = 50
 """Open brackets and prefix operators at one place of the text."""
@@ -55,8 +56,9 @@ def _parse_quickly(text: str, schema: pa.Schema, predicate: bool) -> Expr:
     if hit is not None and hit[0] is schema:
         return hit[1]
     lowered = text.lower()
-    if "now" in lowered or "current_timestamp" in lowered:
-        return _parse.__wrapped__(text, schema, predicate)  # its value is the time of this call
+    if any(word in lowered for word in CLOCK):
+        with one_moment():
+            return _parse.__wrapped__(text, schema, predicate)  # its value is the time of this call
     expr = _parse(text, schema, predicate)
     if len(_quick_cache) >= _QUICK_CACHE_SIZE:
         _quick_cache.clear()
@@ -311,6 +313,8 @@ class _Visitor:
         try:
             return names.resolve([(part.this, bool(part.args.get("quoted"))) for part in parts], self.schema)
         except ColumnNotFoundError as error:
+            if len(parts) == 1 and not parts[0].args.get("quoted") and parts[0].this.lower() == "current_date":
+                return functions.call("current_date", [])
             place = _with_caret(self.text, self._place(node), str(error))
             raise ColumnNotFoundError(place, **{**error.__dict__, "offset": self._place(node)}) from None
 

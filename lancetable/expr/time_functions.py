@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +18,7 @@ from lancetable.expr.kernels import EvaluationError, Values
 from lancetable.expr.kinds import kind_of
 from lancetable.expr.operands import Binder, arity, as_count, make, want
 
-__all__ = ["CLOCK", "FUNCTIONS"]
+__all__ = ["CLOCK", "FUNCTIONS", "one_moment"]
 
 CLOCK = ("now", "current_timestamp", "current_date", "today")
 """Functions whose value is another one in the next query."""
@@ -24,9 +26,32 @@ CLOCK = ("now", "current_timestamp", "current_date", "today")
 _UNITS = {"seconds": "s", "millis": "ms", "micros": "us", "nanos": "ns"}
 
 
+_moment: ContextVar[datetime.datetime | None] = ContextVar("moment", default=None)
+
+
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """Within, the clock stands still: one value for all calls, rows and batches of a query."""
+    token = _moment.set(datetime.datetime.now(datetime.timezone.utc))
+    try:
+        yield
+    finally:
+        _moment.reset(token)
+
+
+def _utc() -> datetime.datetime:
+    return _moment.get() or datetime.datetime.now(datetime.timezone.utc)
+
+
+def _now(args: Sequence[Expr]) -> Expr:
+    """The time of planning, UTC."""
+    arity("now", args, 0)
+    return Literal(pa.scalar(_utc().replace(tzinfo=None), pa.timestamp("us")).cast(pa.timestamp("ns")), typed=True)
+
+
 def _current_date(args: Sequence[Expr]) -> Expr:
     arity("current_date", args, 0)
-    return Literal(pa.scalar(datetime.datetime.now(datetime.timezone.utc).date(), pa.date32()), typed=True)
+    return Literal(pa.scalar(_utc().date(), pa.date32()), typed=True)
 
 
 def _to_timestamp(unit: str) -> Binder:
@@ -90,6 +115,7 @@ def _seconds(args: list[Values], target: pa.DataType) -> Values:
 KERNELS.update({f"to_timestamp_{unit}": _timestamps for unit in _UNITS})
 KERNELS.update({"make_date": _dates, "to_unixtime": _seconds, "from_unixtime": _timestamps})
 FUNCTIONS: dict[str, Binder] = {
+    "now": _now,
     "current_date": _current_date,
     "today": _current_date,
     **{f"to_timestamp_{unit}": _to_timestamp(unit) for unit in _UNITS},

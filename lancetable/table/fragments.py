@@ -23,15 +23,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, OutOfRangeError, UnsupportedFeatureError
-from lancetable.file.legacy_container import LegacyMetadata
-from lancetable.file.reader import FileMetadata, open_data_file, read_chunks, read_columns
+from lancetable.file.reader import FileMetadata, read_chunks, read_columns
 from lancetable.format.blobs import described
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import FragmentList, Manifest
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.table import deletions, row_id_lookup
 from lancetable.table.blobs import DataFilePlace, blob_bytes
-from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
 __all__ = [
@@ -292,8 +291,8 @@ def virtual_column(version: TableVersion, fragment: Fragment, name: str, selecti
         return pa.array(_addresses(fragment, selection), mask=selection.dead)
     if name == ROW_ID:
         return pa.array(row_id_lookup.row_ids_at(version, fragment, selection.offsets()), mask=selection.dead)
-    which = fragment.created_at if name == CREATED_AT else fragment.last_updated_at
-    return pa.array(row_id_lookup.row_versions_at(version, fragment, which, selection.offsets()))
+    created = name == CREATED_AT
+    return pa.array(row_id_lookup.row_versions_at(version, fragment, selection.offsets(), created=created))
 
 
 # --- what one version knows about its rows ---------------------------------------------------------------------------
@@ -701,28 +700,6 @@ def _open(version: TableVersion, files: FragmentFiles, file_number: int, expecte
         )
     return metadata
 
-
-def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
-    """Footer, schema and column metadata of a data file, from the cache or from the file."""
-    path = version.data_file_path(data_file)
-    key = ("file", version.store.uri(path))
-    found = version.cache.get(key)
-    if isinstance(found, FileMetadata):
-        return found
-    made = open_data_file(version.store, path, size=data_file.size_bytes or None)
-    if made.version.is_legacy != data_file.is_legacy:
-        raise CorruptFileError(
-            f"{version.store.uri(path)}: a file of version {made.version}, {data_file.major}.{data_file.minor} in the"
-            " manifest",
-            path=path,
-            expected=f"{data_file.major}.{data_file.minor}",
-            found=str(made.version),
-        )
-    if isinstance(made, LegacyMetadata):
-        made.first_field = data_file.fields[0] if data_file.fields and data_file.fields[0] >= 0 else None
-        made.dictionaries = dictionaries_of(version)
-    version.cache.put(key, made, made.memory_bytes)
-    return made
 
 
 # --- joining nested fields over files --------------------------------------------------------------------------------

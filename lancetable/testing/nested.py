@@ -136,8 +136,8 @@ class _Types:
         kinds = ["bool", "number", "number", "number", "wide", "text", "text", "text", "dictionary", "vector", "null"]
         if "list" not in above:
             kinds += ["uuid", "empty"]
-        if self._old and "list" in above:
-            kinds.remove("null")  # old releases count the nulls of such lists wrong
+        if self._old and above:
+            kinds.remove("null")  # old releases count the nulls of such lists wrong, and refuse them in structs
         kind = self._one(kinds)
         if kind == "null":
             return pa.field(name, pa.null())

@@ -8,6 +8,7 @@
     Indices         numbers of items in a dictionary
     Repeated        one value many times
     Nulls           nothing but nulls
+    NullItems       nulls below as many fixed-size lists as the levels call valid
     Ready           an Arrow array that somebody else made
     Joined          blocks of several pages
 
@@ -37,6 +38,7 @@ __all__ = [
     "Indices",
     "Items",
     "Joined",
+    "NullItems",
     "Nulls",
     "Ready",
     "Repeated",
@@ -458,6 +460,25 @@ class Nulls:
         bits = type_bits(data_type)
         _check_limit(self.length * (8 if bits is None else bits // 8 + 1), limit)
         return pa.nulls(self.length, data_type)
+
+
+@dataclass(frozen=True, slots=True)
+class NullItems:
+    """`length` values that nothing is stored of: fixed-size lists of nulls where the type is such a list, else nulls."""
+
+    length: int
+
+    def slice(self, start: int, stop: int) -> NullItems:
+        return NullItems(stop - start)
+
+    def take(self, indices: Ints) -> NullItems:
+        return NullItems(len(indices))
+
+    def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
+        if not pa.types.is_fixed_size_list(data_type):
+            return Nulls(self.length).to_array(data_type, None, limit)
+        items = Nulls(self.length * data_type.list_size).to_array(data_type.value_type, None, limit)
+        return pa.Array.from_buffers(data_type, self.length, [validity], _null_count(validity), children=[items])
 
 
 @dataclass(frozen=True, slots=True)

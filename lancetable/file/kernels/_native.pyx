@@ -1761,22 +1761,30 @@ cdef int emit(
 ) noexcept nogil:
     """Entries `start` to `end` of a chunk; `place` values are visible before them."""
     cdef int64_t i, at = found.count, visible = found.visible
-    cdef bint bad = False, seen
+    cdef bint bad = False, hidden = False, seen
     if grow(found, end - start, definition != NULL):
         return -1
     for i in range(start, end):
-        found.repetition[at] = repetition[i]
         bad |= repetition[i] > num_lists
-        seen = True
-        if definition != NULL:
-            found.definition[at] = definition[i]
+    memcpy(found.repetition + at, repetition + start, (end - start) * 2)
+    if definition != NULL:
+        for i in range(start, end):
             bad |= definition[i] > highest
+            hidden |= definition[i] > top
+        memcpy(found.definition + at, definition + start, (end - start) * 2)
+    at += end - start
+    if hidden:
+        for i in range(start, end):
+            found.owner[visible] = chunk
+            found.place[visible] = place
             seen = definition[i] <= top
-        found.owner[visible] = chunk
-        found.place[visible] = place
-        visible += seen
-        place += seen
-        at += 1
+            visible += seen
+            place += seen
+    else:
+        for i in range(end - start):
+            found.owner[visible + i] = chunk
+            found.place[visible + i] = place + i
+        visible += end - start
     found.count, found.visible = at, visible
     return LEVEL if bad else OK
 

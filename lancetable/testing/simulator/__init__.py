@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from lancetable.testing.simulator.simulation import Attempt, Job, Run, SimulationError, simulate
-from lancetable.testing.simulator.world import Faults
+from lancetable.testing.simulator.world import FaultAt, Faults
 
-__all__ = ["Attempt", "Faults", "Job", "Run", "SimulationError", "simulate"]
+__all__ = ["Attempt", "FaultAt", "Faults", "Job", "Run", "SimulationError", "simulate"]

@@ -35,7 +35,7 @@ from lancetable.format.paths import parse_manifest_name
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.simulator.scheduler import Crash, Task
-from lancetable.testing.simulator.world import Faults, SimulatedRows, World, as_worker, virtual
+from lancetable.testing.simulator.world import FaultAt, Faults, SimulatedRows, World, as_worker, virtual
 
 __all__ = ["Attempt", "Job", "Run", "SimulationError", "simulate"]
 
@@ -142,7 +142,7 @@ Work = Callable[[Job], None]
 class Run:
     """One run: what was tried, seen and published, and what was wrong with it."""
 
-    def __init__(self, seed: int, faults: Faults, read: Callable[[LanceDataset], Any] | None = None) -> None:
+    def __init__(self, seed: int, faults: Faults | FaultAt, read: Callable[[LanceDataset], Any] | None = None) -> None:
         self.seed = seed
         self.uri = URI
         self.world = World(seed, faults)
@@ -237,9 +237,9 @@ def judge_history(run: Run) -> None:
     """What every table promises, whatever the jobs did."""
     newest = latest(open_version(run.uri))
     kept = [location.version for location in newest.handler.history(newest.store, newest.base)]
-    for version, owners in run._owner.items():
+    for number, owners in run._owner.items():
         if len(owners) > 1:
-            run.complain(f"version {version} was written {len(owners)} times")
+            run.complain(f"version {number} was written {len(owners)} times")
     if not run.cleaned and kept != list(range(1, newest.version + 1)):
         run.complain(f"versions are missing: {kept}")
     for attempt in run.attempts:
@@ -328,7 +328,7 @@ def simulate(
     setup: Callable[[str], Any] | None = None,
     judge: Callable[[Run], Any] | None = None,
     read: Callable[[LanceDataset], Any] | None = None,
-    faults: Faults | None = None,
+    faults: Faults | FaultAt | None = None,
     external: bool | None = None,
 ) -> list[Run]:
     """Run the jobs once for each seed. Raises SimulationError at the first run that breaks a promise.

@@ -32,7 +32,7 @@ from lancetable.store.memory import MemoryStore
 from lancetable.testing.simulator.scheduler import Crash, Scheduler, Task
 from lancetable.testing.stores import WrappingStore
 
-__all__ = ["Faults", "SimulatedStore", "World", "virtual"]
+__all__ = ["FaultAt", "Faults", "SimulatedStore", "World", "virtual"]
 
 T = TypeVar("T")
 _STALL_SECONDS = 5.0
@@ -58,11 +58,48 @@ class Faults:
         """A perfect store."""
         return cls(*[0.0] * 8)
 
+    def draw(self, rng: random.Random, method: str) -> str:
+        """The fault of one call, "" for none."""
+        drawn = rng.random()
+        for name in self.__slots__:
+            if may_meet(method, name):
+                drawn -= getattr(self, name)
+                if drawn < 0:
+                    return str(name)
+        return ""
+
+
+class FaultAt:
+    """One fault at a certain call, counted from 1 over all tasks, or at every call from there on.
+
+    A call that cannot meet the fault (a listing cannot end early) goes through. `calls` is how many there were.
+    """
+
+    stale_list = 0.0
+
+    def __init__(self, call: int, kind: str, *, forever: bool = False) -> None:
+        if kind not in Faults.__slots__:
+            raise ValueError(f"no such fault: {kind}; one of {', '.join(Faults.__slots__)}")
+        self.call, self.kind, self.forever = call, kind, forever
+        self.calls = 0
+
+    def draw(self, rng: random.Random, method: str) -> str:
+        """The fault of one call, "" for none."""
+        self.calls += 1
+        due = self.calls >= self.call if self.forever else self.calls == self.call
+        return self.kind if due and may_meet(method, self.kind) else ""
+
+
+def may_meet(method: str, fault: str) -> bool:
+    """Whether a fault can happen to a request of this kind."""
+    methods = {"repeated": _CREATES, "short_read": _READS, "stale_list": ("list_names",)}
+    return fault not in methods or method in methods[fault]
+
 
 class World:
     """Store, scheduler and chance of one run."""
 
-    def __init__(self, seed: int, faults: Faults) -> None:
+    def __init__(self, seed: int, faults: Faults | FaultAt) -> None:
         self.rng = random.Random(seed)
         self.scheduler = Scheduler(self.rng)
         self.faults = faults
@@ -81,7 +118,7 @@ class World:
         if task.dead:
             raise Crash
         self.scheduler.switch()
-        fault = self._drawn(method)
+        fault = self.faults.draw(self.rng, method)
         self.trace.append((task.name, method, path, fault))
         if not fault:
             return act()
@@ -108,20 +145,6 @@ class World:
                 return cast("T", PutOutcome.UNKNOWN)
             raise StoreError(f"{method} {path}: the reply was lost by the simulation", path=path)
         return cast("T", PutOutcome.LOST) if fault == "repeated" else result
-
-    def _drawn(self, method: str) -> str:
-        draw = self.rng.random()
-        for name in Faults.__slots__:
-            if name == "repeated" and method not in _CREATES:
-                continue
-            if name == "short_read" and method not in _READS:
-                continue
-            if name == "stale_list" and method != "list_names":
-                continue
-            draw -= getattr(self.faults, name)
-            if draw < 0:
-                return str(name)
-        return ""
 
     def write_trace(self, limit: int = 60) -> str:
         """The last calls, one a line."""
@@ -259,7 +282,7 @@ def virtual(world: World) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, name, value in replaced:
             stack.enter_context(mock.patch.object(module, name, value))
-        defaults = {"clock": monotonic, "sleep": sleep, "draw": draw}
+        defaults = {**(Backoff.__init__.__kwdefaults__ or {}), "clock": monotonic, "sleep": sleep, "draw": draw}
         stack.enter_context(mock.patch.object(Backoff.__init__, "__kwdefaults__", defaults))
         stack.enter_context(mock.patch.object(external.ExternalHandler.__init__, "__defaults__", (sleep,)))
         stack.enter_context(mock.patch.object(pool._here, "worker", True, create=True))

@@ -352,3 +352,43 @@ def test_unknown_members_of_the_oneofs_are_refused() -> None:
     layout = pb.PageLayout.FromString(bytes([15 << 3 | 2, 0]))
     with pytest.raises(CorruptFileError, match="layout is missing"):
         read(INTS, 3, layout, PLAIN)
+
+
+ROWS_OF_NULLS = [
+    (pa.list_(INTS, 2), pb.CompressiveEncoding(constant=pb.Constant()), [None, None]),
+    (pa.list_(pa.list_(INTS, 2), 3), pb.CompressiveEncoding(constant=pb.Constant()), [None] * 3),
+    (
+        pa.list_(pa.list_(INTS, 2), 3),
+        pb.CompressiveEncoding(
+            fixed_size_list=pb.FixedSizeList(
+                items_per_value=3, values=pb.CompressiveEncoding(constant=pb.Constant())
+            )
+        ),
+        [[None, None]] * 3,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "values", "row"), ROWS_OF_NULLS, ids=["one", "outer", "inner"])
+def test_zipped_fixed_size_lists_of_nulls_have_no_bytes(kind: pa.DataType, values: Any, row: list[Any]) -> None:
+    """pylance 0.39 writes them; without levels nothing is left at all."""
+    layout = full(bits_def=1, bits_per_value=0, value_compression=values, layers=[3])
+    assert read(kind, 3, layout, [b"\0\1\0"]) == [row, None, row]
+    assert read(kind, 3, layout, [b"\0\1\0"], rows=np.array([1, 2])) == [None, row]
+    layout = full(bits_per_value=0, value_compression=values)
+    assert read(kind, 3, layout, [b""]) == [row] * 3
+    layout = full(bits_rep=1, bits_def=1, bits_per_value=0, value_compression=values, layers=[1, 5])
+    wanted = [[row, row], [], [row]]
+    layout = full(
+        bits_rep=1, bits_def=1, bits_per_value=0, value_compression=values, layers=[1, 5], num_items=4
+    )  # fmt: skip
+    assert read(pa.list_(kind), 3, layout, [b"\2\0\3\2", b"\0\2\3\4"]) == wanted
+
+
+def test_zipped_values_without_bytes_are_refused_for_other_types() -> None:
+    for values in (flat(0), flat(32), variable()):
+        with pytest.raises(CorruptFileError):
+            read(INTS, 3, full(bits_per_value=0, value_compression=values), [b""])
+    nulls = full(bits_per_value=0, value_compression=pb.CompressiveEncoding(constant=pb.Constant()), num_items=2**40)
+    with pytest.raises(CorruptFileError):
+        read(pa.list_(INTS, 2), 2**40, nulls, [b""])

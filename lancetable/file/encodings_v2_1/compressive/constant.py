@@ -3,8 +3,8 @@
     items of a fixed-size list   null null null null ...        no buffer: the value stands in the message
     entries of a full-zip page   [levels][levels][levels]       no bytes behind the levels
 
-Stands for the items of fixed-size lists whose items are all null, and for the lists themselves where old releases of
-pylance zipped nothing but nulls. Pages of one value are another thing: see layouts/constant.py.
+Stands for the items of fixed-size lists whose items are all null; old releases of pylance leave out the innermost lists
+as well. Pages of one value are another thing: see layouts/constant.py.
 
 Source: protos/encodings_v2_1.proto, Constant.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from lancetable.file.encodings_v2_1.base import Chunks, Ints, misplaced
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Nulls, Repeated
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, NullItems, Repeated
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:
@@ -42,13 +42,14 @@ class Constant:
         raise misplaced(self, "levels or a dictionary")
 
     def decode_values(self, values: Block, limit: int) -> Block:
-        # Zipped rows of nothing but nulls, as old writers have them: levels without values.
+        if not isinstance(values, FixedWidth) or values.bits:
+            raise misplaced(self, "values with bytes")
         return self.repeat(values.length)
 
     def repeat(self, count: int) -> Block:
         """`count` of the value."""
         if self.value is None:
-            return Nulls(count)
+            return NullItems(count)
         return Repeated(FixedWidth(8 * len(self.value), self.value, 1), count)
 
     @classmethod

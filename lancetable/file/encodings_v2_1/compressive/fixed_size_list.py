@@ -81,8 +81,16 @@ class FixedSizeList:
             bits = self._bits()
             if values.bits != bits:
                 raise CorruptFileError("values of a wrong width", expected=bits, found=values.bits)
-            return values
+            return values if bits else self._without_bytes(values.length)
         return self._split(values.rows(), 1)
+
+    def _without_bytes(self, count: int) -> Block:
+        """(count,) values whose items all stand in the message."""
+        size = self.items_per_value
+        if isinstance(self.values, FixedSizeList):
+            return _grouped(self.values._without_bytes(count * size), size)
+        assert isinstance(self.values, Constant)
+        return _grouped(self.values.repeat(count * size), size)
 
     def _split(self, rows: Bytes, outer: int) -> Block:
         """(n, bytes) -> n * outer values."""

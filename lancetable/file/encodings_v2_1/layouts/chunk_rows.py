@@ -17,7 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Decoded, Ints, decode_levels, pick_values
+from lancetable.file.encodings_v2_1.base import (
+    Chunks,
+    Compressive,
+    Decoded,
+    Ints,
+    decode_levels,
+    pick_values,
+)
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Indices, Joined
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
@@ -32,6 +39,7 @@ from lancetable.file.kernels.picks import Pieces, Stored
 __all__ = ["ChunkPage", "has_form", "read_rows"]
 
 _LEVEL_BITS: Final = 16
+_DENSE: Final = 4  # chunks of which more than one value in so many is wanted are decoded
 
 
 class ChunkPage(NamedTuple):
@@ -147,10 +155,19 @@ def _rows_of_lists(
         layers.num_levels,
     )
     skip = 1 + has_definition
-    own_counts = counts[owner]
-    buffers = [Pieces(data, at[owner], size[owner], own_counts, places) for at, size in zip(found[skip:], sizes[skip:])]
-    ends = [len(owner)] if len(pages) == 1 else owner.searchsorted(ends_of_pages).tolist()
-    values = _pick(pages, ends, buffers, len(owner), limit)
+    starts_of, sizes_of = found[skip:], sizes[skip:]
+    if _DENSE * len(owner) > int(counts.sum()):
+        # Long lists fill their chunks: decoding these costs less than finding each value.
+        values = _decode(
+            pages, ends_of_pages, [Chunks(data, *each) for each in zip(starts_of, sizes_of)], counts, limit
+        )
+        if len(owner) < values.length:
+            values = values.take((np.cumsum(counts) - counts)[owner] + places)
+    else:
+        own_counts = counts[owner]
+        buffers = [Pieces(data, at[owner], size[owner], own_counts, places) for at, size in zip(starts_of, sizes_of)]
+        ends = [len(owner)] if len(pages) == 1 else owner.searchsorted(ends_of_pages).tolist()
+        values = _pick(pages, ends, buffers, len(owner), limit)
     return Decoded(values, repetition, definition, layers.kinds, len(rows))
 
 
@@ -185,18 +202,34 @@ def _piece(pieces: Pieces, begin: int, end: int) -> Pieces:
 
 
 def _pick(pages: Sequence[ChunkPage], ends: Sequence[int], buffers: Sequence[Pieces], count: int, limit: int) -> Block:
+    """One value of each piece; those of a page end at `ends`."""
     blocks = []
     for page, begin, end in _runs(pages, ends, _same_values):
         if buffers:
             block = pick_values(page.values, [_piece(each, begin, end) for each in buffers], limit)
         else:
             block = page.values.decode_chunks([], np.array([end - begin], np.int64), limit)
-        if page.items is not None:
-            if not isinstance(block, FixedWidth):
-                raise CorruptFileError("indices of a dictionary that are not numbers")
-            block = Indices(block, page.items)
-        blocks.append(block)
+        blocks.append(_named(block, page.items))
     return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), count)
+
+
+def _decode(
+    pages: Sequence[ChunkPage], ends: Sequence[int], buffers: Sequence[Chunks], counts: Ints, limit: int
+) -> Block:
+    """All values of chunks; those of a page end at `ends`."""
+    blocks = []
+    for page, begin, end in _runs(pages, ends, _same_values):
+        part = [Chunks(each.data, each.starts[begin:end], each.sizes[begin:end]) for each in buffers]
+        blocks.append(_named(page.values.decode_chunks(part, counts[begin:end], limit), page.items))
+    return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), int(counts.sum()))
+
+
+def _named(block: Block, items: pa.Array | None) -> Block:
+    if items is None:
+        return block
+    if not isinstance(block, FixedWidth):
+        raise CorruptFileError("indices of a dictionary that are not numbers")
+    return Indices(block, items)
 
 
 def _pick_levels(encoding: Compressive | None, pieces: Pieces, limit: int) -> Levels:

@@ -99,7 +99,7 @@ class FullZip:
                 "entries that do not fill their buffer", expected=page.length * stride, found=where.end - where.start
             )
         page.check_memory(len(rows) * stride if control or not isinstance(rows, range) else 0)
-        data = yield from fetch_slots(where.start, stride, rows, gap)
+        data = (yield from fetch_slots(where.start, stride, rows, gap)) if stride else b""
         definition = None
         if control:
             entries = np.frombuffer(data, np.uint8).reshape(len(rows), stride)
@@ -213,7 +213,7 @@ class FullZip:
             offsets, joined = fullzip.join_values(data, positions, np.maximum(sizes, 0))
             block = VariableWidth(offsets, joined)
         else:
-            rows = miniblock.gather_rows(data, positions, width)
+            rows = miniblock.gather_rows(data, positions, width) if width else np.empty(0, np.uint8)
             block = FixedWidth(8 * width, rows.reshape(-1), len(positions))
         values = self.values.decode_values(block, page.limits.page_bytes)
         check_levels(repetition, definition, layers, values.length, len(starts))

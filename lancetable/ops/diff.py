@@ -1,0 +1,246 @@
+"""What changed between two versions: by lineage (`_row_*_version` columns), or row by row.
+
+A diff reads only fragments that the two versions do not share: rows in shared ones have not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError
+from lancetable.expr.kernels import is_distinct
+from lancetable.format.fragment import Fragment
+from lancetable.ops.scan import execute_scan, scan_table
+from lancetable.ops.scan_plan import ScanOptions, plan_scan
+from lancetable.table.fragments import deleted_offsets
+from lancetable.table.row_id_lookup import row_id_sequence
+from lancetable.table.version import TableVersion
+
+__all__ = ["Diff", "deleted_row_ids", "diff", "inserted_rows", "updated_rows"]
+
+ROW_ID = "_rowid"
+LINEAGE = ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")
+_BATCH_ROWS = 1 << 16
+
+
+# --- by lineage -------------------------------------------------------------------------------------------------------
+
+
+def inserted_rows(version: TableVersion, begin: int, end: int) -> pa.RecordBatchReader:
+    """Rows of `version` that were created after version `begin`, up to `end`; with their lineage columns."""
+    return _rows(version, f"_row_created_at_version > {begin} AND _row_created_at_version <= {end}")
+
+
+def updated_rows(version: TableVersion, begin: int, end: int) -> pa.RecordBatchReader:
+    """Rows of `version` that were there at `begin` and were changed last between it and `end`."""
+    changed = f"_row_last_updated_at_version > {begin} AND _row_last_updated_at_version <= {end}"
+    return _rows(version, f"_row_created_at_version <= {begin} AND {changed}")
+
+
+def _rows(version: TableVersion, condition: str) -> pa.RecordBatchReader:
+    plan = plan_scan(version, ScanOptions(columns=[*_all_columns(version), *LINEAGE], filter=condition))
+    return pa.RecordBatchReader.from_batches(plan.output_schema, execute_scan(version, plan))
+
+
+def deleted_row_ids(older: TableVersion, newer: TableVersion) -> pa.RecordBatchReader:
+    """The ids of the rows that `older` has and `newer` has not, ascending, in a column `_rowid`.
+
+    Raises InvalidOperationError for tables without stable row ids.
+    """
+    for version in (older, newer):
+        if not version.manifest.has_stable_row_ids:
+            raise InvalidOperationError(
+                f"deleted row ids require stable row ids, version {version.version} does not use them"
+            )
+    before, after = _only_in(older, newer), _only_in(newer, older)
+    gone = np.setdiff1d(_live_ids(older, before), _live_ids(newer, after), assume_unique=True)
+    schema = pa.schema([pa.field(ROW_ID, pa.uint64())])
+    parts = (
+        pa.record_batch([pa.array(gone[at : at + _BATCH_ROWS])], schema) for at in range(0, len(gone), _BATCH_ROWS)
+    )
+    return pa.RecordBatchReader.from_batches(schema, parts)
+
+
+def _live_ids(version: TableVersion, fragments: Iterable[Fragment]) -> npt.NDArray[np.uint64]:
+    parts = []
+    for fragment in fragments:
+        ids, deleted = row_id_sequence(version, fragment), deleted_offsets(version, fragment)
+        parts.append((ids if deleted is None else ids.mask(deleted)).values())
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint64)
+
+
+def _only_in(version: TableVersion, other: TableVersion) -> list[Fragment]:
+    """The fragments of a version that the other has not, or not with the same files."""
+    known = {fragment.id: fragment for fragment in other.manifest.fragments}
+    return [each for each in version.manifest.fragments if not _same_rows(each, known.get(each.id))]
+
+
+def _same_rows(one: Fragment, other: Fragment | None) -> bool:
+    return other is not None and (one.files, one.deletion_file) == (other.files, other.deletion_file)
+
+
+# --- row by row -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What has to happen to the rows of one version to make those of another.
+
+    `inserted` and `deleted` are rows as the newer and the older version have them. `updated` has the columns of the
+    key, then `old` and `new`: structs of the columns that both versions have.
+    """
+
+    inserted: pa.Table
+    updated: pa.Table
+    deleted: pa.Table
+
+    def __repr__(self) -> str:
+        return f"Diff({len(self.inserted)} inserted, {len(self.updated)} updated, {len(self.deleted)} deleted)"
+
+
+def diff(older: TableVersion, newer: TableVersion, key: Sequence[str] | None = None) -> Diff:
+    """The rows in which two versions differ, matched by row id where those are stable, else by the columns `key`.
+
+    Nulls in a key equal each other. Raises InvalidInputError where a key is needed, and for one that occurs twice.
+    """
+    stable = older.manifest.has_stable_row_ids and newer.manifest.has_stable_row_ids
+    if key is None and not stable:
+        raise InvalidInputError(
+            "rows of a table without stable row ids are matched by a key: name its columns in the argument key"
+        )
+    names = [ROW_ID] if key is None else list(key)
+    for name in names if key is not None else ():
+        for version in (older, newer):
+            if version.schema.field(name) is None:
+                raise ColumnNotFoundError(f"key column {name!r} is not in version {version.version}", column=name)
+    before, after = (_read(one, other, key is None) for one, other in ((older, newer), (newer, older)))
+    for table, version in ((before, older), (after, newer)):
+        _check_unique(table, names, version)
+    pairs = _pairs(before, after, names)
+    shared = [name for name in after.schema.names if name not in names and name in before.schema.names]
+    old_side, new_side = (side.select(shared) for side in (before, after))
+    old_rows, new_rows = old_side.take(pairs["old"]), new_side.take(pairs["new"])
+    changed = _changed(old_rows, new_rows)
+    updated = {name: after[name].take(pairs["new"]).filter(changed) for name in names}
+    updated["old"] = _as_struct(old_rows.filter(changed))
+    updated["new"] = _as_struct(new_rows.filter(changed))
+    return Diff(
+        _without(after, pairs["new"], key is None),
+        pa.table(updated),
+        _without(before, pairs["old"], key is None),
+    )
+
+
+def _read(version: TableVersion, other: TableVersion, with_ids: bool) -> pa.Table:
+    columns = [*_all_columns(version), *([ROW_ID] if with_ids else [])]
+    ids = [fragment.id for fragment in _only_in(version, other)]
+    return scan_table(version, plan_scan(version, ScanOptions(columns=columns, fragments=ids))).combine_chunks()
+
+
+def _all_columns(version: TableVersion) -> list[str]:
+    return [name if name.isidentifier() else "`" + name.replace("`", "``") + "`" for name in version.schema.names]
+
+
+def _numbered(table: pa.Table, names: Sequence[str], column: str) -> pa.Table:
+    return table.select(list(names)).append_column(column, pa.array(np.arange(len(table))))
+
+
+def _check_unique(table: pa.Table, names: Sequence[str], version: TableVersion) -> None:
+    counts = table.select(list(names)).group_by(list(names)).aggregate([([], "count_all")])
+    if len(counts) == len(table):
+        return
+    example = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).select(list(names)).to_pylist()[0]
+    raise InvalidInputError(f"the key {example} occurs more than once in version {version.version}")
+
+
+def _pairs(before: pa.Table, after: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Positions of rows with the same key: columns `old` and `new`, by position of the new row."""
+    groups = [_numbered(side, names, column) for side, column in ((before, "old"), (after, "new"))]
+    # Grouping matches nulls too, which a join does not.
+    together = pa.concat_tables(
+        [
+            groups[0].append_column("new", pa.nulls(len(before), pa.int64())),
+            groups[1].append_column("old", pa.nulls(len(after), pa.int64())),
+        ],
+        promote_options="default",
+    )
+    found = together.group_by(list(names)).aggregate([("old", "max"), ("new", "max")])
+    pairs = pa.table({"old": found["old_max"], "new": found["new_max"]})
+    return pairs.filter(pc.and_(pairs["old"].is_valid(), pairs["new"].is_valid())).sort_by("new")
+
+
+def _without(table: pa.Table, positions: pa.ChunkedArray, drop_ids: bool) -> pa.Table:
+    kept = np.ones(len(table), dtype=np.bool_)
+    kept[positions.to_numpy()] = False
+    rows = table.filter(pa.array(kept))
+    return rows.drop_columns([ROW_ID]) if drop_ids else rows
+
+
+def _as_struct(table: pa.Table) -> pa.Array:
+    arrays = [column.combine_chunks() for column in table.columns]
+    if not arrays:
+        return pa.array([{}] * len(table), pa.struct([]))
+    return pa.StructArray.from_arrays(arrays, fields=list(table.schema))
+
+
+def _changed(old: pa.Table, new: pa.Table) -> pa.Array:
+    changed = np.zeros(len(new), dtype=np.bool_)
+    for name in new.schema.names:
+        left, right = old[name].combine_chunks(), new[name].combine_chunks()
+        if left.type != right.type:
+            left = left.cast(right.type)
+        changed |= _differs(left, right)
+    return pa.array(changed)
+
+
+def _differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where two arrays of one type differ; nulls are equal to each other."""
+    kind = left.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _differs(left.storage, right.storage)
+    if pa.types.is_dictionary(kind):
+        return _differs(left.dictionary_decode(), right.dictionary_decode())
+    if not pa.types.is_nested(kind):
+        return _bools(is_distinct(left, right))
+    null = [_bools(each.is_null()) for each in (left, right)]
+    differs: npt.NDArray[np.bool_] = null[0] != null[1]
+    if pa.types.is_struct(kind):
+        for place in range(kind.num_fields):
+            differs |= ~null[0] & ~null[1] & _differs(left.field(place), right.field(place))
+        return differs
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        if size:
+            items = [each.values.slice(each.offset * size, len(each) * size) for each in (left, right)]
+            differs |= ~null[0] & ~null[1] & _differs(*items).reshape(-1, size).any(axis=1)
+        return differs
+    ends = [np.asarray(each.offsets).astype(np.int64) for each in (left, right)]
+    lengths = [np.where(gone, 0, np.diff(each)) for gone, each in zip(null, ends, strict=True)]
+    differs |= lengths[0] != lengths[1]
+    rows = np.flatnonzero(~differs & (lengths[0] > 0))
+    if len(rows):
+        counts = lengths[0][rows]
+        below = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        items = [
+            _items(each).take(pa.array(np.repeat(starts[rows], counts) + below))
+            for each, starts in zip((left, right), ends, strict=True)
+        ]
+        differs[rows] = np.add.reduceat(_differs(*items), np.cumsum(counts) - counts) > 0
+    return differs
+
+
+def _items(lists: pa.Array) -> pa.Array:
+    if pa.types.is_map(lists.type):
+        return pa.StructArray.from_arrays([lists.keys, lists.items], names=["key", "value"])
+    return lists.values
+
+
+def _bools(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return np.array(array.to_numpy(zero_copy_only=False), dtype=np.bool_)

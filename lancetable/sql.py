@@ -1,0 +1,114 @@
+"""SQL over one dataset, run by DuckDB."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lancetable.errors import InvalidInputError, InvalidSqlError, UnsupportedFeatureError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lancetable.dataset import LanceDataset
+
+__all__ = ["SqlQuery", "SqlQueryBuilder"]
+
+
+@dataclass(frozen=True)
+class SqlQueryBuilder:
+    """A query, and how the dataset appears in it. `build` makes it ready to run."""
+
+    dataset: LanceDataset
+    sql: str
+    name: str = "dataset"
+    row_id: bool = False
+    row_addr: bool = False
+    rows: int | None = None
+    blobs: str | None = None
+
+    def table_name(self, table_name: str) -> SqlQueryBuilder:
+        """What the dataset is called in the query; "dataset" by default."""
+        if not table_name:
+            raise InvalidInputError("table_name must not be empty")
+        return replace(self, name=table_name)
+
+    def with_row_id(self, with_row_id: bool = True) -> SqlQueryBuilder:
+        """Let the query see the column `_rowid`."""
+        return replace(self, row_id=with_row_id)
+
+    def with_row_addr(self, with_row_addr: bool = True) -> SqlQueryBuilder:
+        """Let the query see the column `_rowaddr`."""
+        return replace(self, row_addr=with_row_addr)
+
+    def batch_size(self, batch_size: int) -> SqlQueryBuilder:
+        """Rows of a batch of the result."""
+        if batch_size < 1:
+            raise InvalidInputError(f"batch_size must be at least 1, not {batch_size}")
+        return replace(self, rows=batch_size)
+
+    def batch_size_bytes(self, batch_size_bytes: int) -> SqlQueryBuilder:
+        """Accepted for compatibility: batches of the result are bounded by rows."""
+        return self
+
+    def blob_handling(self, blob_handling: str) -> SqlQueryBuilder:
+        """How blob columns appear: "all_binary", "blobs_descriptions" or "all_descriptions"."""
+        return replace(self, blobs=blob_handling)
+
+    def build(self) -> SqlQuery:
+        """The query, ready to run."""
+        return SqlQuery(self)
+
+
+class SqlQuery:
+    """A query that can be run, any number of times."""
+
+    def __init__(self, builder: SqlQueryBuilder) -> None:
+        self._builder = builder
+
+    def __repr__(self) -> str:
+        return f"SqlQuery({self._builder.sql!r})"
+
+    def to_batch_records(self) -> list[pa.RecordBatch]:
+        """Run the query. Raises InvalidSqlError, UnsupportedFeatureError without DuckDB."""
+        return list(self.to_stream_reader())
+
+    def to_stream_reader(self) -> pa.RecordBatchReader:
+        """Run the query and stream its result. Errors as `to_batch_records`."""
+        duckdb = _duckdb()
+        asked = self._builder
+        scanned = asked.dataset.scanner(
+            with_row_id=asked.row_id or None, with_row_address=asked.row_addr or None, blob_handling=asked.blobs
+        )
+        connection = duckdb.connect()
+        try:
+            # Projection and filters reach the dataset itself; extra columns are only in a scan.
+            plain = not (asked.row_id or asked.row_addr or asked.blobs)
+            connection.register(asked.name, asked.dataset if plain else scanned.to_reader())
+            relation = connection.sql(asked.sql)
+            if relation is None:
+                raise InvalidSqlError("only queries can be run on a dataset")
+            fetch = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader  # renamed in DuckDB 1.5
+            return fetch(asked.rows or 8192)
+        except duckdb.Error as error:
+            raise InvalidSqlError(str(error)) from error
+
+    def explain_plan(self) -> str:
+        """How DuckDB would run the query, as text."""
+        duckdb = _duckdb()
+        connection = duckdb.connect()
+        try:
+            connection.register(self._builder.name, self._builder.dataset)
+            return str(connection.sql(self._builder.sql).explain())
+        except duckdb.Error as error:
+            raise InvalidSqlError(str(error)) from error
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise UnsupportedFeatureError(
+            "SQL queries need DuckDB: pip install 'lancetable[sql]'", feature="SQL queries without DuckDB"
+        ) from error
+    return duckdb

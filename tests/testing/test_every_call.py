@@ -1,0 +1,142 @@
+"""Every request of every changing operation fails once, in every way, and from there on for good.
+
+What must hold is what the simulator always checks: the caller is told the truth, the table is as it was or as it shall
+be, and nobody else is disturbed. Commits are decided by the store itself and by an external manifest store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lancetable
+from lancetable import LanceOperation
+from lancetable.errors import CommitStateUnknownError, LanceError
+from lancetable.testing.simulator import FaultAt, Job, Run, simulate
+
+ROWS = pa.table({"id": pa.array(range(6), pa.int64())})
+MORE = pa.table({"id": pa.array([10, 11], pa.int64())})
+OPTIONS: Any = {"max_rows_per_file": 3, "data_storage_version": "2.0"}
+KINDS = ["refused", "lost_reply", "short_read", "repeated", "crash_before", "crash_after"]
+START = [0, 1, 2, 3, 4, 5]
+
+
+def commit(uri: str, operation: Any) -> None:
+    lancetable.LanceDataset.commit(uri, operation, read_version=lancetable.dataset(uri).version)
+
+
+def commit_fragments(uri: str) -> None:
+    fragments = lancetable.fragment.write_fragments(MORE, uri, data_storage_version="2.0")
+    commit(uri, LanceOperation.Append(fragments))
+
+
+def commit_many(uri: str) -> None:
+    fragments = lancetable.fragment.write_fragments(MORE, uri, data_storage_version="2.0")
+    version = lancetable.dataset(uri).version
+    parts = [lancetable.Transaction(version, LanceOperation.Append([fragment])) for fragment in fragments]
+    lancetable.LanceDataset.commit_batch(uri, parts)
+
+
+OPERATIONS: dict[str, tuple[Callable[[str], Any], list[int]]] = {
+    "create": (lambda uri: lancetable.write_dataset(MORE, f"{uri}2", **OPTIONS), START),
+    "append": (lambda uri: lancetable.write_dataset(MORE, uri, mode="append"), [*START, 10, 11]),
+    "overwrite": (lambda uri: lancetable.write_dataset(MORE, uri, mode="overwrite"), [10, 11]),
+    "delete": (lambda uri: lancetable.dataset(uri).delete("id IN (1, 4)"), [0, 2, 3, 5]),
+    "delete fragment": (lambda uri: lancetable.dataset(uri).delete("id < 3"), [3, 4, 5]),
+    "update": (lambda uri: lancetable.dataset(uri).update({"id": "id + 100"}, where="id = 1"), [0, 2, 3, 4, 5, 101]),
+    "restore": (lambda uri: lancetable.dataset(uri, 1).restore(), [*START, 7]),
+    "commit": (commit_fragments, [*START, 10, 11]),
+    "batch": (commit_many, [*START, 10, 11]),
+    "config": (lambda uri: commit(uri, LanceOperation.UpdateConfig(LanceOperation.UpdateMap({"k": "v"}))), START),
+    "reserve": (lambda uri: lancetable.dataset(uri).add_bases([lancetable.DatasetBasePath("/some/where")]), START),
+    "drop column": (lambda uri: commit(uri, LanceOperation.Project(lancetable.dataset(uri).lance_schema, True)), START),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def setup(uri: str) -> None:
+    """Ids 0 to 5 in two fragments, the newest version without id 7."""
+    made = lancetable.write_dataset(
+        pa.concat_tables([ROWS, pa.table({"id": pa.array([7], pa.int64())})]), uri, **OPTIONS
+    )
+    made.delete("id = 7")
+
+
+def run_once(name: str, fault: FaultAt, external: bool) -> Run:
+    act, after = OPERATIONS[name]
+
+    def work(job: Job) -> None:
+        if not job.run.attempts:  # a process that died is not started again
+            job.attempt(lambda: act(job.uri), name)
+
+    def judge(run: Run) -> None:
+        (attempt,) = run.attempts
+        if name == "create":
+            judge_creation(attempt.outcome)
+            return
+        ids = sorted(run.rows("id"))
+        wanted = {"acknowledged": [after], "failed": [START], "conflict": [START]}.get(attempt.outcome, [START, after])
+        assert ids in wanted, f"{attempt.outcome}: {ids}"
+        assert not isinstance(attempt.error, Exception) or isinstance(attempt.error, LanceError)
+
+    (run,) = simulate({"only": work}, [1], setup=setup, judge=judge, faults=fault, external=external)
+    return run
+
+
+def judge_creation(outcome: str) -> None:
+    """The new table is there as a whole or not at all."""
+    try:
+        rows = lancetable.dataset("memory://simulated/t.lance2").to_table()
+    except LanceError:
+        rows = None
+    assert rows is None or rows.equals(MORE)
+    if outcome == "acknowledged":
+        assert rows is not None
+    if outcome in ("failed", "conflict"):
+        assert rows is None
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["conditional put", "external store"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_call_fails_in_every_way(name: str, external: bool, request: pytest.FixtureRequest) -> None:
+    if name == "create":
+        pytest.skip("the run judges the table it set up; creation has its own test below")
+    clean = FaultAt(0, "refused")
+    assert run_once(name, clean, external).attempts[0].outcome == "acknowledged"
+    outcomes = set()
+    for kind in KINDS:
+        for forever in (False, True):
+            for call in range(1, clean.calls + 1):
+                outcomes.add(run_once(name, FaultAt(call, kind, forever=forever), external).attempts[0].outcome)
+    assert outcomes >= {"acknowledged", "failed", "crashed"}
+
+
+def test_creation_when_its_calls_fail() -> None:
+    clean = FaultAt(0, "refused")
+    run_once("create", clean, False)
+    for kind in KINDS:
+        for call in range(1, clean.calls + 1):
+            run_once("create", FaultAt(call, kind), False)
+
+
+def test_unknown_is_said_only_where_nobody_can_know() -> None:
+    """The reply to the commit is lost: looking tells. Only where looking fails as well, the outcome stays unknown."""
+    clean = FaultAt(0, "refused")
+    run_once("append", clean, False)
+    unknown = []
+    for forever in (False, True):
+        for call in range(1, clean.calls + 1):
+            run = run_once("append", FaultAt(call, "lost_reply", forever=forever), False)
+            if isinstance(run.attempts[0].error, CommitStateUnknownError):
+                unknown.append((run.world.trace[call - 1][1], forever))
+    assert unknown == [("put_if_absent", True)]
