@@ -204,8 +204,8 @@ class _Draft:
         }
         if any(version.is_legacy != stated.is_legacy for version in versions):
             raise RetryableCommitConflictError(
-                f"files of 0.1 and of newer versions cannot be mixed, and the table is in {stated} now: run the"
-                " operation again on the newest version"
+                f"files of 0.1 and of newer versions cannot be mixed, and the table is in {stated}: run the operation"
+                " again on the newest version, or migrate the table"
             )
         return any(version is not stated for version in versions)
 

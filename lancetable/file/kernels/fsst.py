@@ -41,8 +41,8 @@ _MAGIC: Final = 0x46535354
 _ESCAPE: Final = 255
 _MAX_SYMBOLS: Final = 255
 _ENCODED: Final = 1 << 24
-# Blocks of codes whose expansion stays in the second-level cache.
-_BLOCK_CODES: Final = 1 << 15
+# Blocks of codes that are expanded together; what Arrow needs beside the result stays small.
+_BLOCK_CODES: Final = 1 << 18
 
 _SAMPLE_BYTES: Final = 64 << 10
 _ROUNDS: Final = 5
@@ -114,13 +114,6 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
 
     # Tokens 0-254 are symbols, 256-511 literal bytes. An escape is a token of length zero, so that the token after it
     # lands on the same place.
-    lengths = np.zeros(512, np.int64)
-    lengths[: len(table.lengths)] = table.lengths
-    lengths[256:] = 1
-    words = np.zeros(512, np.uint64)
-    words[: len(table.words)] = table.words
-    words[256:] = np.arange(256)
-
     escapes = np.flatnonzero(codes == _ESCAPE)
     tokens: npt.NDArray[Any] = codes
     if len(escapes):
@@ -136,32 +129,31 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
         tokens = codes.astype(np.uint16)
         tokens[escapes + 1] += 256
 
-    blocks = range(0, len(tokens), _BLOCK_CODES)
-    sizes = [int(lengths.take(tokens[i : i + _BLOCK_CODES]).sum()) for i in blocks]
-    total = sum(sizes)
-    if total > np.iinfo(offsets.dtype).max:
-        raise CorruptFileError("values too long for their type", expected=np.iinfo(offsets.dtype).max, found=total)
-    out = np.empty(total + 8, np.uint8)
-    new_offsets = np.empty(len(offsets), offsets.dtype)
-    zero_tokens = 0
+    count = len(table.words)
+    if ((tokens >= count) & (tokens < _ESCAPE)).any():
+        raise CorruptFileError("FSST code without a symbol", expected=f"codes below {count}")
+    # Arrow puts the symbols of many tokens side by side, as it would the items of a dictionary.
+    symbols = pa.array([*table.symbols(), *[b""] * (256 - count), *(bytes((byte,)) for byte in range(256))], pa.binary())
+    parts: list[pa.Buffer] = []
+    new_offsets = np.zeros(len(offsets), offsets.dtype)
     row = base = 0
-    for first, size in zip(blocks, sizes, strict=True):
+    for first in range(0, len(tokens), _BLOCK_CODES):
         block = tokens[first : first + _BLOCK_CODES]
-        block_lengths = lengths.take(block)
-        zero_tokens += len(block) - int(np.count_nonzero(block_lengths))
-        positions = np.cumsum(block_lengths)
-        positions -= block_lengths
-        # Whole words are stored at every position, in order: each one overwrites the zeros that its predecessor left.
-        target: npt.NDArray[np.uint64] = np.ndarray((size + 1,), "<u8", out, base, (1,))
-        target[positions] = words.take(block)
+        taken = symbols.take(pa.array(block))
+        _, ends, content = taken.buffers()
+        positions = np.frombuffer(ends, np.int32, len(block) + 1)
+        size = int(positions[-1])
+        if base + size > np.iinfo(offsets.dtype).max:
+            raise CorruptFileError(
+                "values too long for their type", expected=np.iinfo(offsets.dtype).max, found=base + size
+            )
         until = int(np.searchsorted(relative, first + len(block)))
         new_offsets[row:until] = positions.take(relative[row:until] - first) + base
         row = until
         base += size
+        parts.append(content.slice(0, size) if size else pa.py_buffer(b""))
     new_offsets[row:] = base
-    if zero_tokens != len(escapes):
-        raise CorruptFileError("FSST code without a symbol", expected=f"codes below {len(table.words)}")
-    return out[:total], new_offsets
+    return np.frombuffer(b"".join(parts), np.uint8) if base else np.empty(0, np.uint8), new_offsets
 
 
 def compress(
