@@ -41,6 +41,7 @@ from lancetable.log import set_logger
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops.counted import bytes_read_counter, iops_counter
+from lancetable.ops.fsck import fsck
 from lancetable.ops.stats import DataStatistics, FieldStatistics
 from lancetable.scanner import LanceScanner, ScanStatistics
 from lancetable.schema import json_to_schema, schema_to_json
@@ -85,6 +86,7 @@ __all__ = [
     "debug",
     "file",
     "fragment",
+    "fsck",
     "iops_counter",
     "json_to_schema",
     "log",

@@ -99,7 +99,7 @@ class Sampler(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.peak_kb = 0
+        self.peak_kb = anonymous_kb()
         self._done = threading.Event()
 
     def run(self) -> None:

@@ -12,9 +12,12 @@ import click
 import lancetable
 from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
+from lancetable.commit.cleanup import parse_duration
 from lancetable.dataset import LanceDataset
 from lancetable.errors import LanceError
+from lancetable.ops import fsck as checks
 from lancetable.ops.migrate import rename_manifests
+from lancetable.optimize import Compaction
 
 __all__ = ["cli", "run"]
 
@@ -179,6 +182,104 @@ def migrate(uri: str, target: str, v2_names: bool, as_json: bool, storage_option
     done = dataset.optimize.migrate(target)
     facts = {"uri": dataset.uri, "version": dataset.version, "from": before, "to": dataset.data_storage_version}
     Output(as_json).facts({**facts, **asdict(done), "manifests_renamed": renamed})
+
+
+@cli.command()
+@click.argument("uri")
+@click.option("--target-rows", type=click.IntRange(min=1), help="Rows a fragment should have.")
+@click.option("--run", is_flag=True, help="Do it; without this option, only show what would be done.")
+@common(version=False)
+def compact(
+    uri: str, target_rows: int | None, run: bool, as_json: bool, storage_options: dict[str, str] | None
+) -> None:
+    """Put small fragments together and drop deleted rows for good. Shows the plan; --run carries it out."""
+    dataset = open_table(uri, None, storage_options)
+    options: dict[str, Any] = {} if target_rows is None else {"target_rows_per_fragment": target_rows}
+    if run:
+        metrics = Compaction.execute(dataset, options)
+        Output(as_json).facts({"uri": dataset.uri, "version": dataset.version, **asdict(metrics)})
+        return
+    rows = [
+        {
+            "task": number,
+            "fragments": [each.id for each in task.fragments],
+            "rows": sum(each.num_rows for each in task.fragments),
+            "deleted_rows": sum(each.num_deletions for each in task.fragments),
+        }
+        for number, task in enumerate(Compaction.plan(dataset, options))
+    ]
+    Output(as_json).table(rows, ["task", "fragments", "rows", "deleted_rows"])
+
+
+@cli.command()
+@click.argument("uri")
+@click.option("--older-than", help="Age of a version, such as 14days or 12h.")
+@click.option("--retain", type=click.IntRange(min=1), help="Keep so many of the newest versions.")
+@click.option(
+    "--delete-unverified", is_flag=True, help="Also young files that no version names: nobody may be writing."
+)
+@click.option("--run", is_flag=True, help="Do it; without this option, only show what would go.")
+@common(version=False)
+def cleanup(
+    uri: str,
+    older_than: str | None,
+    retain: int | None,
+    delete_unverified: bool,
+    run: bool,
+    as_json: bool,
+    storage_options: dict[str, str] | None,
+) -> None:
+    """Remove old versions and files that nobody needs. Shows each file and the reason; --run removes them."""
+    dataset = open_table(uri, None, storage_options)
+    policy: dict[str, Any] = {
+        "older_than": None if older_than is None else parse_duration(older_than),
+        "retain_versions": retain,
+        "delete_unverified": delete_unverified,
+        "error_if_tagged_old_versions": False,
+    }
+    if run:
+        Output(as_json).facts({"uri": dataset.uri, **asdict(dataset.cleanup_old_versions(**policy))})
+        return
+    told = dataset.explain_cleanup_old_versions(**policy, include_files=True, max_files=1_000_000)
+    rows = [
+        {
+            "kind": each.kind,
+            "path": each.path,
+            "bytes": each.size_bytes,
+            "reason": "no version names it" if each.unverified else "only old versions name it",
+        }
+        for each in told.candidate_files
+    ]
+    Output(as_json).table(rows, ["kind", "path", "bytes", "reason"])
+
+
+@cli.command()
+@click.argument("uri")
+@click.option("--repair", is_flag=True, help="Mend what can be mended without losing a version.")
+@common(version=False)
+@click.pass_context
+def fsck(context: click.Context, uri: str, repair: bool, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """Check every version and every file of a table; ends with 2 if something is wrong."""
+    report = checks.check(uri, storage_options=storage_options)
+    output = Output(as_json)
+    problems = [asdict(each) for each in report.problems]
+    if repair:
+        checks.repair(report, storage_options=storage_options)
+    if as_json:
+        output.facts({**asdict(report), "clean": report.is_clean})
+    else:
+        output.table(problems, ["kind", "version", "path", "detail"])
+        output.facts(
+            {
+                "versions": report.versions,
+                "files": report.files,
+                "problems": len(problems),
+                "newest_whole_version": report.newest_whole,
+                "repaired": report.repaired,
+            }
+        )
+    if problems and not repair:
+        context.exit(2)
 
 
 class FileByDefault(click.Group):

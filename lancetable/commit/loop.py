@@ -245,7 +245,7 @@ class _Run:
     def _take_in(self, unseen: list[ManifestLocation], strict: bool) -> TableVersion | None:
         """Judge ours against these versions, in their order."""
         base = self.base
-        at_once = 1 if base.store.capabilities.local else _READ_AT_ONCE
+        at_once = _READ_AT_ONCE if base.store.capabilities.parallel else 1
         for first in range(0, len(unseen), at_once):
             some = unseen[first : first + at_once]
             self._check_no_gap(some[0])

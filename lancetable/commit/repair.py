@@ -45,7 +45,7 @@ def repair(built: Built, source: TableVersion) -> Built:
     _repair_format(message)
     if not _is_older(writer, _COMPLETE_SINCE):
         return built
-    _renumber_doubles(message)
+    _renumber_doubles(message, source)
     known = set(source.manifest.fragments.ids().tolist()) if writer is None else set()
     for fragment in message.fragments:
         _complete(fragment, source, distrust=fragment.id in known)
@@ -99,13 +99,20 @@ def _complete(message: table_pb2.DataFragment, source: TableVersion, *, distrust
         message.deletion_file.num_deleted_rows = 0 if vector is None else len(vector)
 
 
-def _renumber_doubles(message: table_pb2.Manifest) -> None:
+def _renumber_doubles(message: table_pb2.Manifest, source: TableVersion) -> None:
     """Give a new id to every field that several data files of a fragment claim: the newest file means the column that
     the schema has, the others one that was dropped before.
+
+    Raises InvalidOperationError for a commit that adds fragments: their files were written with the old ids.
     """
     doubles = {each for fragment in message.fragments for each in _doubles(fragment.files)}
     if not doubles:
         return
+    if {fragment.id for fragment in message.fragments} - set(source.manifest.fragments.ids().tolist()):
+        raise InvalidOperationError(
+            f"{source.uri}: an old release gave the ids of fields {sorted(doubles)} twice. A commit that adds no rows"
+            " repairs that: run delete('false'), then run this again"
+        )
     first = Manifest(message).max_field_id + 1
     new_ids = {field_id: number for number, field_id in enumerate(sorted(doubles), first)}
     for fragment in message.fragments:

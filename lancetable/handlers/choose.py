@@ -40,7 +40,8 @@ def choose_handler(
         return ExternalHandler(external)
     if store.capabilities.conditional_create == "native":
         if store.capabilities.unproven and option(storage_options, "probe", True):
-            return _PROVING
+            signed = option(storage_options, "unsafe_single_writer", False)
+            return ProvingHandler(UnsafeHandler()) if signed else _PROVING
         return _CONDITIONAL_PUT
     if option(storage_options, "unsafe_single_writer", False):
         return UnsafeHandler()

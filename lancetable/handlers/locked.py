@@ -39,7 +39,7 @@ class LockedHandler(VersionFinder):
         outcome: PutOutcome | None = None
         try:
             with self.lock(version):
-                if store.capabilities.conditional_create == "native":
+                if store.capabilities.conditional_create == "native" and not store.capabilities.unproven:
                     outcome = store.put_if_absent(path, data)
                 elif store.find(path) is not None:
                     outcome = PutOutcome.LOST

@@ -17,40 +17,54 @@ from uuid import uuid4
 
 from lancetable.errors import LanceError, StoreError, UnsupportedFeatureError
 from lancetable.format.paths import VERSIONS_DIR, ManifestNaming, join
+from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.conditional_put import ConditionalPutHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 
-__all__ = ["ProvingHandler", "RaceResult", "prove", "race"]
+__all__ = ["ProvingHandler", "RaceResult", "is_honest", "prove", "race"]
 
 _proven: dict[tuple[str, str], bool] = {}
 _lock = threading.Lock()
 
 
 class ProvingHandler(ConditionalPutHandler):
-    """Commits by `put_if_absent` once the server has shown that it honours the condition."""
+    """Commits by `put_if_absent` once the server has shown that it honours the condition.
 
-    __slots__ = ()
+    On a server that does not, another handler takes over, if the caller has signed for one.
+    """
+
+    __slots__ = ("_otherwise",)
+
+    def __init__(self, otherwise: CommitHandler | None = None) -> None:
+        self._otherwise = otherwise
 
     def __repr__(self) -> str:
-        return "ProvingHandler()"
+        return f"ProvingHandler({self._otherwise!r})"
 
     def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
         """See CommitHandler. Raises UnsupportedFeatureError on a server that overwrites."""
+        if self._otherwise is not None and not is_honest(store, base):
+            return self._otherwise.commit(store, base, version, naming, data)
         prove(store, base)
         return super().commit(store, base, version, naming, data)
 
 
-def prove(store: ObjectStore, base: str) -> None:
-    """Four small requests, once for each bucket and process.
+def is_honest(store: ObjectStore, base: str) -> bool:
+    """Whether a second create left the first alone: four small requests, once for each bucket and process.
 
-    Raises UnsupportedFeatureError where a second create overwrote the first, StoreError where the trial itself failed.
+    Raises StoreError where the trial itself failed.
     """
     server = (store.uri(""), str(getattr(store, "endpoint", "")))
     with _lock:
         honest = _proven.get(server)
         if honest is None:
             honest = _proven[server] = _try_once(store, base)
-    if not honest:
+    return honest
+
+
+def prove(store: ObjectStore, base: str) -> None:
+    """Raises UnsupportedFeatureError where `is_honest` says no."""
+    if not is_honest(store, base):
         raise UnsupportedFeatureError(
             f"{store.uri(base)}: this server accepts the condition of an exclusive create and overwrites all the same, "
             "so two writers would destroy each other's commits. Choose one: a commit_lock that all writers share; an "

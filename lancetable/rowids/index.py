@@ -1,43 +1,118 @@
 """RowIdIndex: stable row id -> row address, over all fragments of one version.
 
-Two sorted lists answer every question:
+    runs      id 0..5000 -> address (3, 17)...    ranges of ids that do not overlap: three numbers, however long
+    pieces    ids 7 9 4711 -> (9, 0) (9, 1) ...   all other segments, looked into when an id may be in one
 
-    runs     id 0..5000 -> address (3, 17)...   consecutive ids in consecutive rows: three numbers, however long
-    points   id 7201    -> address (9, 4)       all others
-
-A table that was only appended to is all runs, so its index takes 24 bytes per fragment. Deleted rows are left out
-while building: an updated row's id still stands in its old fragment, where it is deleted, and again in the new one.
+A table that was only appended to is all runs. Building it reads nothing but the ends of each segment, so that it takes
+about as long as there are segments; what a piece needs for a look-up (ranks of a bitmap, an order of an array) is made
+when the first id falls between its ends. Deleted rows do not count: an updated row's id still stands in its old
+fragment, where it is deleted, and again in the new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array, first
-from lancetable.rowids.segment import Range
+from lancetable.rowids.segment import Range, RangeWithBitmap, RangeWithHoles, Segment
 from lancetable.rowids.sequence import RowIdSequence
 
 __all__ = ["RowIdIndex"]
 
-_RUN_BYTES: Final = 24
-_POINT_BYTES: Final = 16
+Deleted: TypeAlias = "npt.NDArray[np.uint32] | None"
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+_RUN_BYTES: Final = 28
+_PIECE_BYTES: Final = 256
+_SET_BITS: Final = np.array([bin(octet).count("1") for octet in range(256)], np.uint8)
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """A segment that is looked into: its rows begin at `offset` of a fragment, its ids lie in low..high."""
+
+    fragment: int  # place in `deleted`
+    base: int  # address of the fragment's first row
+    offset: int
+    segment: Segment
+    low: int
+    high: int
+    _ids: U64Array | None = None  # live ids, ascending
+    _places: Positions | None = None  # the position of each; for a bitmap, the set bits before each byte
+
+    def find(self, ids: U64Array, deleted: Deleted, path: str | None) -> tuple[Positions, Positions]:
+        """Of ids between `low` and `high`: which are here and live, and the positions of these in the segment."""
+        segment = self.segment
+        if isinstance(segment, Range):
+            places = (ids - np.uint64(segment.start)).astype(np.int64)
+            return self._live(np.arange(len(ids)), places, deleted)
+        if isinstance(segment, RangeWithHoles):
+            before = np.searchsorted(segment.holes, ids)
+            at = np.minimum(before, max(len(segment.holes) - 1, 0))
+            present = segment.holes[at] != ids if len(segment.holes) else np.ones(len(ids), np.bool_)
+            places = (ids - np.uint64(segment.start)).astype(np.int64) - before
+            return self._live(np.flatnonzero(present), places[present], deleted)
+        if isinstance(segment, RangeWithBitmap):
+            return self._live(*self._in_bitmap(segment, ids), deleted)
+        live, positions = self._sorted(deleted, path)
+        if not len(live):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        at = np.minimum(np.searchsorted(live, ids), len(live) - 1)
+        hits = np.flatnonzero(live[at] == ids)
+        return hits, positions[at[hits]]
+
+    def _in_bitmap(self, segment: RangeWithBitmap, ids: U64Array) -> tuple[Positions, Positions]:
+        octets = np.frombuffer(segment.bitmap, np.uint8)
+        if self._places is None:
+            counts = _SET_BITS[octets].astype(np.int64)
+            self._places = np.cumsum(counts) - counts
+        bits = (ids - np.uint64(segment.start)).astype(np.int64)
+        octet, shift = octets[bits >> 3], (bits & 7).astype(np.uint8)
+        hits = np.flatnonzero((octet >> shift) & 1)
+        below = octet[hits] & ((np.uint8(1) << shift[hits]) - np.uint8(1))
+        return hits, self._places[bits[hits] >> 3] + _SET_BITS[below]
+
+    def _sorted(self, deleted: Deleted, path: str | None) -> tuple[U64Array, Positions]:
+        """The live ids of an array, ascending, with their positions."""
+        if self._ids is None or self._places is None:
+            values = self.segment.values()
+            positions, places = self._live(np.arange(len(values)), np.arange(len(values)), deleted)
+            order = np.argsort(values[positions], kind="stable")
+            ids: U64Array = values[positions][order]
+            twice = np.flatnonzero(ids[1:] == ids[:-1])
+            if len(twice):
+                raise _twice(int(ids[twice[0]]), path)
+            self._ids, self._places = ids, places[order]
+        return self._ids, self._places
+
+    def _live(self, rows: Positions, places: Positions, deleted: Deleted) -> tuple[Positions, Positions]:
+        if deleted is None or not len(rows):
+            return rows, places
+        live = ~_among(deleted, places + self.offset)
+        return rows[live], places[live]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowIdIndex:
-    """Sorted, disjoint id ranges and sorted single ids, with their addresses."""
+    """Where the live row of each id is."""
 
-    starts: U64Array  # (r,) first id of each run
+    starts: U64Array  # (r,) first id of each run, ascending
     ends: U64Array  # (r,) one past its last id
     run_addresses: U64Array  # (r,) address of its first row
-    points: U64Array  # (p,) single ids
-    point_addresses: U64Array  # (p,)
+    run_fragments: npt.NDArray[np.int32]  # (r,) place in `deleted`
+    pieces: tuple[_Piece, ...]
+    lows: U64Array  # (p,) least id of each piece
+    highs: U64Array  # (p,)
+    deleted: tuple[Deleted, ...]  # by fragment: ascending offsets of deleted rows
+    num_rows: int  # live ones
+    path: str | None = None
+    _with_deletions: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     @classmethod
     def build(
@@ -45,40 +120,97 @@ class RowIdIndex:
         fragments: Iterable[tuple[int, RowIdSequence, npt.NDArray[Any] | None]],
         path: str | None = None,
     ) -> RowIdIndex:
-        """From (fragment id, its sequence, its deleted row offsets or None).
-
-        Raises CorruptFileError, naming `path`, if two live rows have the same id.
-        """
-        parts = _Parts()
-        for fragment_id, sequence, deleted_offsets in fragments:
-            base = first(fragment_id)
-            only = sequence.as_range
-            if deleted_offsets is None or not len(deleted_offsets):
-                if only is not None:
-                    parts.add_run(only.start, only.end, base)
-                else:
-                    _add_segments(parts, sequence, base)
-            elif only is not None:
-                _add_range_without(parts, only, base, deleted_offsets)
-            else:
-                _add_live_values(parts, sequence, base, deleted_offsets)
-        return parts.finish(path)
+        """From (fragment id, its sequence, its deleted row offsets in any order or None). `path` is for errors."""
+        runs: list[tuple[int, int, int, int]] = []
+        segments: list[tuple[int, int, int, Segment]] = []
+        deleted: list[Deleted] = []
+        num_rows = 0
+        for place, (fragment_id, sequence, offsets) in enumerate(fragments):
+            base, position = first(fragment_id), 0
+            for each in sequence.segments:
+                size = each.num_values
+                if isinstance(each, Range) and size:
+                    runs.append((each.start, each.end, base + position, place))
+                elif size:
+                    segments.append((place, base, position, each))
+                position += size
+            gone = _ascending(offsets, position)
+            deleted.append(gone)
+            num_rows += position - (0 if gone is None else len(gone))
+        table = np.array(runs, np.uint64).reshape(-1, 4)
+        table = table[np.lexsort((-table[:, 1].astype(np.int64), table[:, 0]))]
+        # Ranges of rows that were moved lie within the ranges that they come from.
+        reached = np.maximum.accumulate(table[:, 1]) if len(table) else table[:, 1]
+        within = np.zeros(len(table), np.bool_)
+        within[1:] = table[1:, 0] < reached[:-1]
+        for start, end, address, place in table[within].tolist():
+            base = address >> 32 << 32
+            segments.append((place, base, address - base, Range(start, end)))
+        pieces = tuple(_piece(*each) for each in segments)
+        starts, ends, addresses, places = np.ascontiguousarray(table[~within].T)
+        return cls(
+            starts,
+            ends,
+            addresses,
+            places.astype(np.int32),
+            pieces,
+            np.array([piece.low for piece in pieces], np.uint64),
+            np.array([piece.high for piece in pieces], np.uint64),
+            tuple(deleted),
+            num_rows,
+            path,
+            np.array([each is not None for each in deleted], np.bool_),
+        )
 
     def find(self, row_ids: npt.NDArray[Any]) -> tuple[U64Array, npt.NDArray[np.bool_]]:
-        """(n,) ids -> (n,) addresses and (n,) whether there is a live row; addresses of missing ids mean nothing."""
+        """(n,) ids -> (n,) addresses and (n,) whether there is a live row; addresses of missing ids mean nothing.
+
+        Raises CorruptFileError where two live rows have an id.
+        """
         wanted = np.asarray(row_ids, dtype=np.uint64)
         addresses = np.zeros(len(wanted), np.uint64)
-        found = np.zeros(len(wanted), bool)
-        if len(self.starts):
+        found = np.zeros(len(wanted), np.bool_)
+        if len(self.starts) and len(wanted):
             run = np.searchsorted(self.starts, wanted, side="right") - 1
             found = (run >= 0) & (wanted < self.ends[run])
             addresses = self.run_addresses[run] + (wanted - self.starts[run])
-        if len(self.points):
-            at = np.minimum(np.searchsorted(self.points, wanted), len(self.points) - 1)
-            is_point = self.points[at] == wanted
-            addresses = np.where(is_point, self.point_addresses[at], addresses)
-            found = found | is_point
+            self._drop_deleted(addresses, run, found)
+        if self.pieces and len(wanted):
+            self._look_into_pieces(wanted, addresses, found)
         return addresses, found
+
+    def _drop_deleted(self, addresses: U64Array, run: Positions, found: npt.NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(found)
+        fragments = self.run_fragments[run[rows]]
+        rows = rows[self._with_deletions[fragments]]
+        if not len(rows):
+            return
+        fragments = self.run_fragments[run[rows]]
+        for place in sorted(set(fragments.tolist())):
+            here = rows[fragments == place]
+            deleted = self.deleted[place]
+            assert deleted is not None
+            found[here] = ~_among(deleted, (addresses[here] & np.uint64(0xFFFF_FFFF)).astype(np.int64))
+
+    def _look_into_pieces(self, wanted: U64Array, addresses: U64Array, found: npt.NDArray[np.bool_]) -> None:
+        order = np.argsort(wanted, kind="stable")
+        ascending = wanted[order]
+        for number, begin, end in self._candidates(ascending):
+            piece = self.pieces[number]
+            rows, places = piece.find(ascending[begin:end], self.deleted[piece.fragment], self.path)
+            if len(rows):
+                at = order[begin + rows]
+                if found[at].any():
+                    raise _twice(int(wanted[at[found[at]][0]]), self.path)
+                found[at] = True
+                addresses[at] = (places + piece.offset).astype(np.uint64) + np.uint64(piece.base)
+
+    def _candidates(self, ascending: U64Array) -> Iterator[tuple[int, int, int]]:
+        """(piece, begin, end) for each piece between whose ends some of the ids lie."""
+        begins = np.searchsorted(ascending, self.lows, side="left")
+        ends = np.searchsorted(ascending, self.highs, side="right")
+        for number in np.flatnonzero(begins < ends).tolist():
+            yield number, int(begins[number]), int(ends[number])
 
     def get(self, row_id: int) -> int | None:
         """The address of one row; None if no live row has this id."""
@@ -87,98 +219,49 @@ class RowIdIndex:
 
     def __len__(self) -> int:
         """Number of live rows."""
-        return int((self.ends - self.starts).sum()) + len(self.points)
+        return self.num_rows
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
-        return _RUN_BYTES * len(self.starts) + _POINT_BYTES * len(self.points)
+        """Memory that it holds, or may come to hold, in bytes; deleted offsets belong to others."""
+        pieces = sum([_PIECE_BYTES + _memory_bytes(piece.segment) for piece in self.pieces])
+        return _RUN_BYTES * len(self.starts) + pieces
 
 
-@dataclass(slots=True)
-class _Parts:
-    """What building gathers: single runs as numbers, the rest as arrays."""
-
-    runs: list[tuple[int, int, int]] = field(default_factory=list)
-    run_arrays: list[npt.NDArray[np.uint64]] = field(default_factory=list)  # (3, k)
-    point_arrays: list[npt.NDArray[np.uint64]] = field(default_factory=list)  # (2, k)
-
-    def add_run(self, start: int, end: int, address: int) -> None:
-        if start < end:
-            self.runs.append((start, end, address))
-
-    def add_values(self, ids: U64Array, addresses: U64Array) -> None:
-        """(n,) ids and addresses of live rows, as runs if that is smaller."""
-        if not len(ids):
-            return
-        follows = (ids[1:] == ids[:-1] + np.uint64(1)) & (addresses[1:] == addresses[:-1] + np.uint64(1))
-        breaks = np.flatnonzero(~follows) + 1
-        if (len(breaks) + 1) * _RUN_BYTES > len(ids) * _POINT_BYTES:
-            self.point_arrays.append(np.stack([ids, addresses]))
-            return
-        heads = np.concatenate([[0], breaks])
-        lengths = np.diff(np.append(heads, len(ids))).astype(np.uint64)
-        self.run_arrays.append(np.stack([ids[heads], ids[heads] + lengths, addresses[heads]]))
-
-    def finish(self, path: str | None) -> RowIdIndex:
-        singles = np.array(self.runs, np.uint64).reshape(-1, 3).T
-        runs = np.concatenate([singles, *self.run_arrays], axis=1)
-        runs = np.ascontiguousarray(runs[:, np.argsort(runs[0], kind="stable")])
-        points = np.concatenate([np.zeros((2, 0), np.uint64), *self.point_arrays], axis=1)
-        points = np.ascontiguousarray(points[:, np.argsort(points[0], kind="stable")])
-        index = RowIdIndex(runs[0], runs[1], runs[2], points[0], points[1])
-        _check_unique(index, path)
-        return index
+def _piece(fragment: int, base: int, offset: int, segment: Segment) -> _Piece:
+    if isinstance(segment, Range | RangeWithHoles | RangeWithBitmap):
+        return _Piece(fragment, base, offset, segment, segment.start, segment.end - 1)
+    values = segment.values()
+    return _Piece(fragment, base, offset, segment, int(values.min()), int(values.max()))
 
 
-def _add_segments(parts: _Parts, sequence: RowIdSequence, base: int) -> None:
-    """All rows of a fragment without deletions."""
-    offset = 0
-    for each in sequence.segments:
-        size = each.num_values
-        if isinstance(each, Range):
-            parts.add_run(each.start, each.end, base + offset)
-        elif size:
-            addresses = np.arange(base + offset, base + offset + size, dtype=np.uint64)
-            parts.add_values(each.values(), addresses)
-        offset += size
+def _memory_bytes(segment: Segment) -> int:
+    if isinstance(segment, Range):
+        return 0
+    if isinstance(segment, RangeWithHoles):
+        return segment.holes.nbytes
+    return 9 * len(segment.bitmap) if isinstance(segment, RangeWithBitmap) else 24 * segment.num_values
 
 
-def _add_range_without(parts: _Parts, ids: Range, base: int, deleted_offsets: npt.NDArray[Any]) -> None:
-    """A range cut at its deleted rows, never spelled out unless that is smaller."""
-    deleted = np.unique(np.asarray(deleted_offsets, dtype=np.uint64))
-    deleted = deleted[deleted < np.uint64(ids.num_values)]
-    live = ids.num_values - len(deleted)
-    if (len(deleted) + 1) * _RUN_BYTES <= live * _POINT_BYTES:
-        heads = np.concatenate([np.zeros(1, np.uint64), deleted + np.uint64(1)])
-        ends = np.append(deleted, np.uint64(ids.num_values))
-        kept = heads < ends
-        offsets = np.stack([heads[kept], ends[kept]])
-        start = np.uint64(ids.start)
-        parts.run_arrays.append(np.stack([offsets[0] + start, offsets[1] + start, offsets[0] + np.uint64(base)]))
-    elif live:
-        mask = np.ones(ids.num_values, bool)
-        mask[deleted.astype(np.int64)] = False
-        kept_offsets = np.flatnonzero(mask).astype(np.uint64)
-        parts.add_values(kept_offsets + np.uint64(ids.start), kept_offsets + np.uint64(base))
+def _ascending(offsets: npt.NDArray[Any] | None, num_rows: int) -> Deleted:
+    """Deleted offsets in order, those of rows that are not there left out; None for none."""
+    if offsets is None or not len(offsets):
+        return None
+    values = np.asarray(offsets)
+    if not (values[1:] > values[:-1]).all():
+        values = np.sort(values)
+        values = values[np.concatenate([[True], values[1:] != values[:-1]])]
+    if int(values[-1]) >= num_rows:
+        values = values[values < num_rows]
+    return values.astype(np.uint32, copy=False) if len(values) else None
 
 
-def _add_live_values(parts: _Parts, sequence: RowIdSequence, base: int, deleted_offsets: npt.NDArray[Any]) -> None:
-    values = sequence.values()
-    mask = np.ones(len(values), bool)
-    deleted = np.asarray(deleted_offsets).astype(np.int64)
-    mask[deleted[deleted < len(values)]] = False
-    parts.add_values(values[mask], np.flatnonzero(mask).astype(np.uint64) + np.uint64(base))
+def _among(deleted: npt.NDArray[np.uint32], offsets: Positions) -> npt.NDArray[np.bool_]:
+    """Which of `offsets` are in `deleted`, which ascends."""
+    wanted = offsets.astype(np.uint32)
+    at = np.minimum(np.searchsorted(deleted, wanted), len(deleted) - 1)
+    return np.asarray(deleted[at] == wanted)
 
 
-def _check_unique(index: RowIdIndex, path: str | None) -> None:
-    twice: U64Array = np.zeros(0, np.uint64)
-    if len(index.starts) > 1:
-        twice = index.starts[1:][index.starts[1:] < index.ends[:-1]]
-    if not len(twice) and len(index.points) > 1:
-        twice = index.points[1:][index.points[1:] == index.points[:-1]]
-    if not len(twice) and len(index.points) and len(index.starts):
-        run = np.searchsorted(index.starts, index.points, side="right") - 1
-        twice = index.points[(run >= 0) & (index.points < index.ends[run])]
-    if len(twice):
-        raise CorruptFileError(f"two live rows have row id {twice[0]}", path=path, found=int(twice[0]))
+def _twice(row_id: int, path: str | None) -> CorruptFileError:
+    return CorruptFileError(f"two live rows have row id {row_id}", path=path, found=row_id)

@@ -74,6 +74,7 @@ class Capabilities:
     durable: bool  # an acknowledged write survives a power loss
     local: bool  # a look-up costs microseconds, not a round trip
     unproven: bool = False  # native by the client's word; whether the server keeps it must be tried before a commit
+    parallel: bool = False  # requests of several threads overlap, so that many small ones should
 
 
 class ObjectWriter(Protocol):

@@ -74,6 +74,7 @@ class CloudStore:
             ordered_list=ordered,
             durable=True,
             local=False,
+            parallel=True,
             unproven=not complete.endpoint_is_known,
         )
 

@@ -253,6 +253,7 @@ def wrap_cloud(file_system: Any, protocol: str, path: str) -> tuple[ObjectStore,
         ordered_list=not bucket.endswith("--x-s3"),
         durable=True,
         local=False,
+        parallel=True,
         unproven=True,
     )
     options = CloudOptions(CLOUD_OF_SCHEME[protocol])

@@ -58,7 +58,7 @@ def read_since(
     store: ObjectStore, base: str, locations: Sequence[ManifestLocation]
 ) -> list[tuple[ManifestFile, Transaction | None]]:
     """Manifest and transaction of each of `locations`, in their order; None for one that is missing or unreadable."""
-    if len(locations) > 1 and not store.capabilities.local:
+    if len(locations) > 1 and store.capabilities.parallel:
         with ThreadPoolExecutor(min(len(locations), _READ_AT_ONCE), "lancetable-versions") as pool:
             return list(pool.map(lambda location: _read_one(store, base, location), locations))
     return [_read_one(store, base, location) for location in locations]

@@ -97,8 +97,9 @@ def new_tables(version: FileVersion) -> tuple[pa.Table, pa.Table]:
     if version is FileVersion.V2_2:
         pairs = [None if k % 8 == 0 else [(f"k{i}", i) for i in range(k % 3)] for k in range(n)]
         levels["m"] = pa.array(pairs, pa.map_(pa.string(), pa.int32()))
-        packed = pa.struct([pa.field("a", pa.int32(), False), pa.field("s", pa.string(), False)])
-        rows_of = [{"a": k, "s": "s" * (k % 9)} for k in range(n)]
+        parts = [("a", pa.int32()), ("s", pa.string()), ("v", pa.list_(pa.int16(), 3))]
+        packed = pa.struct([pa.field(name, kind, False) for name, kind in parts])
+        rows_of = [{"a": k, "s": "s" * (k % 9), "v": [k, k % 3 or None, 1]} for k in range(n)]
         columns.append((pa.field("ps", packed, metadata={prefix + "packed": "true"}), pa.array(rows_of, packed)))
     return pa.table(levels), pa.table(
         [array for _, array in columns], schema=pa.schema([field for field, _ in columns])
@@ -597,6 +598,7 @@ def new_bombs() -> dict[str, tuple[Schema, bytes]]:
     table = struct.pack("<Q", 0x46535354 << 32 | 1 << 24 | 1) + b"a" * 8 + b"\x08" + bytes(2312 - 17)
     fsst = new.CompressiveEncoding(fsst=new.Fsst(symbol_table=table, values=variable))
     strings = np.array([8, 2**32 - 1], "<u4").tobytes()
+    nothing = new.CompressiveEncoding(constant=new.Constant())
     nested = flat(32)
     for _ in range(30):
         nested = zstd(nested)
@@ -648,6 +650,9 @@ def new_bombs() -> dict[str, tuple[Schema, bytes]]:
         "21: zipped, zstd of 30 MB in a value": zipped(
             pa.string(), 1, [struct.pack("<IQ", len(zeros) + 8, 2**40) + zeros, struct.pack("<II", 0, len(zeros) + 12)],
             bits_per_offset=32, value_compression=zstd(variable),
+        ),
+        "21: zipped, lists of nulls without bytes": zipped(
+            pa.list_(pa.int8(), 2**20), 2**31, [b""], bits_per_value=0, value_compression=nothing
         ),
         "21: zipped, rows that end before they begin": zipped(
             pa.string(), 2, [b"\1\0\0\0a\1\0\0\0b", b"\0\x0a\5"], bits_per_offset=32, value_compression=variable

@@ -134,9 +134,11 @@ def test_a_part_of_a_table_cannot_be_in_another_format(tmp_path: Path) -> None:
     dataset = lancetable.write_dataset(
         pa.table({"a": range(4)}), tmp_path / "t", data_storage_version="0.1", max_rows_per_file=2
     )
+    for number in (4, 5):
+        dataset.insert(pa.table({"a": [number]}))
     with pytest.raises(RetryableCommitConflictError, match="mixed"):
-        dataset.optimize.compact_files(data_storage_version="2.1")
-    assert lance.dataset(tmp_path / "t").to_table().to_pydict() == {"a": [0, 1, 2, 3]}
+        dataset.optimize.compact_files(data_storage_version="2.1", target_rows_per_fragment=2)
+    assert lance.dataset(tmp_path / "t").to_table().to_pydict() == {"a": [0, 1, 2, 3, 4, 5]}
 
 
 def test_manifests_get_new_names(tmp_path: Path) -> None:

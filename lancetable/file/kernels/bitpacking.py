@@ -41,6 +41,8 @@ BLOCK_VALUES: Final = 1024
 _ROW_ORDER: Final = (0, 4, 2, 6, 1, 5, 3, 7)
 # Blocks are unpacked in slabs that stay in the second-level cache.
 _SLAB_BYTES: Final = 256 << 10
+_SLAB_BLOCKS: Final = 128  # where one step goes across blocks
+_FEW_LANES: Final = 32
 
 UInt = npt.NDArray[Any]  # uint8, uint16, uint32 or uint64
 
@@ -134,6 +136,8 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
         whole = np.empty(blocks * BLOCK_VALUES, dtype)
         native.unpack_blocks(np.ascontiguousarray(packed), width, whole, bits)
         return whole
+    if lanes <= _FEW_LANES:
+        return _unpack_across(np.ascontiguousarray(packed).view(dtype).reshape(blocks, width * lanes), width)
     words: UInt = np.ascontiguousarray(packed).view(dtype).reshape(blocks, width, lanes)
     out = np.empty((blocks, 8, 128 // lanes, lanes), dtype)
     slab = max(1, _SLAB_BYTES // (BLOCK_VALUES * dtype.itemsize))
@@ -146,6 +150,35 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
             if shift + width > bits:
                 value |= piece[:, word + 1] << dtype.type(bits - shift)
             np.bitwise_and(value, mask, out=target[:, row % 8, _ROW_ORDER[row // 8] * 16 // lanes])
+    return out.reshape(-1)
+
+
+def _unpack_across(packed: UInt, width: int) -> UInt:
+    """(blocks, words) as `unpack_blocks`, many blocks at a time: few lanes would make for very short steps."""
+    dtype = packed.dtype
+    bits = dtype.itemsize * 8
+    lanes = BLOCK_VALUES // bits
+    mask = dtype.type((1 << width) - 1)
+    out = np.empty((len(packed), BLOCK_VALUES), dtype)
+    count = min(len(packed), _SLAB_BLOCKS)
+    words = np.empty((packed.shape[1], count), dtype)
+    values = np.empty((BLOCK_VALUES, count), dtype)
+    carried = np.empty((lanes, count), dtype)
+    for start in range(0, len(packed), _SLAB_BLOCKS):
+        piece = packed[start : start + _SLAB_BLOCKS]
+        source, found, high = words[:, : len(piece)], values[:, : len(piece)], carried[:, : len(piece)]
+        source[:] = piece.T
+        for row in range(bits):
+            word, shift = divmod(row * width, bits)
+            at = _ROW_ORDER[row // 8] * 16 + row % 8 * 128
+            target = found[at : at + lanes]
+            np.right_shift(source[word * lanes : (word + 1) * lanes], dtype.type(shift), out=target)
+            if shift + width > bits:
+                following = source[(word + 1) * lanes : (word + 2) * lanes]
+                np.left_shift(following, dtype.type(bits - shift), out=high)
+                np.bitwise_or(target, high, out=target)
+            np.bitwise_and(target, mask, out=target)
+        out[start : start + len(piece)] = found.T
     return out.reshape(-1)
 
 

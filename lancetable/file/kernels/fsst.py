@@ -130,10 +130,12 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
         tokens[escapes + 1] += 256
 
     count = len(table.words)
-    if ((tokens >= count) & (tokens < _ESCAPE)).any():
+    if count < _ESCAPE and ((tokens >= count) & (tokens < _ESCAPE)).any():
         raise CorruptFileError("FSST code without a symbol", expected=f"codes below {count}")
     # Arrow puts the symbols of many tokens side by side, as it would the items of a dictionary.
-    symbols = pa.array([*table.symbols(), *[b""] * (256 - count), *(bytes((byte,)) for byte in range(256))], pa.binary())
+    symbols = pa.array(
+        [*table.symbols(), *[b""] * (256 - count), *(bytes((byte,)) for byte in range(256))], pa.binary()
+    )
     parts: list[pa.Buffer] = []
     new_offsets = np.zeros(len(offsets), offsets.dtype)
     row = base = 0
