@@ -29,7 +29,18 @@ from lancetable import (
     types,
     udf,
 )
-from lancetable.blob import Blob, BlobArray, BlobColumn, BlobFile, blob_array, blob_field
+from lancetable.blob import (
+    Blob,
+    BlobArray,
+    BlobColumn,
+    BlobDescriptor,
+    BlobDescriptorArrayBuilder,
+    BlobFile,
+    DedicatedBlobWriter,
+    PackedBlobWriter,
+    blob_array,
+    blob_field,
+)
 from lancetable.cleanup import CleanupCandidateFile, CleanupExplanation, CleanupReferencedBranch, CleanupStats
 from lancetable.dataset import LanceDataset, dataset, write_dataset
 from lancetable.debug import show_versions
@@ -56,6 +67,8 @@ __all__ = [
     "Blob",
     "BlobArray",
     "BlobColumn",
+    "BlobDescriptor",
+    "BlobDescriptorArrayBuilder",
     "BlobFile",
     "CleanupCandidateFile",
     "CleanupExplanation",
@@ -63,6 +76,7 @@ __all__ = [
     "CleanupStats",
     "DataStatistics",
     "DatasetBasePath",
+    "DedicatedBlobWriter",
     "FieldStatistics",
     "FragmentMetadata",
     "Index",
@@ -72,6 +86,7 @@ __all__ = [
     "LanceOperation",
     "LanceScanner",
     "MergeInsertBuilder",
+    "PackedBlobWriter",
     "ScanStatistics",
     "Session",
     "Transaction",

@@ -20,6 +20,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, OutOfRangeError
+from lancetable.file.blob_files import (
+    PREPARED,
+    BlobDescriptor,
+    BlobDescriptorArrayBuilder,
+    DedicatedBlobWriter,
+    PackedBlobWriter,
+)
 from lancetable.format.blobs import BLOB_V2_NAME
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 
@@ -33,8 +40,12 @@ __all__ = [
     "Blob",
     "BlobArray",
     "BlobColumn",
+    "BlobDescriptor",
+    "BlobDescriptorArrayBuilder",
     "BlobFile",
     "BlobType",
+    "DedicatedBlobWriter",
+    "PackedBlobWriter",
     "blob_array",
     "blob_field",
 ]
@@ -255,13 +266,16 @@ class BlobArray(pa.ExtensionArray):  # type: ignore[misc]  # pyarrow comes witho
 
 
 class BlobType(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes without types
-    """The Arrow type of a blob column: extension `lance.blob.v2` over struct<data, uri[, position, size]>."""
+    """The Arrow type of a blob column: extension `lance.blob.v2` over struct<data, uri[, position, size]>, or over what
+    `BlobDescriptorArrayBuilder` makes.
+    """
 
     def __init__(self, storage_type: pa.DataType = _STORAGE) -> None:
         children = [storage_type.field(number) for number in range(storage_type.num_fields)]
         shape = [(field.name, field.type) for field in children]
         known = [(field.name, field.type) for field in _STORAGE]
-        if not pa.types.is_struct(storage_type) or shape not in (known, known[:2]):
+        prepared = [(field.name, field.type) for field in PREPARED]
+        if not pa.types.is_struct(storage_type) or shape not in (known, known[:2], prepared):
             raise TypeError(f"a blob is stored as {_STORAGE} or its first two fields, not as {storage_type}")
         super().__init__(storage_type, BLOB_V2_NAME.decode())
 

@@ -51,6 +51,7 @@ from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.index_metadata import Index, IndexFile
 from lancetable.inputs import read_input
 from lancetable.merge_insert import MergeInsertBuilder
+from lancetable.models import schema_of_model, snake_case
 from lancetable.operation import LanceOperation, Transaction, to_bases
 from lancetable.ops import blobs as blob_ops
 from lancetable.ops import (
@@ -973,6 +974,22 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return set(self._table.manifest.fragments.ids().tolist())
 
     # ---------------------------------------------------------------------------------------------------- changing
+
+    @staticmethod
+    def from_pydantic_model(
+        model_class: Any, data: list[Any], uri: Uri | None = None, mode: str = "create", **kwargs: Any
+    ) -> LanceDataset:
+        """Write instances of a pydantic model; columns and types are those of the model's fields.
+
+        `uri` is the class's name in snake_case by default; `kwargs` are arguments of `write_dataset`. Raises
+        InvalidSchemaError for a field whose type no column has, TypeError for what is no model.
+        """
+        schema = schema_of_model(model_class)
+        for each in data:
+            if not isinstance(each, model_class):
+                raise TypeError(f"expected {model_class.__name__}, got {type(each).__name__}")
+        table = pa.Table.from_pylist([each.model_dump(mode="python") for each in data], schema=schema)
+        return write_dataset(table, snake_case(model_class.__name__) if uri is None else uri, mode=mode, **kwargs)
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **kwargs: Any) -> None:
         """Write rows and move this dataset to the new version; `kwargs` are arguments of `write_dataset`."""

@@ -38,6 +38,7 @@ from lancetable.fragment_metadata import (
 from lancetable.inputs import read_input
 from lancetable.operation import Transaction
 from lancetable.ops import delete_rows, evolution, scan, take, validate, write
+from lancetable.ops.adopt import adopt_fragment
 from lancetable.progress import FragmentWriteProgress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema
@@ -360,6 +361,14 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
     def validate(self) -> None:
         """Check that the files are there and fit the manifest. Raises CorruptFileError or NotFoundError."""
         validate.validate_fragment(self._version, self._fragment)
+
+    @staticmethod
+    def create_from_file(filename: str, dataset: LanceDataset, fragment_id: int) -> FragmentMetadata:
+        """A fragment of one finished file below the data directory; nothing is committed.
+
+        Raises NotFoundError, CorruptFileError, SchemaMismatchError for a column that the dataset has not.
+        """
+        return FragmentMetadata.from_format(adopt_fragment(dataset.table_version, filename, fragment_id))
 
     @staticmethod
     def create(

@@ -17,9 +17,11 @@ import pyarrow as pa
 from lancetable import scope
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import fragment as nouns
+from lancetable.ops.adopt import adopt_data_file
 from lancetable.rowids.sequence import RowIdSequence as Sequence
 
 if TYPE_CHECKING:
+    from lancetable.dataset import LanceDataset
     from lancetable.operation import LanceOperation
 
 __all__ = ["DataFile", "DeletionFile", "FragmentMetadata", "RowDatasetVersionMeta", "RowIdMeta", "RowIdSequence"]
@@ -40,7 +42,6 @@ class _Path(str):
         return str, (str(self),)
 
 
-@scope.fill_gaps(scope.DATA_FILE)
 @dataclass(init=False, repr=False)
 class DataFile:
     """One data file of a fragment.
@@ -92,6 +93,15 @@ class DataFile:
             f"file_major_version={self.file_major_version}, file_minor_version={self.file_minor_version}, "
             f"file_size_bytes={self.file_size_bytes}{base})"
         )
+
+    @staticmethod
+    def create(dataset: LanceDataset, path: str, *, base_id: int | None = None) -> DataFile:
+        """Describe a finished file below the data directory, for `LanceOperation.DataReplacement` and the like.
+
+        Its columns are matched to those of the dataset by name. Raises NotFoundError, CorruptFileError,
+        SchemaMismatchError for a column that the dataset has not.
+        """
+        return DataFile.from_format(adopt_data_file(dataset.table_version, path, base_id=base_id)[0])
 
     @property
     def path(self) -> str:

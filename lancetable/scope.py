@@ -14,7 +14,6 @@ from lancetable.errors import UnsupportedFeatureError
 
 __all__ = [
     "DATASET",
-    "DATA_FILE",
     "FRAGMENT",
     "MERGE_INSERT",
     "MODULE",
@@ -31,7 +30,6 @@ PLANNED, OUTSIDE = True, False
 
 DATASET: Groups = [
     ("joining new columns into a table", PLANNED, "merge"),
-    ("pydantic models", PLANNED, "from_pydantic_model"),
     (
         "secondary indexes",
         OUTSIDE,
@@ -46,9 +44,7 @@ DATASET: Groups = [
 ]
 FRAGMENT: Groups = [
     ("joining new columns into a fragment", PLANNED, "merge update_columns"),
-    ("fragments made from existing data files", PLANNED, "create_from_file"),
 ]
-DATA_FILE: Groups = [("data files made elsewhere", PLANNED, "create")]
 MERGE_INSERT: Groups = [
     ("several base paths", PLANNED, "target_bases target_all_bases"),
     ("the MemWAL", OUTSIDE, "mark_sstables_as_compacted"),
@@ -60,11 +56,6 @@ SCANNER_BUILDER: Groups = [
     ("aggregates in a scan", OUTSIDE, "substrait_aggregate"),
 ]
 MODULE: Groups = [
-    (
-        "blob files written apart from a table",
-        PLANNED,
-        "BlobDescriptor BlobDescriptorArrayBuilder DedicatedBlobWriter PackedBlobWriter",
-    ),
     ("secondary indexes", OUTSIDE, "IndexProgress"),
     ("full text search", OUTSIDE, "FtsToken tokenize"),
     (

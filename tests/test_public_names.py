@@ -26,7 +26,6 @@ GOLDEN = json.loads((Path(__file__).parent / "golden" / "pylance_signatures.json
 GAPS = {
     "LanceDataset": scope.DATASET,
     "LanceFragment": scope.FRAGMENT,
-    "fragment.DataFile": scope.DATA_FILE,
     "dataset.ScannerBuilder": scope.SCANNER_BUILDER,
     "dataset.LanceStats": scope.STATS,
     "dataset.MergeInsertBuilder": scope.MERGE_INSERT,

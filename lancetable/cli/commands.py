@@ -17,6 +17,7 @@ from lancetable.dataset import LanceDataset
 from lancetable.errors import LanceError
 from lancetable.ops import fsck as checks
 from lancetable.ops.migrate import rename_manifests
+from lancetable.ops.probe import probe as run_probe
 from lancetable.optimize import Compaction
 
 __all__ = ["cli", "run"]
@@ -106,6 +107,33 @@ def info(uri: str, version: int | str | None, as_json: bool, storage_options: di
             "metadata": dataset.metadata,
         }
     )
+
+
+@cli.command()
+@click.argument("uri")
+@click.option("--keys", default=20, show_default=True, help="Objects to fight over.")
+@click.option("--threads", default=16, show_default=True, help="Writers that fight.")
+@common(version=False)
+def probe(uri: str, keys: int, threads: int, as_json: bool, storage_options: dict[str, str] | None) -> None:
+    """Try out whether many writers may commit at URI at once. Ends with 2 where they may not."""
+    report = run_probe(uri, storage_options, keys=keys, threads=threads)
+    facts: dict[str, Any] = {
+        "uri": report.uri,
+        "commits": report.strategy,
+        "safe_for_many_writers": report.safe,
+        "advice": report.advice,
+    }
+    if report.race is not None:
+        facts |= {
+            "attempts": report.race.attempts,
+            "keys": report.race.keys,
+            "keys_with_one_winner": report.race.winners.count(1),
+            "most_winners": max(report.race.winners),
+            "keys_with_wrong_bytes": report.race.wrong_bytes,
+            "seconds": round(report.race.seconds, 2),
+        }
+    Output(as_json).facts(facts)
+    sys.exit(0 if report.safe else 2)
 
 
 @cli.command()

@@ -7,12 +7,14 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+import numpy as np
 from google.protobuf import any_pb2, json_format
 from google.protobuf.message import DecodeError, Message
 
 from lancetable.dataset import LanceDataset
 from lancetable.errors import CorruptFileError, NotFoundError
 from lancetable.file.container import ColumnPages, FileMetadata
+from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field, Schema
@@ -122,6 +124,7 @@ def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) ->
     if size_bytes is None:
         raise NotFoundError(f"not found: {uri}", path=path)
     metadata = open_data_file(store, path, size=size_bytes)
+    batches = {"batch_rows": np.diff(metadata.batch_offsets).tolist()} if isinstance(metadata, LegacyMetadata) else {}
     return {
         "path": uri,
         "size_bytes": size_bytes,
@@ -132,6 +135,7 @@ def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) ->
         "schema_metadata": {key: value.decode("utf-8", "replace") for key, value in metadata.schema_metadata.items()},
         "global_buffers": [span(start, end) for start, end in metadata.global_buffers],
         "columns": [describe_column(metadata, index) for index in range(metadata.num_columns)],
+        **batches,
     }
 
 

@@ -95,6 +95,7 @@ def _complete(message: table_pb2.DataFragment, source: TableVersion, *, distrust
         metadata = open_data_file(source.store, source.data_file_path(first), size=first.size_bytes)
         message.physical_rows = metadata.num_rows
     if message.HasField("deletion_file") and (distrust or not message.deletion_file.num_deleted_rows):
+        message.deletion_file.num_deleted_rows = 0  # not to be held against the file
         vector = deletions.read(source, Fragment.from_proto(message))
         message.deletion_file.num_deleted_rows = 0 if vector is None else len(vector)
 

@@ -30,12 +30,20 @@ from lancetable.errors import (
     OutOfRangeError,
     UnsupportedFeatureError,
 )
+from lancetable.file.blob_files import (
+    DedicatedBlobWriter,
+    PackedBlobWriter,
+    describe_prepared,
+    is_prepared,
+    plain_field,
+)
 from lancetable.file.columns import column_map
 from lancetable.file.container import ALIGNMENT, ColumnPages, Page
 from lancetable.file.extension import user_array
 from lancetable.file.fetch import Rows
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
+from lancetable.format.blobs import stored_schema
 from lancetable.format.schema import Schema
 from lancetable.format.version import DEFAULT_VERSION, STABLE_VERSION, FileVersion
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
@@ -243,8 +251,10 @@ class LanceFileReader:
         return bytes(self._store.read(self._path, *buffers[index]))
 
     def metadata(self) -> LanceFileMetadata:
-        """What the file says about itself: schema, pages, encodings, sizes."""
+        """What the file says about itself: schema, pages, encodings, sizes. UnsupportedFeatureError for version 0.1."""
         meta = self._meta
+        if meta.version.is_legacy:
+            meta.column(0)
         buffers = [_descriptor(*where) for where in meta.global_buffers]
         added_bytes = sum(buffer.size for buffer in buffers[1:])
         major, minor = meta.footer.footer_pair
@@ -350,6 +360,7 @@ class LanceFileWriter:
         }
         self._writer: FileWriter | None = None
         self._waiting_metadata: dict[str, str] = {}
+        self._prepared: frozenset[str] = frozenset()  # columns that describe blobs
         self._lock = threading.Lock()
         self._closed = False
         if schema is not None:
@@ -364,7 +375,7 @@ class LanceFileWriter:
         with self._lock:
             writer = self._writer or self._open(batch.schema)
             for part in batch.to_batches() if isinstance(batch, pa.Table) else (batch,):
-                writer.write(part)
+                writer.write(self._stored(part, writer) if self._prepared else part)
 
     def add_schema_metadata(self, key: str, value: str) -> None:
         """Add an entry to the metadata of the file's schema."""
@@ -409,8 +420,26 @@ class LanceFileWriter:
         if self._closed:
             raise InvalidInputError("the file is closed")
 
+    def _stored(self, batch: pa.RecordBatch, writer: FileWriter) -> pa.RecordBatch:
+        """The batch with prepared columns as descriptions of blobs; inline bytes are written."""
+        columns = [
+            describe_prepared(column, writer.write_blob) if name in self._prepared else column
+            for name, column in zip(batch.schema.names, batch.columns)
+        ]
+        return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
     def _open(self, schema: pa.Schema) -> FileWriter:
+        self._prepared = frozenset(field.name for field in schema if is_prepared(field))
+        if self._prepared and self._version is not FileVersion.V2_2:
+            raise UnsupportedFeatureError(
+                f"columns that describe blobs need data file version 2.2, not {self._version}", feature="blob files"
+            )
+        if self._prepared:
+            fields = [plain_field(field) if field.name in self._prepared else field for field in schema]
+            schema = pa.schema(fields, schema.metadata)
         converted = Schema.from_arrow(schema, check=False)
+        if self._prepared:
+            converted = stored_schema(converted)
         # The file appears under its name when it is complete, so a schema that cannot be written leaves nothing.
         sink = self._store.open_writer(self._path)
         try:
@@ -504,13 +533,13 @@ class LanceFileSession:
             for start in range(0, size, 8 << 20):
                 sink.write(self._store.read(full, start, min(start + (8 << 20), size)))
 
-    def open_dedicated_blob_writer(self, path: str, blob_id: int) -> Any:
-        """Raises UnsupportedFeatureError: blobs of their own files belong to data format 2.2."""
-        raise UnsupportedFeatureError("blob files are not supported", feature="dedicated blob file")
+    def open_dedicated_blob_writer(self, path: str, blob_id: int) -> DedicatedBlobWriter:
+        """A writer of one large blob that the data file at `path` is going to describe; `blob_id` is 1 or more."""
+        return DedicatedBlobWriter(self._store, self._full(path), blob_id)
 
-    def open_packed_blob_writer(self, path: str, blob_id: int) -> Any:
-        """Raises UnsupportedFeatureError: blobs of their own files belong to data format 2.2."""
-        raise UnsupportedFeatureError("blob files are not supported", feature="packed blob file")
+    def open_packed_blob_writer(self, path: str, blob_id: int) -> PackedBlobWriter:
+        """A writer of blobs that share a file, which the data file at `path` is going to describe."""
+        return PackedBlobWriter(self._store, self._full(path), blob_id)
 
     def _full(self, path: str) -> str:
         inner = path.strip("/")

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.errors import CorruptFileError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import (
     DEFAULT_LIMITS,
     LEGACY_FOOTER_BYTES,
     MAGIC,
+    ColumnPages,
     FileMetadata,
     Footer,
     IndirectEncodings,
@@ -140,6 +141,14 @@ class LegacyMetadata(FileMetadata):
         message = table_pb2.Manifest()
         parse_message(message, _frame(memoryview(self._kept), start - self._kept_start, self.path), self.path, start)
         return message
+
+    def column(self, index: int) -> ColumnPages:
+        """Raises UnsupportedFeatureError: there are none."""
+        raise UnsupportedFeatureError(
+            f"{self.path}: a data file of version 0.1 has batches, not columns with encodings to look at",
+            feature="columns of 0.1",
+            path=self.path,
+        )
 
     def column_size_bytes(self, index: int) -> int:
         """About the bytes of one field: what comes before the page table, divided by its rows.

@@ -9,7 +9,8 @@ type, and empty strings where there may be nulls, because every reader takes the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -43,7 +44,8 @@ _MAX_ROWS: Final = 2**31 - 1  # batch offsets have 32 bits
 class LegacyFileWriter:
     """Writes one 0.1 file to an `ObjectWriter`, which `close` closes; used like `FileWriter`.
 
-    `group_rows`: rows of a batch. `statistics`: write those of each batch. `keep_arrays`: the memory of the batches
+    `group_rows`: rows of a batch, or of each batch where another file of the fragment has decided: readers want the same
+    batches in all of them. `statistics`: write those of each batch. `keep_arrays`: the memory of the batches
     will not change, so that what waits need not be copied. `dictionaries` are the values that the table has for its
     dictionary fields, by field id; values that are not among them are added at the end, so that afterwards it holds
     those of all files written with it. `library` is the writer's name and version in the file.
@@ -55,20 +57,21 @@ class LegacyFileWriter:
         writer: ObjectWriter,
         schema: Schema,
         *,
-        group_rows: int = DEFAULT_GROUP_ROWS,
+        group_rows: int | Sequence[int] = DEFAULT_GROUP_ROWS,
         statistics: bool = True,
         keep_arrays: bool = False,
         dictionaries: dict[int, pa.Array] | None = None,
         library: tuple[str, str] = ("lancetable", ""),
     ) -> None:
-        if group_rows < 1:
+        if isinstance(group_rows, int) and group_rows < 1:
             raise InvalidInputError(f"max_rows_per_group must be at least 1, not {group_rows}")
         check_storable(schema)
         self._out = writer
         self._schema = schema
         self._names = [field.name for field in schema.fields]
         self._types = [field.data_type for field in schema.fields]
-        self._group_rows = group_rows
+        self._groups = None if isinstance(group_rows, int) else deque(group_rows)
+        self._group_rows = group_rows if isinstance(group_rows, int) else (self._groups or deque([1])).popleft()
         self._keep_arrays = keep_arrays
         self._library = library
         self.dictionaries = {} if dictionaries is None else dictionaries
@@ -107,9 +110,17 @@ class LegacyFileWriter:
             check_values(array, field, field.name)
         arrays = [self._unified(array, field) for array, field in zip(arrays, self._schema.fields, strict=True)]
         start = 0
+        while self._groups is not None and start < num_rows:
+            count = min(self._group_rows - self._waiting_rows, num_rows - start)
+            self._wait([array.slice(start, count) for array in arrays], count)
+            start += count
+            if self._waiting_rows == self._group_rows:
+                self._flush()
+                self._group_rows = self._groups.popleft() if self._groups else num_rows - start
         if self._waiting_rows:
-            start = min(self._group_rows - self._waiting_rows, num_rows)
-            self._wait([array.slice(0, start) for array in arrays], start)
+            count = min(self._group_rows - self._waiting_rows, num_rows - start)
+            self._wait([array.slice(start, count) for array in arrays], count)
+            start += count
             if self._waiting_rows == self._group_rows:
                 self._flush()
         whole = (num_rows - start) // self._group_rows * self._group_rows

@@ -15,13 +15,15 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from lancetable.errors import InvalidInputError, LanceError
+from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
+from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Schema
 from lancetable.ops.write import conform
 from lancetable.table.data_files import WriteLimits, WriteProgress, remove_quietly, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.fragments import live_offsets, physical_rows
+from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
 __all__ = ["Values", "add_column_file", "add_column_files", "discard_column_files"]
@@ -66,6 +68,7 @@ def add_column_file(
 ) -> Fragment:
     """One fragment with a data file of the fields of `schema` added; `batches` are the values of its live rows."""
     num_rows = physical_rows(version, fragment)
+    _check_first_columns(fragment, schema)
     written = write_data_files(
         version.store,
         version.base,
@@ -75,6 +78,7 @@ def add_column_file(
         version.manifest.file_version,
         progress,
         dictionaries_of(version),
+        batches_of(version, fragment),
     )
     if len(written) != 1 or written[0].physical_rows != num_rows:
         remove_quietly(version.store, version.base, written)
@@ -86,6 +90,31 @@ def add_column_file(
 def discard_column_files(version: TableVersion, fragments: Iterable[Fragment]) -> None:
     """Remove the newest data file of each fragment: those that `add_column_files` wrote and nobody will commit."""
     remove_quietly(version.store, version.base, [replace(each, files=each.files[-1:]) for each in fragments])
+
+
+def batches_of(version: TableVersion, fragment: Fragment) -> list[int] | None:
+    """Rows of each batch of a fragment in 0.1: all its files have the same. None for other formats."""
+    if not fragment.files or not fragment.files[0].is_legacy:
+        return None
+    metadata = file_metadata(version, fragment.files[0])
+    assert isinstance(metadata, LegacyMetadata)
+    return [rows for rows in np.diff(metadata.batch_offsets).tolist() if rows]
+
+
+def _check_first_columns(fragment: Fragment, schema: Schema) -> None:
+    """Raise UnsupportedFeatureError if a 0.1 file would lose its first column and keep others.
+
+    Pages are counted from the first field that the record of the file lists, so that place cannot be given up.
+    """
+    moved = schema.ids()
+    for file in fragment.files:
+        left = [field for field in file.fields if field >= 0 and field not in moved]
+        if file.is_legacy and file.fields[0] in moved and left:
+            raise UnsupportedFeatureError(
+                f"fragment {fragment.id}: the first column of a 0.1 data file cannot be replaced alone; migrate the"
+                " table to a newer format first",
+                feature="replacing the first column in 0.1",
+            )
 
 
 def _without(files: Iterable[DataFile], moved: set[int]) -> Iterator[DataFile]:

@@ -4,15 +4,15 @@
     pieces    ids 7 9 4711 -> (9, 0) (9, 1) ...   all other segments, looked into when an id may be in one
 
 A table that was only appended to is all runs. Building it reads nothing but the ends of each segment, so that it takes
-about as long as there are segments; what a piece needs for a look-up (ranks of a bitmap, an order of an array) is made
-when the first id falls between its ends. Deleted rows do not count: an updated row's id still stands in its old
-fragment, where it is deleted, and again in the new one.
+about as long as there are segments; what a look-up needs of a piece (ranks of a bitmap, an order of an array), and the
+deleted rows of a fragment, come when the first id falls between the ends. Deleted rows do not count: an updated row's
+id still stands in its old fragment, where it is deleted, and again in the new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -26,6 +26,8 @@ from lancetable.rowids.sequence import RowIdSequence
 __all__ = ["RowIdIndex"]
 
 Deleted: TypeAlias = "npt.NDArray[np.uint32] | None"
+Deletions: TypeAlias = "npt.NDArray[Any] | Callable[[], npt.NDArray[Any] | None] | None"
+"""Deleted row offsets in any order, or how to get them."""
 Positions: TypeAlias = npt.NDArray[np.int64]
 
 _RUN_BYTES: Final = 28
@@ -34,10 +36,27 @@ _SET_BITS: Final = np.array([bin(octet).count("1") for octet in range(256)], np.
 
 
 @dataclass(slots=True, eq=False)
+class _Fragment:
+    """The deleted rows of a fragment, when somebody asks."""
+
+    num_rows: int
+    deletions: Deletions
+    _offsets: Deleted = None
+
+    def deleted(self) -> Deleted:
+        """Ascending offsets, None for none."""
+        if self.deletions is not None:
+            given = self.deletions() if callable(self.deletions) else self.deletions
+            self._offsets = _ascending(given, self.num_rows)
+            self.deletions = None
+        return self._offsets
+
+
+@dataclass(slots=True, eq=False)
 class _Piece:
     """A segment that is looked into: its rows begin at `offset` of a fragment, its ids lie in low..high."""
 
-    fragment: int  # place in `deleted`
+    fragment: _Fragment
     base: int  # address of the fragment's first row
     offset: int
     segment: Segment
@@ -105,28 +124,30 @@ class RowIdIndex:
     starts: U64Array  # (r,) first id of each run, ascending
     ends: U64Array  # (r,) one past its last id
     run_addresses: U64Array  # (r,) address of its first row
-    run_fragments: npt.NDArray[np.int32]  # (r,) place in `deleted`
+    run_fragments: npt.NDArray[np.int32]  # (r,) place in `fragments`
     pieces: tuple[_Piece, ...]
     lows: U64Array  # (p,) least id of each piece
     highs: U64Array  # (p,)
-    deleted: tuple[Deleted, ...]  # by fragment: ascending offsets of deleted rows
-    num_rows: int  # live ones
+    fragments: tuple[_Fragment, ...]  # those with deletions, behind one that stands for the others
+    num_physical_rows: int
     path: str | None = None
-    _with_deletions: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     @classmethod
     def build(
         cls,
-        fragments: Iterable[tuple[int, RowIdSequence, npt.NDArray[Any] | None]],
+        fragments: Iterable[tuple[int, RowIdSequence, Deletions]],
         path: str | None = None,
     ) -> RowIdIndex:
-        """From (fragment id, its sequence, its deleted row offsets in any order or None). `path` is for errors."""
+        """From (fragment id, its sequence, its deleted rows or None). `path` is for errors."""
         runs: list[tuple[int, int, int, int]] = []
         segments: list[tuple[int, int, int, Segment]] = []
-        deleted: list[Deleted] = []
+        parts: list[_Fragment] = [_Fragment(0, None)]  # for all that have no deletions
         num_rows = 0
-        for place, (fragment_id, sequence, offsets) in enumerate(fragments):
-            base, position = first(fragment_id), 0
+        for fragment_id, sequence, deletions in fragments:
+            base, position, place = first(fragment_id), 0, 0
+            if deletions is not None:
+                place = len(parts)
+                parts.append(_Fragment(sequence.num_rows, deletions))
             for each in sequence.segments:
                 size = each.num_values
                 if isinstance(each, Range) and size:
@@ -134,9 +155,7 @@ class RowIdIndex:
                 elif size:
                     segments.append((place, base, position, each))
                 position += size
-            gone = _ascending(offsets, position)
-            deleted.append(gone)
-            num_rows += position - (0 if gone is None else len(gone))
+            num_rows += position
         table = np.array(runs, np.uint64).reshape(-1, 4)
         table = table[np.lexsort((-table[:, 1].astype(np.int64), table[:, 0]))]
         # Ranges of rows that were moved lie within the ranges that they come from.
@@ -146,7 +165,7 @@ class RowIdIndex:
         for start, end, address, place in table[within].tolist():
             base = address >> 32 << 32
             segments.append((place, base, address - base, Range(start, end)))
-        pieces = tuple(_piece(*each) for each in segments)
+        pieces = tuple(_piece(parts[place], base, offset, each) for place, base, offset, each in segments)
         starts, ends, addresses, places = np.ascontiguousarray(table[~within].T)
         return cls(
             starts,
@@ -156,10 +175,9 @@ class RowIdIndex:
             pieces,
             np.array([piece.low for piece in pieces], np.uint64),
             np.array([piece.high for piece in pieces], np.uint64),
-            tuple(deleted),
+            tuple(parts),
             num_rows,
             path,
-            np.array([each is not None for each in deleted], np.bool_),
         )
 
     def find(self, row_ids: npt.NDArray[Any]) -> tuple[U64Array, npt.NDArray[np.bool_]]:
@@ -182,22 +200,22 @@ class RowIdIndex:
     def _drop_deleted(self, addresses: U64Array, run: Positions, found: npt.NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(found)
         fragments = self.run_fragments[run[rows]]
-        rows = rows[self._with_deletions[fragments]]
+        rows = rows[fragments > 0]
         if not len(rows):
             return
         fragments = self.run_fragments[run[rows]]
         for place in sorted(set(fragments.tolist())):
             here = rows[fragments == place]
-            deleted = self.deleted[place]
-            assert deleted is not None
-            found[here] = ~_among(deleted, (addresses[here] & np.uint64(0xFFFF_FFFF)).astype(np.int64))
+            deleted = self.fragments[place].deleted()
+            if deleted is not None:
+                found[here] = ~_among(deleted, (addresses[here] & np.uint64(0xFFFF_FFFF)).astype(np.int64))
 
     def _look_into_pieces(self, wanted: U64Array, addresses: U64Array, found: npt.NDArray[np.bool_]) -> None:
         order = np.argsort(wanted, kind="stable")
         ascending = wanted[order]
         for number, begin, end in self._candidates(ascending):
             piece = self.pieces[number]
-            rows, places = piece.find(ascending[begin:end], self.deleted[piece.fragment], self.path)
+            rows, places = piece.find(ascending[begin:end], piece.fragment.deleted(), self.path)
             if len(rows):
                 at = order[begin + rows]
                 if found[at].any():
@@ -218,8 +236,9 @@ class RowIdIndex:
         return int(addresses[0]) if found[0] else None
 
     def __len__(self) -> int:
-        """Number of live rows."""
-        return self.num_rows
+        """Number of live rows; looks at the deleted ones of every fragment."""
+        gone = [part.deleted() for part in self.fragments]
+        return self.num_physical_rows - sum([len(each) for each in gone if each is not None])
 
     @property
     def nbytes(self) -> int:
@@ -228,7 +247,7 @@ class RowIdIndex:
         return _RUN_BYTES * len(self.starts) + pieces
 
 
-def _piece(fragment: int, base: int, offset: int, segment: Segment) -> _Piece:
+def _piece(fragment: _Fragment, base: int, offset: int, segment: Segment) -> _Piece:
     if isinstance(segment, Range | RangeWithHoles | RangeWithBitmap):
         return _Piece(fragment, base, offset, segment, segment.start, segment.end - 1)
     values = segment.values()

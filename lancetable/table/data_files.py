@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -74,14 +74,15 @@ def write_data_files(
     file_version: FileVersion,
     progress: WriteProgress | None = None,
     dictionaries: Mapping[int, pa.Array] | None = None,
+    batch_rows: Sequence[int] | None = None,
 ) -> list[Fragment]:
     """Write `batches`, whose columns are those of `schema` in its order, below `base`; fragments get id 0.
 
     Files are durable after the store's next `sync`. Empty batches write nothing. An error of the caller's iterator
     passes through unchanged, after the files written so far were removed. `dictionaries`: the values that a 0.1 table
-    has for its dictionary fields, by field id.
+    has for its dictionary fields, by field id; `batch_rows`: the rows of each batch of a single 0.1 file.
     """
-    run = _Run(store, base, schema, limits, file_version, progress, dictionaries)
+    run = _Run(store, base, schema, limits, file_version, progress, dictionaries, batch_rows)
     try:
         for batch in batches:
             run.write(batch)
@@ -113,6 +114,7 @@ class _Run:
         file_version: FileVersion,
         progress: WriteProgress | None,
         dictionaries: Mapping[int, pa.Array] | None,
+        batch_rows: Sequence[int] | None,
     ) -> None:
         self.fragments: list[Fragment] = []
         self._finishing: deque[_Finishing] = deque()
@@ -124,8 +126,9 @@ class _Run:
         self._dictionaries = dict(dictionaries or {})
         self._max_rows = limits.max_rows_per_file
         if file_version.is_legacy:  # files end with a whole group
-            self._group_rows = min(limits.max_rows_per_group, limits.max_rows_per_file)
-            self._max_rows = -(-limits.max_rows_per_file // self._group_rows) * self._group_rows
+            group_rows = min(limits.max_rows_per_group, limits.max_rows_per_file)
+            self._group_rows: int | Sequence[int] = batch_rows or group_rows
+            self._max_rows = -(-limits.max_rows_per_file // group_rows) * group_rows
         self._blobs: BlobColumns | None = None
         self._stored = stored_schema(schema)
         if self._stored is not schema and file_version not in _BLOB_FILE_VERSIONS:

@@ -19,7 +19,9 @@ __all__ = ["file_metadata"]
 def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
     """Footer, schema and column metadata of a data file, from the cache or from the file."""
     path = version.data_file_path(data_file)
-    key = ("file", version.store.uri(path))
+    # Pages of a 0.1 file are found by what its record lists first, which a repair may change.
+    first = data_file.fields[0] if data_file.is_legacy and data_file.fields else 0
+    key = ("file", version.store.uri(path), first)
     found = version.cache.get(key)
     if isinstance(found, FileMetadata):
         return found
@@ -33,7 +35,7 @@ def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
             found=str(made.version),
         )
     if isinstance(made, LegacyMetadata):
-        made.first_field = data_file.fields[0] if data_file.fields and data_file.fields[0] >= 0 else None
+        made.first_field = first if first >= 0 else None
         made.dictionaries = dictionaries_of(version)
     version.cache.put(key, made, made.memory_bytes)
     return made

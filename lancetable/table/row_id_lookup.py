@@ -9,6 +9,7 @@ where another library moved them out of it, in hidden columns of a data file. So
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,9 +52,14 @@ def row_id_index(version: TableVersion) -> RowIdIndex:
     return index
 
 
-def _deleted(version: TableVersion, fragment: Fragment) -> npt.NDArray[np.uint32] | None:
-    vector = deletions.read(version, fragment)
-    return None if vector is None else vector.offsets()
+def _deleted(version: TableVersion, fragment: Fragment) -> Callable[[], npt.NDArray[np.uint32] | None] | None:
+    """How to get the deleted rows of a fragment, None where it has none. The index does not outlive its manifest."""
+
+    def read() -> npt.NDArray[np.uint32] | None:
+        vector = deletions.read(version, fragment)
+        return None if vector is None else vector.offsets()
+
+    return None if fragment.deletion_file is None else read
 
 
 def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:

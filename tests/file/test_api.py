@@ -194,9 +194,6 @@ def test_sessions(tmp_path: Path) -> None:
         session.delete_file("b/up")
     with pytest.raises(InvalidInputError):
         session.contains("../outside")
-    for open_blobs in (session.open_dedicated_blob_writer, session.open_packed_blob_writer):
-        with pytest.raises(UnsupportedFeatureError):
-            open_blobs("x", 1)
 
 
 def test_numpy_integers_of_any_kind_are_row_numbers(path: str) -> None:

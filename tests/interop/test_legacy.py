@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.proto import file_pb2, table_pb2
 from lancetable.testing.legacy import TYPES, column
 
@@ -109,3 +110,56 @@ def test_filters_over_many_batches(writer: Any, tmp_path: Path) -> None:
     rows = rng.choice(n, 500, replace=False).tolist()
     assert same_rows(ours.take(rows), theirs.take(rows))
     shutil.rmtree(tmp_path / "t")
+
+
+CHANGES: dict[str, Any] = {
+    "append a part": lambda ds: ds.insert(pa.table({"id": [100]})),
+    "update": lambda ds: ds.update({"s": "'u'"}, where="id < 7"),
+    "merge": lambda ds: (
+        ds.merge_insert("id")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute(ds.to_table(limit=5).set_column(0, "id", pa.array([0, 1, 2, 200, 201])))
+    ),
+    "compact": lambda ds: ds.optimize.compact_files(),
+    "add columns": lambda ds: ds.add_columns({"twice": "id * 2", "up": "upper(s)"}),
+    "drop": lambda ds: ds.drop_columns(["s", "p.a"]),
+    "rename": lambda ds: ds.alter_columns({"path": "s", "name": "t"}),
+    "cast": lambda ds: ds.alter_columns({"path": "id", "data_type": pa.int32()}),
+    "overwrite": lambda ds: lancetable.write_dataset(ds.to_table(limit=3), ds.uri, mode="overwrite"),
+    "overwrite in 2.1": lambda ds: lancetable.write_dataset(
+        ds.to_table(limit=3), ds.uri, mode="overwrite", data_storage_version="2.1"
+    ),
+    "restore": lambda ds: ds.checkout_version(1).restore(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_change_of_a_legacy_table(name: str, tmp_path: Path) -> None:
+    numbers = pa.array([i % 3 for i in range(30)], pa.int8())
+    table = pa.table(
+        {
+            "id": range(30),
+            "s": [f"s{i}" for i in range(30)],
+            "d": pa.DictionaryArray.from_arrays(numbers, ["x", "y", "z"]),
+            "p": [{"a": i, "b": f"b{i}"} for i in range(30)],
+        }
+    )
+    uri = tmp_path / "t"
+    lancetable.write_dataset(table, uri, data_storage_version="0.1", max_rows_per_file=10, max_rows_per_group=4)
+    lancetable.dataset(uri).delete("id IN (3, 4, 15)")
+    CHANGES[name](lancetable.dataset(uri))
+    expected = lance.dataset(uri).to_table(with_row_id=True)
+    assert same_rows(lancetable.dataset(uri).to_table(with_row_id=True), expected)
+    assert lancetable.dataset(uri).data_storage_version == lance.dataset(uri).data_storage_version
+    lance.dataset(uri).delete("id = 1" if name != "drop" else "d = 'x'")
+    assert lancetable.dataset(uri).count_rows() == lance.dataset(uri).count_rows() < expected.num_rows
+
+
+def test_a_null_is_refused_wherever_it_comes_from(tmp_path: Path) -> None:
+    dataset = lancetable.write_dataset(pa.table({"id": [1, 2]}), tmp_path / "t", data_storage_version="0.1")
+    for change in (lambda: dataset.update({"id": "null"}), lambda: dataset.add_columns({"x": "nullif(id, 1)"})):
+        with pytest.raises(UnsupportedFeatureError, match="null"):
+            change()
+    assert lance.dataset(tmp_path / "t").to_table().to_pydict() == {"id": [1, 2]}
+    assert len(list((tmp_path / "t" / "data").iterdir())) == 1

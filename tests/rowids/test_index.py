@@ -72,11 +72,11 @@ def test_nothing():
 
 def test_a_table_that_was_only_appended_to_is_runs():
     count = 100_000
-    before = time.perf_counter()
+    before = time.process_time()
     index = RowIdIndex.build(
         (each, RowIdSequence.from_range(each * 1000, each * 1000 + 1000), None) for each in range(count)
     )
-    assert time.perf_counter() - before < 2
+    assert time.process_time() - before < 2
     assert len(index) == 1000 * count
     assert index.nbytes == 28 * count
     assert index.get(54_321_987) == address(54_321, 987)
@@ -108,9 +108,9 @@ def test_half_of_many_rows_moved():
         (1, RowIdSequence.from_values(moved[:half]), None),
         (2, RowIdSequence.from_values(rng.permutation(moved[half:])), None),
     ]
-    before = time.perf_counter()
+    before = time.process_time()
     index = RowIdIndex.build(parts)
-    assert time.perf_counter() - before < 0.5, "some milliseconds in a million rows"
+    assert time.process_time() - before < 0.5, "some milliseconds in a million rows"
     assert len(index) == count
     addresses, found = index.find(rng.choice(count, 1000))
     assert found.all() and set((addresses >> np.uint64(32)).tolist()) == {0, 1, 2}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -14,8 +13,8 @@ from lancetable.testing.conformance import Place, StoreSuite
 
 class _S3Suite(StoreSuite):
     client = ""
-    many_names = 1003
-    race_keys = 5
+    many_names = 30
+    race_keys = 4
 
     @pytest.fixture
     def place(self, s3: Moto) -> Place:
@@ -28,3 +27,10 @@ class TestObstore(_S3Suite):
 
 class TestS3fs(_S3Suite):
     client = "fsspec"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", ["obstore", "fsspec"])
+def test_more_names_than_a_page_holds(s3: Moto, client: str) -> None:
+    suite = StoreSuite()
+    suite.test_many_names(open_store(f"s3://lab/{uuid4()}", {**s3.options, "client": client}))

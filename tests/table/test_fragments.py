@@ -298,7 +298,7 @@ def test_a_missing_file_is_an_error_of_ours(simple: TableVersion) -> None:
         read_all(changed(simple, change))
 
 
-def test_overlays_and_spilled_row_ids_are_refused(simple: TableVersion, deleted: TableVersion) -> None:
+def test_overlays_are_refused_and_hidden_columns_must_be_there(simple: TableVersion, deleted: TableVersion) -> None:
     def overlay(message: table_pb2.Manifest) -> None:
         message.fragments[0].overlays.add()
 
@@ -310,8 +310,35 @@ def test_overlays_and_spilled_row_ids_are_refused(simple: TableVersion, deleted:
         message.reader_feature_flags |= 2
 
     version = changed(simple, spilled)
-    with pytest.raises(UnsupportedFeatureError, match="row ids"):
+    with pytest.raises(CorruptFileError, match="hidden column -3"):
         read_rows(version, version.manifest.fragments[0], [], row_id=True)
+
+
+def test_row_ids_and_versions_in_hidden_columns(tmp_path: Path) -> None:
+    path = str(tmp_path / "spilled.lance")
+    theirs = lance.write_dataset(
+        pa.table({"id": pa.array(range(60), pa.int64())}),
+        path,
+        enable_stable_row_ids=True,
+        data_storage_version="2.1",
+        max_rows_per_file=20,
+    )
+    theirs.update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "1"})
+    theirs.update({"id": "id + 100"}, where="id % 3 = 1")
+    theirs.optimize.compact_files(target_rows_per_fragment=40)
+    theirs = lance.dataset(path)
+    theirs.delete("id = 50")
+    fields = {field for each in theirs.get_fragments() for file in each.data_files() for field in file.fields}
+    assert {-3, -4, -5} <= fields
+    ours = open_version(path)
+    columns = ["id", "_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"]
+    expected = theirs.to_table(columns=columns)
+    flags = {"row_id": True, "row_addr": True, "created_at": True, "last_updated_at": True}
+    read = [read_rows(ours, each, ours.schema.fields, **flags) for each in ours.manifest.fragments]
+    assert pa.concat_tables(read).to_pydict() == expected.to_pydict()
+    wanted = expected["_rowid"].to_numpy()[::-3]
+    addresses, found = row_id_index(ours).find(wanted)
+    assert found.all() and addresses.tolist() == expected["_rowaddr"].to_pylist()[::-3]
 
 
 def test_row_sizes_are_those_of_the_columns(simple: TableVersion) -> None:

@@ -151,7 +151,7 @@ def test_a_mixture_of_files_is_not_written_to(tmp_path: Path) -> None:
 
     edit(uri, change)
     with pytest.raises(InvalidOperationError, match="Restore"):
-        lancetable.dataset(uri).delete("a = 1")
+        lancetable.dataset(uri).delete("a = 3")
     lancetable.dataset(uri, version=1).restore()
     assert lance.dataset(uri).count_rows() == 10
 

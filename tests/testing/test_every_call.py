@@ -106,19 +106,35 @@ def judge_creation(outcome: str) -> None:
         assert rows is None
 
 
-@pytest.mark.parametrize("external", [False, True], ids=["conditional put", "external store"])
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_every_call_fails_in_every_way(name: str, external: bool, request: pytest.FixtureRequest) -> None:
-    if name == "create":
-        pytest.skip("the run judges the table it set up; creation has its own test below")
+def every_call(name: str, external: bool, kinds: list[tuple[str, bool]]) -> None:
     clean = FaultAt(0, "refused")
     assert run_once(name, clean, external).attempts[0].outcome == "acknowledged"
     outcomes = set()
-    for kind in KINDS:
-        for forever in (False, True):
-            for call in range(1, clean.calls + 1):
-                outcomes.add(run_once(name, FaultAt(call, kind, forever=forever), external).attempts[0].outcome)
+    for kind, forever in kinds:
+        for call in range(1, clean.calls + 1):
+            outcomes.add(run_once(name, FaultAt(call, kind, forever=forever), external).attempts[0].outcome)
     assert outcomes >= {"acknowledged", "failed", "crashed"}
+
+
+ONCE = [(kind, False) for kind in KINDS]
+FOR_GOOD = [(kind, True) for kind in KINDS]
+ON_THE_TABLE = [name for name in OPERATIONS if name != "create"]
+
+
+@pytest.mark.parametrize("name", ON_THE_TABLE)
+def test_every_call_fails_in_every_way(name: str) -> None:
+    every_call(name, False, ONCE)
+
+
+def test_every_call_fails_beside_an_external_store() -> None:
+    every_call("append", True, ONCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("external", [False, True], ids=["conditional put", "external store"])
+@pytest.mark.parametrize("name", ON_THE_TABLE)
+def test_every_call_fails_once_and_for_good(name: str, external: bool) -> None:
+    every_call(name, external, ONCE + FOR_GOOD)
 
 
 def test_creation_when_its_calls_fail() -> None:

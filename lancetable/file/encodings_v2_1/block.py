@@ -464,7 +464,7 @@ class Nulls:
 
 @dataclass(frozen=True, slots=True)
 class NullItems:
-    """`length` values that nothing is stored of: fixed-size lists of nulls where the type is such a list, else nulls."""
+    """`length` values of which nothing is stored: fixed-size lists of nulls where that is their type, else nulls."""
 
     length: int
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Decoded
-from lancetable.file.encodings_v2_1.block import Block
+from lancetable.file.encodings_v2_1.block import Block, Nulls, Repeated
 from lancetable.file.kernels import levels
 from lancetable.file.kernels.levels import LEVEL, Levels
 
@@ -172,7 +172,9 @@ def select_rows(
     if definition is not None:
         if has_hidden:
             visible = definition <= layers.max_visible
-            places = (np.cumsum(visible) - 1)[entries[visible[entries]]]
+            places = entries[visible[entries]]
+            if not isinstance(values, (Nulls, Repeated)):  # of which it only counts how many there are
+                places = (np.cumsum(visible) - 1)[places]
         definition = definition[entries]
     return Decoded(values.take(places), repetition[entries], definition, layers.kinds, len(rows))
 

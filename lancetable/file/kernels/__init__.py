@@ -5,11 +5,13 @@ No protobuf, no I/O, no knowledge of pages. What comes from a file is checked he
 CorruptFileError without a path, which the caller knows.
 
     general.py             zstd and raw LZ4 blocks, bounded before anything is allocated
+    frames.py              many zstd frames in one call of Arrow
     fsst.py                short strings through a table of up to 255 symbols
     bitpacking.py          one bit stream, or transposed blocks of 1,024 values
     varbin.py              end offsets, validity, gather, UTF-8
     rle.py                 values and run lengths
     byte_stream_split.py   byte k of every value side by side
+    picks.py               single values out of the chunks of a page, rows of lists
     zones.py               bounds of stretches of numbers
     distinct.py            different values and where each occurs
     _native.pyx            the same loops in C, where they were built

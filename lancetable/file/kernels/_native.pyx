@@ -470,6 +470,7 @@ cdef enum:
     ROUNDS = 5
     CANDIDATE_SLOTS = 32768
     MAX_CANDIDATES = 24576
+    SORTED_FIRST = 1024
     LITERAL = 1 << 12
     SINGLE_WORTH = 4
 
@@ -835,14 +836,36 @@ cdef void choose_symbols(Training* training) noexcept nogil:
     cdef int i, kept = 0
     cdef uint64_t slot
     cdef Candidate* candidate
+    cdef int best, gainful
+    cdef int64_t least = 0
     memset(taken, 0, sizeof(taken))
     for i in range(CANDIDATE_SLOTS):
         if training.candidates[i].length:
             training.candidates[kept] = training.candidates[i]
             kept += 1
-    qsort(training.candidates, kept, sizeof(Candidate), by_gain)
+    # The best of them are sorted first, which nearly always is enough.
+    best = kept
+    if kept > SORTED_FIRST:
+        least = 1
+        for i in range(kept):
+            while training.candidates[i].gain >= least:
+                least <<= 1
+        gainful = 0
+        while gainful < SORTED_FIRST and least > 1:
+            least >>= 1
+            gainful = 0
+            for i in range(kept):
+                gainful += training.candidates[i].gain >= least
+        best = 0
+        for i in range(kept):
+            if training.candidates[i].gain >= least:
+                training.candidates[best], training.candidates[i] = training.candidates[i], training.candidates[best]
+                best += 1
+    qsort(training.candidates, best, sizeof(Candidate), by_gain)
     training.num_symbols = 0
     for i in range(kept):
+        if i == best:
+            qsort(training.candidates + best, kept - best, sizeof(Candidate), by_gain)
         candidate = &training.candidates[i]
         if candidate.length >= 3:
             slot = hash_slot(candidate.word)

@@ -326,6 +326,10 @@ def standard_jobs(run: Run, also: str = "") -> dict[str, Work]:
         jobs[f"r{number}"] = reader
     drawn = rng.random()
     if not stable and (also == "cleaner" or (not also and drawn < 0.3)):
+        # Restoring a version that is being cleaned up is not safe in this format; a tag protects it.
+        for job in jobs.values():
+            if isinstance(job, Writer):
+                job.changes = [change for change in job.changes if change != "restore"]
         jobs["cleaner"] = Cleaner()
     elif not stable and (also == "old" or (not also and drawn < 0.4)):
         jobs["old"] = old_writer

@@ -41,6 +41,7 @@ __all__ = ["Attempt", "Job", "Run", "SimulationError", "simulate"]
 
 T = TypeVar("T")
 URI = "memory://simulated/t.lance"
+VERSIONS = "simulated/t.lance/_versions"
 _DAY_NS = 24 * 3600 * 10**9
 _SETUP_AGE_NS = 30 * _DAY_NS  # what the setup makes is old
 _MAX_RESTARTS = 20
@@ -154,7 +155,7 @@ class Run:
         self.cleaned = False  # whether old versions may be gone
         self._jobs: dict[Task, Job] = {}
         self._contents: dict[int, Any] = {}
-        self._owner: dict[int, list[Attempt | None]] = {}
+        self._owner: dict[tuple[str, int], list[Attempt | None]] = {}  # by directory and version
 
     def complain(self, what: str) -> None:
         """Note a broken promise."""
@@ -187,7 +188,7 @@ class Run:
 
     def owner(self, version: int) -> Attempt | None:
         """The attempt that published a version; None for the setup."""
-        found = self._owner.get(version)
+        found = self._owner.get((VERSIONS, version))
         return found[-1] if found else None
 
     def execute(
@@ -237,7 +238,7 @@ def judge_history(run: Run) -> None:
     """What every table promises, whatever the jobs did."""
     newest = latest(open_version(run.uri))
     kept = [location.version for location in newest.handler.history(newest.store, newest.base)]
-    for number, owners in run._owner.items():
+    for (_, number), owners in run._owner.items():
         if len(owners) > 1:
             run.complain(f"version {number} was written {len(owners)} times")
     if not run.cleaned and kept != list(range(1, newest.version + 1)):
@@ -363,11 +364,12 @@ def simulate(
 
 
 def _published(run: Run, path: str, task: Task | None) -> None:
-    parsed = parse_manifest_name(path.rpartition("/")[2])
+    directory, _, name = path.rpartition("/")
+    parsed = parse_manifest_name(name)
     if parsed is None:
         return
     attempt = None if task is None else run._jobs[task].current
-    run._owner.setdefault(parsed[0], []).append(attempt)
+    run._owner.setdefault((directory, parsed[0]), []).append(attempt)
     if attempt is not None:
         attempt.versions.append(parsed[0])
 

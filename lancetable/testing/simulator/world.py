@@ -221,8 +221,9 @@ class SimulatedRows:
         return self.world.call("put_new", f"{table} {row.path}", lambda: self._put_new(table, row))
 
     def _put_new(self, table: str, row: ManifestRow) -> PutOutcome:
+        new = self.inner.get(table, row.version) is None
         outcome = self.inner.put_new(table, row)
-        if outcome is PutOutcome.WON:
+        if new and outcome is PutOutcome.WON:
             self.world.on_publish(row.path.partition(".manifest")[0] + ".manifest", self.world.scheduler.current())
         return outcome
 

@@ -109,6 +109,9 @@ def test_the_full_zip_examples() -> None:
     wanted = [["a", "bc"], None, [], ["d", None, ""]]
     assert read(TEXT_LISTS, 4, layout, [entries, index]) == wanted
     assert read(TEXT_LISTS, 4, layout, [entries, index], rows=np.array([0, 3])) == [wanted[0], wanted[3]]
+    # How many entries have a value follows from the entries.
+    layout.full_zip_layout.num_visible_items = 9
+    assert read(TEXT_LISTS, 4, layout, [entries, index]) == wanted
     fixed = bytes.fromhex("04 01000000 00 02000000 06 07 04 03000000 01 00000000")
     layout = full(
         bits_rep=1,

@@ -26,7 +26,7 @@ from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 from lancetable.file.fetch import run
 from lancetable.file.kernels.picks import chunks_of_rows
-from lancetable.file.reader import open_data_file, plan_columns
+from lancetable.file.reader import family_of, open_data_file
 from lancetable.store.base import ByteRange
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.stores import CountingStore
@@ -84,8 +84,8 @@ def assert_little_is_read(path: Path, wanted: Sequence[Any], rows: Sequence[int]
         meta.content = None  # of a small file it would all be there already
         store.reset()
         mapping = column_map(meta.schema, meta.version)
-        plan = plan_columns(meta, [meta.schema.fields[0]], mapping, np.array([row]), 0)
-        (found,) = run(plan, store, "f")
+        reader = family_of(meta.version, "f").open_field(meta, meta.schema.fields[0], mapping)
+        (found,) = run(reader.read(np.array([row]), 0), store, "f")
         assert repr(found.to_pylist()) == repr([wanted[row]])
         asked = [ranges for method, _, ranges in store.log if method == "read_many"]
         budget = payload(meta, wanted[row])

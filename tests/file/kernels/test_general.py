@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -110,3 +111,55 @@ def streamed_frame(data: bytes) -> bytes:
     frame: bytes = sink.getvalue().to_pybytes()
     assert frame[4] & 0xE0 == 0, "the frame was meant not to tell its size"
     return frame
+
+
+@given(
+    st.lists(st.binary(max_size=300) | st.sampled_from([TEXT, bytes(70_000)]), min_size=1, max_size=20),
+    st.sampled_from(general.SCHEMES),
+    st.integers(0, 2),
+    st.one_of(st.none(), st.tuples(st.integers(0, 1 << 20), st.integers(1, 255))),
+    st.booleans(),
+)
+def test_many_pieces_are_what_each_is(
+    contents: list[bytes], scheme: str, gap: int, change: tuple[int, int] | None, compiled: bool
+) -> None:
+    """Frames that lie apart at multiples of 8 or of 4, whole or damaged, in both forms."""
+    packed = [general.compress(scheme, content) for content in contents]
+    room = 4 if gap == 2 else 8
+    sizes = np.array([len(piece) for piece in packed], np.int64)
+    rooms = sizes + -sizes % room + room * gap
+    data = np.frombuffer(b"".join(piece.ljust(space, b"x") for piece, space in zip(packed, rooms.tolist())), np.uint8)
+    starts = np.cumsum(rooms) - rooms
+    if change is not None:
+        data = data.copy()
+        data[change[0] % len(data)] ^= change[1]
+    limit = sum(map(len, contents))
+    saved = general.native
+    general.native = saved if compiled else None
+    try:
+        wanted = [
+            general.decompress(scheme, data[start : start + size], limit).to_pybytes()
+            for start, size in zip(starts.tolist(), sizes.tolist())
+        ]
+        if sum(map(len, wanted)) > limit:
+            raise CorruptFileError("together too large")
+    except (CorruptFileError, UnsupportedFeatureError) as error:
+        with pytest.raises(type(error)):
+            general.decompress_pieces(scheme, data, starts, sizes, limit)
+    else:
+        found, lengths = general.decompress_pieces(scheme, data, starts, sizes, limit)
+        assert found.tobytes() == b"".join(wanted)
+        assert lengths.tolist() == list(map(len, wanted))
+    finally:
+        general.native = saved
+
+
+@pytest.mark.parametrize("number", range(len(BOMBS)))
+def test_bombs_among_many_pieces(number: int) -> None:
+    scheme, bomb = BOMBS[number]
+    pieces = [piece.ljust(len(piece) + -len(piece) % 8, b"x") for piece in [general.compress(scheme, TEXT)] * 9]
+    data = np.frombuffer(b"".join([*pieces, bomb]), np.uint8)
+    sizes = np.array([*[len(general.compress(scheme, TEXT))] * 9, len(bomb)], np.int64)
+    starts = np.arange(10) * len(pieces[0])
+    with pytest.raises(CorruptFileError):
+        general.decompress_pieces(scheme, data, starts, sizes, 1 << 30)

@@ -1,0 +1,358 @@
+"""Blob files written apart from a table, and the column of a data file that describes them.
+
+    writer = session.open_packed_blob_writer("data/abc.lance", 3)     data/abc/11000000000000000000000000000000.blob
+    writer.write_blob(b"hello")                                       hello
+    writer.write_blob(b"xy")                                          helloxy
+    writer.finish()                                                   Packed 3, 0, 5    Packed 3, 5, 2
+
+    a prepared column    kind  data    uri   blob_id  blob_size  position      struct of extension lance.blob.v2
+                            1  null    null        3          5         0      packed: several blobs share a file
+                            2  null    null        4          6      null      dedicated: a file of its own
+                            0  b'abc'  null     null       null      null      inline: goes into the data file
+
+The name of a blob file is its id, lowest bit first, below the name of the data file that describes it. A
+`LanceFileWriter` of version 2.2 stores a prepared column as the descriptions that tables read (`describe_prepared`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import InvalidInputError, InvalidOperationError, UnsupportedFeatureError
+from lancetable.file.encodings_v2_0.blob import describe_blobs
+from lancetable.format.blobs import DESCRIPTION_V2, BlobKind, blob_file_path
+from lancetable.format.logical_types import EXTENSION_NAME_KEY
+from lancetable.format.schema import BLOB_V2_NAME
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from lancetable.file.column import BlobSink
+    from lancetable.store.base import ObjectStore
+
+__all__ = [
+    "BlobDescriptor",
+    "BlobDescriptorArrayBuilder",
+    "DedicatedBlobWriter",
+    "PackedBlobWriter",
+    "describe_prepared",
+    "is_prepared",
+    "plain_field",
+]
+
+PREPARED: Final = pa.struct(
+    [
+        ("kind", pa.uint8()),
+        ("data", pa.large_binary()),
+        ("uri", pa.string()),
+        ("blob_id", pa.uint32()),
+        ("blob_size", pa.uint64()),
+        ("position", pa.uint64()),
+    ]
+)
+_MAX_ID: Final = (1 << 32) - 1
+_MAX_SIZE: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BlobDescriptor:
+    """Where one blob lies that a writer of this module has written; made by its `finish`."""
+
+    kind: BlobKind | None  # None: a null
+    blob_id: int = 0
+    position: int = 0
+    size: int = 0
+
+    def __repr__(self) -> str:
+        if self.kind is None:
+            return "Null"
+        if self.kind is BlobKind.DEDICATED:
+            return f"Dedicated {{ blob_id: {self.blob_id}, size: {self.size} }}"
+        return f"Packed {{ blob_id: {self.blob_id}, offset: {self.position}, size: {self.size} }}"
+
+
+class _BlobFile:
+    """A blob file on its way out; it appears under its name when it is finished."""
+
+    def __init__(self, store: ObjectStore, data_file: str, blob_id: int) -> None:
+        if not data_file.endswith(".lance"):
+            raise InvalidInputError(f"the path of a data file ends with '.lance': {data_file!r}")
+        self._blob_id = _checked_id(blob_id)
+        self._path = blob_file_path(data_file, self._blob_id)
+        self._store = store
+        self._sink = store.open_writer(self._path)
+        self._finished = False
+
+    @property
+    def blob_id(self) -> int:
+        """The number that descriptions give the file."""
+        return self._blob_id
+
+    @property
+    def path(self) -> str:
+        """Where the file lies in its store."""
+        return self._path.lstrip("/")
+
+    def _append(self, data: Any) -> int:
+        self._check_open()
+        view = memoryview(data).cast("B")
+        self._sink.write(view)
+        return len(view)
+
+    def _close(self) -> None:
+        self._check_open()
+        self._finished = True
+        self._sink.close()
+        self._store.sync()
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise InvalidOperationError(f"{type(self).__name__} is already finished")
+
+
+class PackedBlobWriter(_BlobFile):
+    """A file that many blobs share. Opened by `LanceFileSession.open_packed_blob_writer`."""
+
+    def __init__(self, store: ObjectStore, data_file: str, blob_id: int) -> None:
+        super().__init__(store, data_file, blob_id)
+        self._sizes: list[npt.NDArray[np.int64]] = []  # -1: null
+        self._field: pa.Field | None = None
+
+    @property
+    def field(self) -> pa.Field:
+        """The field of what `finish_array` returned. Raises InvalidOperationError before."""
+        if self._field is None:
+            raise InvalidOperationError("the field is known after finish_array")
+        return self._field
+
+    def write_blob(self, data: Buffer) -> None:
+        """Append a blob."""
+        self._sizes.append(np.array([self._append(data)]))
+
+    def write_blobs(self, payloads: pa.Array | pa.ChunkedArray) -> None:
+        """Append the values of a binary array; nulls stay nulls. Raises InvalidInputError for other types."""
+        self._check_open()
+        if not isinstance(payloads, (pa.Array, pa.ChunkedArray)):
+            raise TypeError(f"payloads must be a binary array, got {type(payloads).__name__}")
+        if not _is_binary(payloads.type):
+            raise InvalidInputError(f"payloads must be binary, got {payloads.type}")
+        for chunk in payloads.chunks if isinstance(payloads, pa.ChunkedArray) else [payloads]:
+            values = chunk.cast(pa.large_binary())
+            sizes = pc.binary_length(values).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            values = values.drop_null()
+            if len(values):
+                ends = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
+                data = values.buffers()[2]
+                if data is not None and ends[-1] > ends[0]:
+                    self._append(data[int(ends[0]) : int(ends[-1])])
+            self._sizes.append(sizes)
+
+    def finish(self) -> list[BlobDescriptor]:
+        """Make the file appear; the descriptors of its blobs, in order."""
+        self._close()
+        positions, sizes = self._places()
+        return [
+            BlobDescriptor(None) if size < 0 else BlobDescriptor(BlobKind.PACKED, self._blob_id, position, size)
+            for position, size in zip(positions.tolist(), sizes.tolist())
+        ]
+
+    def finish_array(self, field_name: str) -> pa.StructArray:
+        """Make the file appear; a prepared column of its blobs, in order. `field` then is its field."""
+        self._close()
+        positions, sizes = self._places()
+        builder = BlobDescriptorArrayBuilder(field_name)
+        builder._add(np.where(sizes < 0, -1, BlobKind.PACKED), self._blob_id, positions, np.maximum(sizes, 0))
+        self._field = builder.field
+        return builder.finish()
+
+    def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        sizes = np.concatenate(self._sizes) if self._sizes else np.zeros(0, np.int64)
+        lengths = np.maximum(sizes, 0)
+        return np.cumsum(lengths) - lengths, sizes
+
+
+class DedicatedBlobWriter(_BlobFile):
+    """The file of one blob. Opened by `LanceFileSession.open_dedicated_blob_writer`."""
+
+    def __init__(self, store: ObjectStore, data_file: str, blob_id: int) -> None:
+        super().__init__(store, data_file, blob_id)
+        self._size = 0
+
+    def write(self, data: Buffer) -> None:
+        """Append to the blob."""
+        self._size += self._append(data)
+
+    def finish(self) -> BlobDescriptor:
+        """Make the file appear; the descriptor of its blob."""
+        self._close()
+        return BlobDescriptor(BlobKind.DEDICATED, self._blob_id, 0, self._size)
+
+
+class BlobDescriptorArrayBuilder:
+    """Puts a prepared column together from descriptors, bytes and nulls, one row each."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._parts: list[pa.StructArray] = []
+        self._finished = False
+
+    @property
+    def field(self) -> pa.Field:
+        """The field of the column."""
+        return pa.field(self._column, PREPARED, True, {EXTENSION_NAME_KEY: BLOB_V2_NAME})
+
+    def extend_packed(self, blob_id: int, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        """A row for each blob of a shared file. Raises InvalidInputError if the lists differ in length."""
+        if len(offsets) != len(sizes):
+            raise InvalidInputError(f"offsets and sizes differ in length: {len(offsets)} and {len(sizes)}")
+        self._add(np.full(len(sizes), BlobKind.PACKED), _checked_id(blob_id), _sizes(offsets), _sizes(sizes))
+
+    def append_dedicated(self, blob_id: int, size: int) -> None:
+        """A row for a blob that has a file of its own."""
+        self._add(np.array([BlobKind.DEDICATED]), _checked_id(blob_id), _sizes([0]), _sizes([size]))
+
+    def append_managed(self, uri: str, offset: int, size: int, *, base_id: int | None = None) -> None:
+        """Raises UnsupportedFeatureError: blobs that a table keeps under other names are not built."""
+        raise UnsupportedFeatureError("managed blobs are not supported yet", feature="managed blobs")
+
+    def append(self, value: BlobDescriptor) -> None:
+        """A row for what a writer has written."""
+        self.extend([value])
+
+    def extend(self, values: Iterable[BlobDescriptor]) -> None:
+        """A row for each of what a writer has written."""
+        found = list(values)
+        for value in found:
+            if not isinstance(value, BlobDescriptor):
+                raise TypeError(f"{type(value).__name__!r} object is not a BlobDescriptor")
+        self._add(
+            np.array([-1 if value.kind is None else value.kind for value in found], np.int64),
+            np.array([value.blob_id for value in found], np.uint32),
+            _sizes([value.position for value in found]),
+            _sizes([value.size for value in found]),
+        )
+
+    def append_inline(self, data: Buffer) -> None:
+        """A row whose bytes go into the data file."""
+        self._check_open()
+        rows = [{"kind": int(BlobKind.INLINE), "data": bytes(memoryview(data))}]
+        self._parts.append(pa.array(rows, PREPARED))
+
+    def append_null(self) -> None:
+        """A null row."""
+        self._check_open()
+        self._parts.append(pa.array([None], PREPARED))
+
+    def finish(self) -> pa.StructArray:
+        """The column. The builder takes no more rows."""
+        self._check_open()
+        self._finished = True
+        return pa.concat_arrays(self._parts) if self._parts else pa.array([], PREPARED)
+
+    def _add(self, kinds: npt.NDArray[Any], blob_ids: Any, positions: Any, sizes: Any) -> None:
+        """Rows of kinds, -1 for null; a number for all rows or one each."""
+        self._check_open()
+        null = kinds < 0
+        count = len(kinds)
+        columns = [
+            pa.array(np.where(null, 0, kinds).astype(np.uint8), mask=null),
+            pa.nulls(count, pa.large_binary()),
+            pa.nulls(count, pa.string()),
+            pa.array(np.broadcast_to(np.asarray(blob_ids, np.uint32), count), mask=null),
+            pa.array(np.asarray(sizes).astype(np.uint64), mask=null),
+            pa.array(np.asarray(positions).astype(np.uint64), mask=null | (kinds == BlobKind.DEDICATED)),
+        ]
+        mask = pa.array(null) if null.any() else None
+        self._parts.append(pa.StructArray.from_arrays(columns, fields=list(PREPARED), mask=mask))
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise InvalidOperationError("BlobDescriptorArrayBuilder is already finished")
+
+
+# ------------------------------------------------------------------------------------------------- in a data file
+
+
+def is_prepared(field: pa.Field) -> bool:
+    """Whether this is the field of a prepared column."""
+    kind = field.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return bool(kind.extension_name == BLOB_V2_NAME.decode() and kind.storage_type == PREPARED)
+    return bool((field.metadata or {}).get(EXTENSION_NAME_KEY.encode()) == BLOB_V2_NAME and kind == PREPARED)
+
+
+def plain_field(field: pa.Field) -> pa.Field:
+    """The field of a prepared column without an extension type, of which only the name is left."""
+    metadata = {**(field.metadata or {}), EXTENSION_NAME_KEY.encode(): BLOB_V2_NAME}
+    return pa.field(field.name, PREPARED, field.nullable, metadata)
+
+
+def describe_prepared(array: pa.Array, sink: BlobSink) -> pa.StructArray:
+    """The column as a data file stores it; inline bytes go to `sink`.
+
+    Raises UnsupportedFeatureError for blobs that lie elsewhere, InvalidInputError for rows that do not say where.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    null = array.is_null().to_numpy(zero_copy_only=False)
+    kind = _numbers(array.field("kind"), np.uint8, 0)
+    inline, packed, dedicated = (~null & (kind == each) for each in (0, 1, 2))
+    if (~null & (kind > BlobKind.DEDICATED)).any():
+        raise UnsupportedFeatureError("blobs that lie elsewhere cannot be written", feature="external blobs")
+    data = array.field("data")
+    for name, rows in (
+        ("kind", ~null),
+        ("data", inline),
+        ("blob_id", packed | dedicated),
+        ("blob_size", packed | dedicated),
+        ("position", packed),
+    ):
+        missing = rows & array.field(name).is_null().to_numpy(zero_copy_only=False)
+        if missing.any():
+            raise InvalidInputError(f"row {int(missing.argmax())} of a prepared blob column has no {name!r}")
+    position = np.where(packed, _numbers(array.field("position"), np.uint64, 0), 0).astype(np.uint64)
+    size = np.where(packed | dedicated, _numbers(array.field("blob_size"), np.uint64, 0), 0).astype(np.uint64)
+    blob_id = np.where(packed | dedicated, _numbers(array.field("blob_id"), np.uint32, 0), 0).astype(np.uint32)
+    if inline.any():
+        places = describe_blobs(data.filter(pa.array(inline)), sink)
+        position[inline], size[inline] = np.asarray(places.field(0)), np.asarray(places.field(1))
+    columns = [
+        pa.array(np.where(null, 0, kind).astype(np.uint8)),
+        *(pa.array(each) for each in (position, size, blob_id)),
+        pa.array(np.full(len(array), ""), pa.string()),
+    ]
+    mask = pa.array(null) if null.any() else None
+    return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTION_V2), mask=mask)
+
+
+def _numbers(array: pa.Array, dtype: Any, otherwise: int) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = array.fill_null(otherwise).to_numpy(zero_copy_only=False).astype(dtype)
+    return found
+
+
+def _checked_id(blob_id: int) -> int:
+    if isinstance(blob_id, bool) or not isinstance(blob_id, int):
+        raise TypeError(f"a blob id is an int, got {type(blob_id).__name__}")
+    if not 0 < blob_id <= _MAX_ID:
+        raise InvalidInputError(f"a blob id lies between 1 and {_MAX_ID}, got {blob_id}")
+    return blob_id
+
+
+def _sizes(values: Sequence[int]) -> npt.NDArray[np.uint64]:
+    for value in values:
+        if not 0 <= value <= _MAX_SIZE:
+            raise InvalidInputError(f"sizes and offsets lie between 0 and {_MAX_SIZE}, got {value}")
+    return np.array(values, np.uint64)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    views = getattr(pa.types, "is_binary_view", lambda _: False)
+    checks = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, views)
+    return any(check(kind) for check in checks)

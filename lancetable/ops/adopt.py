@@ -1,0 +1,53 @@
+"""Data files that were written elsewhere, described as a manifest needs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lancetable.errors import SchemaMismatchError
+from lancetable.file.columns import number_columns
+from lancetable.file.reader import open_data_file
+from lancetable.format.fragment import DataFile, Fragment
+from lancetable.format.schema import Field, Schema
+from lancetable.table.version import TableVersion
+
+__all__ = ["adopt_data_file", "adopt_fragment"]
+
+
+def adopt_data_file(version: TableVersion, name: str, *, base_id: int | None = None) -> tuple[DataFile, int]:
+    """A file below the data directory (of a base path), its columns matched to the table's by name; and its rows.
+
+    Raises NotFoundError, CorruptFileError, SchemaMismatchError for a column that the table has not, or has in another
+    type.
+    """
+    path = version.data_file_path(DataFile(path=name, fields=(), base_id=base_id))
+    metadata = open_data_file(version.store, path)
+    file_schema = metadata.schema
+    fields = tuple(_matched(each, version.schema.fields, each.name) for each in file_schema.fields)
+    ids, columns = number_columns(Schema(fields), metadata.version)
+    major, minor = metadata.version.manifest_pair
+    size = version.store.size(path)
+    file = DataFile(name, tuple(ids), () if metadata.version.is_legacy else tuple(columns), major, minor, size, base_id)
+    return file, metadata.num_rows
+
+
+def adopt_fragment(version: TableVersion, name: str, fragment_id: int) -> Fragment:
+    """A fragment made of one file below the data directory. Raises as `adopt_data_file`."""
+    file, num_rows = adopt_data_file(version, name)
+    return Fragment(fragment_id, (file,), num_rows)
+
+
+def _matched(found: Field, candidates: tuple[Field, ...], path: str) -> Field:
+    """The table's field of the same name, with the children that the file has, in its order."""
+    expected = next((each for each in candidates if each.name == found.name), None)
+    if expected is None:
+        raise SchemaMismatchError(f"Schema mismatch: file has extra field '{path}'", column=path)
+    if expected.logical_type != found.logical_type:
+        raise SchemaMismatchError(
+            f"Schema mismatch: field '{path}' is {found.logical_type} in the file, not {expected.logical_type}",
+            column=path,
+        )
+    if not found.children or expected.is_blob_v2:
+        return expected
+    below = tuple(_matched(child, expected.children, f"{path}.{child.name}") for child in found.children)
+    return replace(expected, children=below)

@@ -1,0 +1,82 @@
+"""Which way to commit is safe at an address: tried out, not looked up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.external import ExternalHandler, ManifestRow
+from lancetable.handlers.probe import RaceResult, race
+from lancetable.store.base import PutOutcome
+from lancetable.store.open import open_store
+
+__all__ = ["ProbeReport", "probe"]
+
+_REMEDIES = (
+    "pass a commit_lock that all writers share, use an external manifest store (s3+ddb://bucket/path?ddbTableName=table"
+    " or, on one host, the storage option manifest_store=sqlite:///file), or, if there is never more than one writer,"
+    " sign for it with the storage option unsafe_single_writer=true"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What was tried at an address, and what follows from it."""
+
+    uri: str
+    strategy: str  # how commits to this address are made
+    safe: bool  # many writers may commit at once
+    advice: str
+    race: RaceResult | None  # None where nothing could be tried
+
+
+def probe(
+    uri: str, storage_options: Mapping[str, Any] | None = None, *, keys: int = 20, threads: int = 16
+) -> ProbeReport:
+    """Let `threads` create the same `keys` objects at once below an address, which need not hold a table.
+
+    What it writes lies below `.lancetable-probe-...` and is removed. Raises StoreError where requests fail.
+    """
+    store, base = open_store(uri, storage_options)
+    handler = choose_handler(store, uri, None, storage_options)
+    if isinstance(handler, ExternalHandler):
+        result = _race_rows(handler, handler.external.key(store, base), keys, threads)
+        advice = "commit as many as you like" if result.is_safe else "its condition is not atomic: two writers won"
+        return ProbeReport(uri, f"external manifest store ({handler.external!r})", result.is_safe, advice, result)
+    if store.capabilities.conditional_create != "native":
+        return ProbeReport(uri, "none: objects cannot be created exclusively here", False, _REMEDIES, None)
+    result = race(store, base, keys=keys, threads=threads)
+    if result.is_safe:
+        return ProbeReport(uri, "exclusive create by the store", True, "commit as many as you like", result)
+    return ProbeReport(uri, "none: the server overwrites in spite of the condition", False, _REMEDIES, result)
+
+
+def _race_rows(handler: ExternalHandler, table: str, keys: int, threads: int) -> RaceResult:
+    """The same race for rows of an external manifest store."""
+    name = f"{table}/.lancetable-probe-{uuid4().hex}"
+    external, barrier = handler.external, threading.Barrier(threads)
+    started = time.perf_counter()
+    external.latest(name)
+
+    def create(thread: int, key: int) -> PutOutcome:
+        barrier.wait(60)
+        return external.put_new(name, ManifestRow(key, f"{thread}", None))
+
+    winners, unknown, wrong = [], 0, 0
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for key in range(1, keys + 1):
+                outcomes = list(pool.map(create, range(threads), [key] * threads))
+                winners.append(outcomes.count(PutOutcome.WON))
+                unknown += outcomes.count(PutOutcome.UNKNOWN)
+                row = external.get(name, key)
+                wrong += row is None or outcomes[int(row.path)] is not PutOutcome.WON
+    finally:
+        external.delete_table(name)
+    return RaceResult(keys, keys * threads, tuple(winners), unknown, wrong, time.perf_counter() - started)

@@ -1,0 +1,70 @@
+"""The processes of `test_kills.py`: writers that are killed while they append, and started again.
+
+kill_writers.py URI WRITERS KILLS SEED   ->   one line of JSON: how many processes were killed
+
+Each writer appends batches of 5 rows with ids of its own. It notes the first id of a batch in a log before it begins
+and after it was acknowledged; `O_APPEND` keeps short lines whole, and the log survives the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+import pyarrow as pa
+
+import lancetable
+
+ROWS = 5
+
+
+def work(uri: str, first: int, seed: int) -> None:
+    """Append until killed."""
+    log = os.open(f"{uri}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    rng = random.Random(seed)
+    while True:
+        ids = range(first, first + ROWS)
+        os.write(log, b"begun %d\n" % first)
+        if rng.random() < 0.8:
+            lancetable.write_dataset(pa.table({"id": pa.array(ids, pa.int64())}), uri, mode="append")
+            os.write(log, b"done %d\n" % first)
+        else:
+            lancetable.dataset(uri).delete(f"id = {rng.randrange(50)}")
+        first += ROWS
+
+
+def start(uri: str, number: int) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            work(uri, number * 1_000_000, number)
+        except BaseException as error:
+            os.write(2, f"writer {number}: {error!r}\n".encode())
+        finally:
+            os._exit(3)
+    return child
+
+
+def main(uri: str, writers: int, kills: int, seed: int) -> None:
+    rng = random.Random(seed)
+    numbers = iter(range(1, 1_000_000))
+    running = [start(uri, next(numbers)) for _ in range(writers)]
+    failed = 0
+    for _ in range(kills):
+        time.sleep(rng.uniform(0.02, 0.2))
+        place = rng.randrange(writers)
+        os.kill(running[place], signal.SIGKILL)
+        failed += os.waitpid(running[place], 0)[1] != signal.SIGKILL
+        running[place] = start(uri, next(numbers))
+    for child in running:
+        os.kill(child, signal.SIGKILL)
+        failed += os.waitpid(child, 0)[1] != signal.SIGKILL
+    print(json.dumps({"killed": kills + writers - failed, "failed": failed}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

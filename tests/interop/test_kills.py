@@ -1,0 +1,52 @@
+"""Writers are killed in the middle of their work: the table opens, what was acknowledged is there, nothing is torn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+import lancetable
+from lancetable.format.paths import parse_manifest_name
+
+KILLER = Path(__file__).with_name("kill_writers.py")
+ROWS = 5
+
+
+def test_killed_writers_leave_whole_versions(tmp_path: Path, scale: int) -> None:
+    uri = str(tmp_path / "t.lance")
+    first = pa.table({"id": pa.array(range(50), pa.int64())})
+    lancetable.write_dataset(first, uri, max_rows_per_file=10, data_storage_version="2.0")
+    kills = 50 * scale
+    environment = {**os.environ, "LANCETABLE_FSYNC": "1"}
+    command = [sys.executable, "-W", "ignore", str(KILLER), uri, "4", str(kills), "7"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=True)
+    assert json.loads(done.stdout)["failed"] == 0, done.stderr[-3000:]
+    check(uri)
+
+
+def check(uri: str) -> None:
+    lines = [line.split() for line in Path(f"{uri}.log").read_text().splitlines()]
+    told = {kind: {int(number) for word, number in lines if word == kind} for kind in ("begun", "done")}
+    assert len(told["done"]) >= 20
+    datasets: list[Any] = [lancetable.dataset(uri), lance.dataset(uri)]
+    for dataset in datasets:
+        ids = dataset.to_table()["id"].to_pylist()
+        assert len(ids) == len(set(ids)), "doubled rows"
+        batches = {number - number % ROWS for number in ids if number >= 1_000_000}
+        assert told["done"] <= batches, "acknowledged rows are lost"
+        assert batches <= told["begun"]
+        assert {number for number in ids if number >= 1_000_000} == {b + n for b in batches for n in range(ROWS)}
+    # Every manifest that a reader may find is whole, and versions have no gap.
+    versions = [each["version"] for each in datasets[0].versions()]
+    assert versions == list(range(1, len(versions) + 1))
+    names = [name for name in os.listdir(f"{uri}/_versions") if name.endswith(".manifest")]
+    assert sorted(parse_manifest_name(name)[0] for name in names) == versions  # type: ignore[index]
+    datasets[0].validate()
+    assert datasets[0].to_table(with_row_id=True) == datasets[1].to_table(with_row_id=True)

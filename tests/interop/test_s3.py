@@ -1,0 +1,207 @@
+"""pylance and this library at the same tables on S3, with and without DynamoDB; and what each operation requests."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lancetable
+from integration.remote.race import append_in_processes, check_rows
+from integration.servers.moto_locked import Moto
+from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.store.open import open_store
+
+CLIENTS = ["obstore", "fsspec"]
+
+
+def _rows(first: int, count: int = 10) -> pa.Table:
+    return pa.table({"id": pa.array(range(first, first + count), pa.int64())})
+
+
+def _place(s3: Moto, external: bool) -> tuple[str, dict[str, str]]:
+    name = f"{uuid4()}.lance"
+    if external:
+        return f"s3+ddb://lab/{name}?ddbTableName=lab", {**s3.options, "dynamodb_endpoint": s3.endpoint}
+    return f"s3://lab/{name}", s3.options
+
+
+def _ids(library: Any, uri: str, options: dict[str, str], version: int | None = None) -> list[int]:
+    ids = library.dataset(uri, version=version, storage_options=options).to_table()["id"].to_pylist()
+    return sorted(int(value) for value in ids)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("external", [False, True], ids=["s3", "s3+ddb"])
+def test_each_reads_and_continues_what_the_other_wrote(s3: Moto, external: bool, client: str) -> None:
+    uri, options = _place(s3, external)
+    ours = {**options, "client": client}
+    lancetable.write_dataset(_rows(0), uri, storage_options=ours)
+    lance.write_dataset(_rows(10), uri, mode="append", storage_options=options)
+    held = lancetable.dataset(uri, storage_options=ours)
+    theirs = lance.dataset(uri, storage_options=options)
+    held.insert(_rows(20))
+    theirs.delete("id = 3")
+    held.delete("id = 4")
+    lancetable.write_dataset(_rows(30), uri, mode="append", storage_options=ours)
+    want = [value for value in range(40) if value not in (3, 4)]
+    for library, said in ((lancetable, ours), (lance, options)):
+        assert _ids(library, uri, said) == want
+        assert _ids(library, uri, said, version=3) == list(range(30))
+        assert library.dataset(uri, storage_options=said).version == 6
+    if external:
+        plain = uri.replace("+ddb", "").partition("?")[0]
+        assert _ids(lance, plain, options) == _ids(lancetable, plain, ours) == want
+
+
+def test_rows_in_dynamodb_are_those_of_pylance(s3: Moto) -> None:
+    """The same attributes with the same values, for the same steps."""
+    items = []
+    for library in (lancetable, lance):
+        uri, options = _place(s3, True)
+        library.write_dataset(_rows(0), uri, storage_options=options)
+        library.write_dataset(_rows(10), uri, mode="append", storage_options=options)
+        key = uri.partition("lab/")[2].partition("?")[0]
+        found = s3.client("dynamodb").query(
+            TableName="lab",
+            KeyConditionExpression="base_uri = :base",
+            ExpressionAttributeValues={":base": {"S": key}},
+        )["Items"]
+        store, base = open_store(uri, options)
+        for item in found:
+            version = int(item["version"]["N"])
+            assert item.pop("size") == {"N": str(store.size(manifest_path(base, version, ManifestNaming.V2)))}
+            item.pop("e_tag", None)  # older releases
+            item["path"] = {"S": item["path"]["S"].replace(key, "")}
+            assert item.pop("base_uri") == {"S": key}
+        names = [meta.name for meta in store.list_names(f"{base}/_versions")]
+        assert all(name.endswith(".manifest") for name in names)
+        items.append(sorted(found, key=lambda item: int(item["version"]["N"])))
+    assert items[0] == items[1]
+
+
+@pytest.mark.parametrize("finisher", ["ours", "pylance"])
+def test_a_version_that_its_writer_did_not_finish(s3: Moto, finisher: str) -> None:
+    """The state after step 2 of a commit, made by hand; the other library puts the manifest in place."""
+    uri, options = _place(s3, True)
+    library = lancetable if finisher == "ours" else lance
+    lancetable.write_dataset(_rows(0), uri, storage_options=options)
+    lance.write_dataset(_rows(10), uri, mode="append", storage_options=options)
+    store, base = open_store(uri, options)
+    final = manifest_path(base, 2, ManifestNaming.V2)
+    data = bytes(store.read_all(final))
+    staged = f"{final}-{uuid4()}"
+    store.put(staged, data)
+    store.delete([final])
+    item = {"base_uri": {"S": base}, "version": {"N": "2"}, "path": {"S": staged}, "committer": {"S": "lancedb"}}
+    s3.client("dynamodb").put_item(TableName="lab", Item={**item, "size": {"N": str(len(data))}})
+    assert _ids(library, uri, options) == list(range(20))
+    assert store.read_all(final) == data
+    row = s3.client("dynamodb").get_item(
+        TableName="lab", Key={"base_uri": item["base_uri"], "version": item["version"]}, ConsistentRead=True
+    )["Item"]
+    assert row["path"] == {"S": final}
+    assert store.find(staged) is None
+
+
+@pytest.mark.parametrize("external", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["s3", "s3+ddb"])
+def test_writers_of_both_at_once(s3: Moto, external: bool, scale: int) -> None:
+    """Nothing lost, nothing doubled, and both see the same; 4 + 4 writers with 25 appends each at full scale."""
+    uri, options = _place(s3, external)
+    lancetable.write_dataset(_rows(-1, 1), uri, storage_options=options)
+    libraries = ["ours", "pylance"] * (1 if scale == 1 else 4)
+    appends = 3 if scale == 1 else 25
+    result = append_in_processes(uri, options, libraries, appends)
+    assert check_rows(uri, options, libraries, appends, len(result["errors"])) == []
+    if scale == 1:
+        assert result["errors"] == []
+
+
+# ---- requests: the budget
+
+
+def _requests(s3: Moto, act: Any) -> tuple[int, int, Any]:
+    """How many requests a call makes, the bytes that come down, and its result."""
+    s3.reset()
+    result = act()
+    log = s3.log()
+    return len(log), sum(row[5] for row in log), result
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("versions", [1, 100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_requests_do_not_grow_with_the_history(s3: Moto, client: str, versions: int) -> None:
+    uri, options = f"s3://lab/{uuid4()}", {**s3.options, "client": client}
+    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=options)
+    _pad_history(uri, options, versions)
+    open_it = lambda: lancetable.dataset(uri, storage_options=options)  # noqa: E731
+    count, down, dataset = _requests(s3, open_it)
+    assert dataset.version == versions
+    assert count == 2
+    assert down <= 6_000
+    count, down, _ = _requests(s3, dataset.checkout_latest)
+    assert count == 1
+    assert down <= 2_000
+    assert _requests(s3, lambda: lancetable.dataset(uri, version=1, storage_options=options))[0] == 1
+    assert _requests(s3, lambda: dataset.checkout_version(1))[0] <= 1
+    assert _requests(s3, dataset.count_rows)[0] == 0
+    count, down, _ = _requests(s3, lambda: dataset.insert(_rows(10)))
+    assert count == 4
+    assert down <= 2_000
+    count, down, _ = _requests(
+        s3, lambda: lancetable.write_dataset(_rows(20), uri, mode="append", storage_options=options)
+    )
+    assert count <= 6
+    assert down <= 10_000
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_requests_of_reads(s3: Moto, client: str) -> None:
+    """Ten small fragments: a scan reads each file once, a take the files it needs."""
+    uri, options = f"s3://lab/{uuid4()}", {**s3.options, "client": client}
+    lancetable.write_dataset(_rows(0, 1000), uri, max_rows_per_file=100, storage_options=options)
+    for budget, act in (
+        (12, lambda dataset: dataset.to_table(columns=["id"])),
+        (12, lambda dataset: dataset.take(range(0, 1000, 100))),
+        (3, lambda dataset: dataset.take([5, 6, 7])),
+        (15, lambda dataset: dataset.to_table(filter="id = 777")),
+    ):
+        dataset = lancetable.dataset(uri, storage_options=options)
+        assert _requests(s3, partial(act, dataset))[0] <= budget
+
+
+def test_requests_over_dynamodb(s3: Moto) -> None:
+    uri, options = _place(s3, True)
+    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=options)
+    count, _, dataset = _requests(s3, lambda: lancetable.dataset(uri, storage_options=options))
+    assert count == 2
+    assert _requests(s3, lambda: dataset.insert(_rows(10)))[0] <= 8
+    append = lambda: lancetable.write_dataset(_rows(20), uri, mode="append", storage_options=options)  # noqa: E731
+    assert _requests(s3, append)[0] <= 10
+
+
+def _pad_history(uri: str, options: dict[str, str], versions: int) -> None:
+    """Copies of the first manifest under later names but for the last one, which is a real commit on top of them."""
+    if versions < 3:
+        for _ in range(versions - 1):
+            lancetable.dataset(uri, storage_options=options).update_config({"a": "b"})
+        return
+    from lancetable.table.manifests import read_manifest
+
+    dataset = lancetable.dataset(uri, storage_options=options)
+    table = dataset._table
+    file = read_manifest(table.store, table.location)
+    from lancetable.table import manifests
+
+    message = type(file.manifest.message)()
+    for version in range(2, versions + 1):
+        message.CopyFrom(file.manifest.message)
+        message.version = version
+        transaction = file.transaction_section(table.store) or b""
+        table.store.put(
+            manifest_path(table.base, version, ManifestNaming.V2), manifests.pack(message, transaction, None)
+        )
