@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,10 +46,10 @@ from lancetable.errors import (
 )
 from lancetable.file import LanceFileSession
 from lancetable.format import transaction as tx
-from lancetable.fragment import LanceFragment, check_external_blobs, write_fragments, write_options
+from lancetable.fragment import LanceFragment, check_external_blobs, table_of, write_fragments, write_options
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.index_metadata import Index, IndexFile
-from lancetable.inputs import read_input
+from lancetable.inputs import cast_batches, read_input
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.models import schema_of_model, snake_case
 from lancetable.operation import LanceOperation, Transaction, to_bases
@@ -64,9 +64,11 @@ from lancetable.ops import (
     drop,
     evolution,
     files,
+    joined_columns,
     refs,
     sample,
     scan,
+    schema_merge,
     settings,
     stats,
     take,
@@ -1088,6 +1090,23 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         return MergeInsertBuilder(self, on)
 
+    def merge(
+        self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+    ) -> None:
+        """Add the columns of another table by key, and move this dataset to the new version.
+
+        Every row gets the values of the row of `data_obj` whose `right_on` (by default `left_on`) equals its `left_on`,
+        nulls where there is none, those of the last where there are several. `left_on` may be `_rowid` or `_rowaddr`.
+        `data_obj` is kept in memory. Raises ColumnNotFoundError, AlreadyExistsError for a column that the table has,
+        SchemaMismatchError for keys of different types, and what commits raise.
+
+        Examples
+        --------
+        >>> ds.merge(airlines, "carrier", "code")  # doctest: +SKIP
+        """
+        right = table_of(data_obj, schema)
+        self._table = joined_columns.merge(self._table, right, left_on, left_on if right_on is None else right_on)
+
     def move_to(self, table: TableVersion) -> None:
         """Stand for another version of this table from now on."""
         self._table = table
@@ -1108,7 +1127,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         interruption.
         """
         table = self._table
-        rename_manifests_at(table.store, table.base)
+        rename_manifests_at(table.store, table.base, table.handler)
         location = table.handler.locate(table.store, table.base, table.version)
         self._table = latest(table) if location is None else open_location(table, location)
 
@@ -1669,6 +1688,7 @@ def write_dataset(
     namespace_client: Any = None,
     table_id: list[str] | None = None,
     session: Session | None = None,
+    schema_mode: Literal["merge"] | None = None,
 ) -> LanceDataset:
     """Write rows to a table and return it at the new version.
 
@@ -1707,6 +1727,10 @@ def write_dataset(
         Kept with the transaction.
     session : Session, optional
         Share the cache of other datasets.
+    schema_mode : "merge", optional
+        With mode "append": let the schema of the table follow the data. Columns that the table lacks are added, null in
+        the rows that are there; integers, floats, decimals and texts get the wider of two types. The schema changes in
+        commits before that of the rows. pylance has no such option.
     enable_stable_row_ids : bool
         Give every row of a new table an id that it keeps when it is rewritten, and note the versions in which it was
         made and last changed. A table has such ids from its first version on or never: for one that is there already
@@ -1751,6 +1775,8 @@ def write_dataset(
     if uri is None:
         raise InvalidInputError("no table: give the argument uri")
     mode = check_mode(mode)
+    if schema_mode not in (None, "merge") or (schema_mode is not None and mode != "append"):
+        raise InvalidInputError('schema_mode can only be "merge", with mode "append"')
     options = write_options(
         max_rows_per_file=max_rows_per_file,
         max_rows_per_group=max_rows_per_group,
@@ -1799,6 +1825,9 @@ def write_dataset(
             cache=cache,
             config=config,
         )
+    elif mode == "append" and schema_mode is not None:
+        target, wanted = schema_merge.merge_schema(target, source.schema)
+        table = write.append(target, wanted, cast_batches(source.batches, wanted), options)
     elif mode == "append":
         table = write.append(target, source.schema, source.batches, options)
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyroaring
 
 from lancetable import scope, udf
 from lancetable.arguments import (
@@ -37,7 +38,7 @@ from lancetable.fragment_metadata import (
 )
 from lancetable.inputs import read_input
 from lancetable.operation import Transaction
-from lancetable.ops import delete_rows, evolution, scan, take, validate, write
+from lancetable.ops import delete_rows, evolution, joined_columns, scan, take, validate, write
 from lancetable.ops.adopt import adopt_fragment
 from lancetable.progress import FragmentWriteProgress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
@@ -358,6 +359,44 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             made = evolution.fragment_with_stream(version, fragment, new)
         return FragmentMetadata.from_format(made[0]), LanceSchema(made[1])
 
+    def merge(
+        self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+    ) -> tuple[FragmentMetadata, LanceSchema]:
+        """Write the columns of another table by key, as `LanceDataset.merge` does, without committing them.
+
+        Returns the new metadata and the schema to be, for `LanceOperation.Merge`. Errors as there.
+        """
+        right = table_of(data_obj, schema)
+        on = left_on if right_on is None else right_on
+        made = joined_columns.merge_fragment(self._version, self._fragment, right, left_on, on)
+        return FragmentMetadata.from_format(made[0]), LanceSchema(made[1])
+
+    def update_columns(
+        self,
+        data_obj: ReaderLike,
+        left_on: str = "_rowid",
+        right_on: str | None = None,
+        schema: pa.Schema | None = None,
+        *,
+        with_offsets: bool = False,
+    ) -> tuple[FragmentMetadata, list[int]] | tuple[FragmentMetadata, list[int], bytes]:
+        """Write new values of columns for the rows that `data_obj` has the key of, without committing them.
+
+        Every row gets the values of the row of `data_obj` whose `right_on` (by default `left_on`) equals its `left_on`,
+        a column, `_rowid` or `_rowaddr`; others keep theirs. Of several rows with one key the last counts.
+
+        Returns the new metadata and the ids of the fields written, for `LanceOperation.Update`; with `with_offsets`
+        also the offsets of the rows that matched, a roaring bitmap for its `updated_fragment_offsets`. Raises
+        ColumnNotFoundError, SchemaMismatchError, InvalidInputError where nothing but a key is given.
+        """
+        right = table_of(data_obj, schema)
+        on = left_on if right_on is None else right_on
+        made, fields, offsets = joined_columns.update_columns(self._version, self._fragment, right, left_on, on)
+        metadata = FragmentMetadata.from_format(made)
+        if not with_offsets:
+            return metadata, list(fields)
+        return metadata, list(fields), pyroaring.BitMap(offsets).serialize()
+
     def validate(self) -> None:
         """Check that the files are there and fit the manifest. Raises CorruptFileError or NotFoundError."""
         validate.validate_fragment(self._version, self._fragment)
@@ -573,6 +612,12 @@ def write_options(
         v2_manifest_paths=v2_manifest_paths,
         stable_row_ids=stable_row_ids,
     )
+
+
+def table_of(data_obj: ReaderLike, schema: pa.Schema | None) -> pa.Table:
+    """All of some tabular data in memory."""
+    source = read_input(data_obj, schema)
+    return pa.Table.from_batches(source.batches, source.schema)
 
 
 def check_external_blobs(mode: str, outside_bases: bool) -> None:

@@ -29,7 +29,6 @@ Groups = list[tuple[str, bool, str]]
 PLANNED, OUTSIDE = True, False
 
 DATASET: Groups = [
-    ("joining new columns into a table", PLANNED, "merge"),
     (
         "secondary indexes",
         OUTSIDE,
@@ -43,7 +42,6 @@ DATASET: Groups = [
     ("refreshed storage credentials", OUTSIDE, "storage_options_accessor"),
 ]
 FRAGMENT: Groups = [
-    ("joining new columns into a fragment", PLANNED, "merge update_columns"),
 ]
 MERGE_INSERT: Groups = [
     ("several base paths", PLANNED, "target_bases target_all_bases"),

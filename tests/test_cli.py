@@ -108,6 +108,16 @@ def test_inspect_file_shows_pages_and_encodings(ds: lance.LanceDataset) -> None:
     assert "encoding" in run("inspect", "file", path)
 
 
+def test_migrate(tmp_path: Path) -> None:
+    uri = str(tmp_path / "old")
+    lance.write_dataset(pa.table({"a": [1, 2]}), uri, data_storage_version="0.1", enable_v2_manifest_paths=False)
+    (path,) = Path(uri, "data").iterdir()
+    assert run_json("inspect", "file", str(path))["batch_rows"] == [2]
+    done = run_json("migrate", uri, "--to", "2.1", "--v2-names")
+    assert (done["from"], done["to"], done["fragments_changed"], done["manifests_renamed"]) == ("0.1", "2.1", 1, 1)
+    assert lance.dataset(uri).to_table().to_pydict() == {"a": [1, 2]}
+
+
 def test_errors_are_one_line_and_a_code(ds: lance.LanceDataset, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lancetable.cli.main"]
     failed = subprocess.run([*command, "info", str(tmp_path / "no")], capture_output=True, text=True)

@@ -192,7 +192,7 @@ def _failed(environ: dict[str, Any], start_response: Callable[..., Any], how: st
     if environ.get("HTTP_X_AMZ_TARGET"):
         data = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "planned"}).encode()
     else:
-        data = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>planned</Message></Error>".encode()
+        data = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>planned</Message></Error>".encode()
     start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(data)))])
     return [data]
 

@@ -74,7 +74,7 @@ def wait_for_http(port: int, process: subprocess.Popen[bytes], log: Path, second
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=2).close()
             return
-        except urllib.error.HTTPError:
+        except urllib.error.HTTPError:  # noqa: PERF203  # each try may fail
             return
         except (OSError, ValueError):
             time.sleep(0.1)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import lancetable
 
-MAX_GROWTH_MB = 12
+MAX_GROWTH_MB = 16
 MAX_WRITE_MB = 1024
 BATCH_ROWS = 64 * 1024
 DIMENSIONS = 64

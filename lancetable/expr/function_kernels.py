@@ -15,7 +15,17 @@ import pyarrow.compute as pc
 
 from lancetable.expr import kinds
 from lancetable.expr.casts import cast_values
-from lancetable.expr.kernels import EvaluationError, Values, aligned, compare, concat, is_constant, list_extents, whole
+from lancetable.expr.kernels import (
+    EvaluationError,
+    Values,
+    aligned,
+    compare,
+    concat,
+    contains,
+    is_constant,
+    list_extents,
+    whole,
+)
 
 Kernel = Callable[[list[Values], pa.DataType], Values]
 
@@ -317,7 +327,7 @@ KERNELS: dict[str, Kernel] = {
     "concat": concat_skipping_nulls,
     "starts_with": _text_test(pc.starts_with, str.startswith),
     "ends_with": _text_test(pc.ends_with, str.endswith),
-    "contains": _text_test(pc.match_substring, str.__contains__),
+    "contains": _text_test(contains, str.__contains__),
     "replace": replace,
     "left": left,
     "right": right,

@@ -6,6 +6,7 @@ are arrays, chunked arrays or scalars, as Arrow's own kernels take them; operand
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,7 @@ Values = Any
 FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 NEGATED = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
+_FEW_MEMBERS = 4
 _LIKE_SAMPLE = 2048  # rows that tell whether matches are few
 _LIKE_BLOCK = 256 * 1024  # bytes searched at once; they stay in the cache of the processor
 
@@ -139,6 +141,9 @@ def in_set(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
         found = pc.is_in(pc.add(values, zero), value_set=pc.add(members, zero))
         if pc.any(pc.is_nan(members), min_count=0).as_py():
             found = pc.or_(found, pc.fill_null(pc.is_nan(values), False))
+    elif 0 < len(members) <= _FEW_MEMBERS and pa.types.is_primitive(values.type) and not isinstance(values, pa.Scalar):
+        # Comparing with each is faster than looking each value up.
+        found = pc.fill_null(functools.reduce(pc.or_, [pc.equal(values, member) for member in members]), False)
     else:
         found = pc.is_in(values, value_set=members)
     null = pa.scalar(None, pa.bool_())
@@ -167,6 +172,13 @@ def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
         here = pc.fill_null(pc.equal(encoded.indices, number), False)
         out = pc.if_else(here, pc.match_like(text, each, ignore_case=ignore_case), out)
     return out
+
+
+def contains(values: Values, text: str) -> Values:
+    """Which strings hold a text."""
+    if text and not any(special in text for special in "%_\\"):
+        return _like_constant(values, f"%{text}%", False)
+    return pc.match_substring(values, text)
 
 
 def _like_constant(values: Values, pattern: str, ignore_case: bool) -> Values:

@@ -44,9 +44,9 @@ _MAX_ROWS: Final = 2**31 - 1  # batch offsets have 32 bits
 class LegacyFileWriter:
     """Writes one 0.1 file to an `ObjectWriter`, which `close` closes; used like `FileWriter`.
 
-    `group_rows`: rows of a batch, or of each batch where another file of the fragment has decided: readers want the same
-    batches in all of them. `statistics`: write those of each batch. `keep_arrays`: the memory of the batches
-    will not change, so that what waits need not be copied. `dictionaries` are the values that the table has for its
+    `group_rows`: rows of a batch, or of each batch where another file of the fragment has decided: readers want the
+    same batches in all of them. `statistics`: write those of each batch. `keep_arrays`: the memory of the batches will
+    not change, so that what waits need not be copied. `dictionaries` are the values that the table has for its
     dictionary fields, by field id; values that are not among them are added at the end, so that afterwards it holds
     those of all files written with it. `library` is the writer's name and version in the file.
     Raises UnsupportedFeatureError naming the first column that 0.1 cannot hold.
@@ -116,8 +116,8 @@ class LegacyFileWriter:
             start += count
             if self._waiting_rows == self._group_rows:
                 self._flush()
-                self._group_rows = self._groups.popleft() if self._groups else num_rows - start
-        if self._waiting_rows:
+                self._group_rows = self._groups.popleft() if self._groups else DEFAULT_GROUP_ROWS
+        if self._waiting_rows and start < num_rows:
             count = min(self._group_rows - self._waiting_rows, num_rows - start)
             self._wait([array.slice(start, count) for array in arrays], count)
             start += count

@@ -50,15 +50,15 @@ def in_worker() -> bool:
     return getattr(_here, "worker", False)
 
 
-def in_order(function: Callable[[T], R], items: Iterable[T], ahead: int | None = None) -> Iterator[R]:
-    """`function` of every item on the pool, in order, up to `ahead` (else a few) before the one asked for."""
+def in_order(function: Callable[[T], R], items: Iterable[T], ahead: Callable[[], int] | None = None) -> Iterator[R]:
+    """`function` of every item on the pool, in order, up to `ahead()` (else a few) before the one asked for."""
     executor = pool()
-    ahead = size() + 1 if ahead is None else ahead
+    few = size() + 1
     waiting = deque[Future[R]]()
     try:
         for item in items:
             waiting.append(executor.submit(function, item))
-            if len(waiting) > ahead:
+            while len(waiting) > (few if ahead is None else ahead()):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

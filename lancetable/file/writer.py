@@ -85,7 +85,7 @@ class FileWriter:
         family = FAMILIES.get(version)
         if family is None or family.writers is None:
             raise UnsupportedFeatureError(
-                f"data files of version {version.number} cannot be written yet",
+                f"a data file of version {version.number} cannot be written by itself: choose 2.0 or newer",
                 feature=f"data file version {version.number}",
             )
         check_fields(schema)

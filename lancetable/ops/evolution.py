@@ -161,6 +161,18 @@ def add_stream(version: TableVersion, reader: pa.RecordBatchReader) -> TableVers
     return _add(version, schema, values, finish=stream.expect_end)
 
 
+def add_values(version: TableVersion, new: pa.Schema, values: Values) -> TableVersion:
+    """Add the columns `new`, whose values for each fragment come from `values`."""
+    return _add(version, _extended(version, new), values)
+
+
+def fragment_with_values(
+    version: TableVersion, fragment: Fragment, new: pa.Schema, values: Values
+) -> tuple[Fragment, Schema]:
+    """One fragment with the columns `new`, and the schema that a Merge of such fragments has; nothing is committed."""
+    return _one(version, fragment, _extended(version, new), values)
+
+
 def fragment_with_expressions(
     version: TableVersion, fragment: Fragment, expressions: Mapping[str, str], *, batch_size: int | None = None
 ) -> tuple[Fragment, Schema]:

@@ -377,9 +377,8 @@ def _has_bytes(data_type: pa.DataType) -> bool:
 
 def _fixed_bytes(data_type: pa.DataType) -> int:
     """Bytes of a value that is wider than 64 bits or no number, 0 for other types."""
-    if pa.types.is_decimal(data_type):
-        return data_type.bit_width // 8
-    return data_type.byte_width if pa.types.is_fixed_size_binary(data_type) else 0
+    fixed = pa.types.is_decimal(data_type) or pa.types.is_fixed_size_binary(data_type)
+    return int(data_type.bit_width) // 8 if fixed else 0
 
 
 def _extents(column: pa.Array) -> tuple[Rows, Rows, npt.NDArray[np.uint8]]:

@@ -40,6 +40,9 @@ from lancetable.format.paths import VERSIONS_DIR, ManifestNaming, data_path, joi
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
+from lancetable.handlers.base import CommitHandler
+from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.external import ExternalHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 from lancetable.table.fragments import Selection, bytes_per_row, files_of, physical_rows, read_columns_of
@@ -214,15 +217,20 @@ def _without_position(field: Field) -> Field:
 def rename_manifests(uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> int:
     """Give all manifests of a table the names of the V2 scheme; how many got one. See `rename_manifests_at`."""
     store, base = open_store(uri, storage_options)
-    return rename_manifests_at(store, base)
+    return rename_manifests_at(store, base, choose_handler(store, os.fspath(uri), None, storage_options))
 
 
-def rename_manifests_at(store: ObjectStore, base: str) -> int:
+def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler) -> int:
     """Give all manifests of a table the names of the V2 scheme; how many got one.
 
     Nobody may write to the table meanwhile, and readers may refuse it while it has names of both schemes. Run again, it
-    goes on where it was interrupted. Raises CorruptFileError if a version has two manifests that differ.
+    goes on where it was interrupted. Raises CorruptFileError if a version has two manifests that differ,
+    UnsupportedFeatureError where versions are decided outside of the store, which would go on naming the old paths.
     """
+    if isinstance(handler, ExternalHandler):
+        raise UnsupportedFeatureError(
+            "manifests cannot be renamed where a manifest store keeps their paths", feature="renaming manifests"
+        )
     renamed = 0
     for each in store.list_names(join(base, VERSIONS_DIR)):
         parsed = parse_manifest_name(each.name)

@@ -26,22 +26,22 @@ _START_ROWS = 8 * 1024
 class Pace:
     """The windows of one streamed scan. Workers report what they read; threads may lose a report to each other."""
 
-    __slots__ = ("_batch_rows", "_estimate", "_late_bytes", "_max_rows", "_row_bytes", "ahead")
+    __slots__ = ("_batch_rows", "_estimate", "_late_bytes", "_max_rows", "_row_bytes")
 
-    def __init__(
-        self, estimate: Callable[[Fragment], float], first: Fragment | None, batch_rows: int, max_rows: int | None
-    ) -> None:
-        """`estimate` gives the bytes of a row of a fragment as far as its files tell, `first` is the fragment the scan
-        begins with, `max_rows` the rows of a window at most."""
+    def __init__(self, estimate: Callable[[Fragment], float], batch_rows: int, max_rows: int | None) -> None:
+        """`estimate` gives the bytes of a row of a fragment as far as its files tell, `max_rows` the rows of a window
+        at most."""
         self._estimate = estimate
         self._batch_rows = batch_rows
         self._max_rows = max_rows
         self._row_bytes: float | None = None  # of all columns, or of those that a filter needs
         self._late_bytes = 0.0  # of the other ones
-        batch_bytes = 1.0 if first is None else estimate(first) * batch_rows
-        room = (pool.size() + 1) * _STREAM_BYTES
-        self.ahead = max(1, min(pool.size() + 1, int(room / max(batch_bytes, 1.0))))
-        """How many windows may be read before the first of them is asked for."""
+
+    def ahead(self) -> int:
+        """How many windows may be read before the first of them is asked for: fewer where batches are large."""
+        most = pool.size() + 1
+        batch_bytes = ((self._row_bytes or 0.0) + self._late_bytes) * self._batch_rows
+        return max(1, min(most, int(most * _STREAM_BYTES / max(batch_bytes, 1.0))))
 
     def window_rows(self, fragment: Fragment) -> int:
         """Rows of the next window: whole batches, at least one."""

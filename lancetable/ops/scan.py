@@ -41,6 +41,7 @@ from lancetable.table.fragments import (
     Selection,
     VersionRows,
     bytes_per_row,
+    has_fixed_size,
     least_bytes,
     memory_per_row,
     narrow,
@@ -83,6 +84,8 @@ _PARALLEL_ROWS = 128 * 1024
 _PARALLEL_FRAGMENT_ROWS = 8 * 1024
 # Tables that wait for a batch to be full are joined when they are so many.
 _MAX_PENDING = 256
+# Rows of which the late columns are read to learn how large they are.
+_SAMPLE_ROWS = 256
 # Rows fetched together when a sorted result is streamed.
 _SORTED_ROWS = 64 * 1024
 
@@ -206,15 +209,22 @@ def matching_rows(version: TableVersion, predicate: Filter) -> Iterator[tuple[Fr
             yield window.fragment, offsets if len(found) == 1 else np.concatenate([each for _, each in found])
 
 
+_MAX_EXPLAINED = 1000  # fragments whose statistics are read to explain a plan
+
+
 def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False) -> str:
-    """The plan as text, with what statistics rule out; reads statistics and footers, no data."""
+    """The plan as text, with what statistics rule out; reads statistics and footers, no data.
+
+    Of a table with very many fragments only the first ones are looked at, and the text says so.
+    """
     if plan.predicate is None or not plan.use_stats:
         return plan.explain(verbose=verbose)
     rows = rows_of(version)
     total = kept = fragments_kept = 0
     bytes_kept = bytes_total = 0.0
     columns = prunable_columns(version.schema, plan.predicate)
-    for position in plan.fragments:
+    looked_at = plan.fragments[:_MAX_EXPLAINED]
+    for position in looked_at:
         fragment = rows.fragments[position]
         num_rows = physical_rows(version, fragment)
         ranges = prune_fragment(version, fragment, plan.predicate, columns)
@@ -224,9 +234,11 @@ def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False
         bytes_total, bytes_kept = bytes_total + num_rows * row_bytes, bytes_kept + num_kept * row_bytes
         fragments_kept += bool(ranges)
     pruned = (
-        f"skip {len(plan.fragments) - fragments_kept} of {len(plan.fragments)} fragments, "
+        f"skip {len(looked_at) - fragments_kept} of {len(looked_at)} fragments, "
         f"{total - kept} of {total} rows, about {bytes_total - bytes_kept:.0f} of {bytes_total:.0f} bytes"
     )
+    if len(looked_at) < len(plan.fragments):
+        pruned += f" (the first fragments; the table has {len(plan.fragments)})"
     return plan.explain(verbose=verbose, pruned=pruned)
 
 
@@ -363,7 +375,19 @@ class _Run:
             return made_bytes + memory_per_row(self.version, known, columns)
 
         limited = plan.predicate is not None and plan.limit is not None
-        return Pace(estimate, first, batch_rows, _LIMITED_ROWS if limited else None)
+        pace = Pace(estimate, batch_rows, _LIMITED_ROWS if limited else None)
+        if local and first is not None and (first.physical_rows or 0) > batch_rows:
+            self._measure_late(pace, first)
+        return pace
+
+    def _measure_late(self, pace: Pace, fragment: Fragment) -> None:
+        """Read a few rows of the late columns whose values vary in size: what a window of matches takes must be known
+        before there is one."""
+        columns = [column for column in self.plan.late_columns if not has_fixed_size(column.data_type)]
+        if columns:
+            selection = select(self.version, fragment, range(min(_SAMPLE_ROWS, fragment.physical_rows or 0)))
+            arrays = read_columns_of(self.version, fragment, columns, selection, self.rows)
+            pace.note_late(selection.num_rows, sum([array.nbytes for array in arrays]))
 
     # --- which rows
 

@@ -45,6 +45,7 @@ __all__ = [
     "deleted_offsets",
     "file_metadata",
     "files_of",
+    "has_fixed_size",
     "least_bytes",
     "live_offsets",
     "memory_per_row",
@@ -430,6 +431,18 @@ def memory_per_row(version: TableVersion, fragment: Fragment, columns: Sequence[
     return total
 
 
+def has_fixed_size(kind: pa.DataType) -> bool:
+    """Whether every value of a type takes the same number of bytes in memory."""
+    if pa.types.is_fixed_size_list(kind):
+        return has_fixed_size(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(has_fixed_size(kind.field(number).type) for number in range(kind.num_fields))
+    try:
+        return int(kind.bit_width) >= 0
+    except ValueError:
+        return False
+
+
 def least_bytes(kind: pa.DataType) -> float:
     """Bytes that a value of a type takes in memory, those of variable length at least about so many."""
     if pa.types.is_fixed_size_list(kind):
@@ -699,7 +712,6 @@ def _open(version: TableVersion, files: FragmentFiles, file_number: int, expecte
             found=metadata.num_rows,
         )
     return metadata
-
 
 
 # --- joining nested fields over files --------------------------------------------------------------------------------

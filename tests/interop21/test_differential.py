@@ -262,7 +262,8 @@ class Sides:
         print(self.peer.release, self.version.number, dict(self.seen))
         # Most of what is drawn must be compared in both directions.
         assert self.seen["refused"] < self.seen["ours"] * 0.4, self.seen
-        assert self.seen["misread"] < self.seen["ours"] * 0.1, self.seen
+        limit = 0.1 if self.peer.release == "14" else 0.35
+        assert self.seen["misread"] < self.seen["ours"] * limit, self.seen
 
 
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2], ids=str)

@@ -21,7 +21,7 @@ BYTES = pace._STREAM_BYTES
 
 
 def test_windows_begin_small_and_follow_what_was_measured() -> None:
-    made = Pace(lambda fragment: 1.0, FRAGMENT, 1024, None)
+    made = Pace(lambda fragment: 1.0, 1024, None)
     assert made.window_rows(FRAGMENT) == 8192
     made.note(8192, 8192 * 1000)
     assert made.window_rows(FRAGMENT) == BYTES // 1000 // 1024 * 1024
@@ -34,16 +34,16 @@ def test_windows_begin_small_and_follow_what_was_measured() -> None:
 
 
 def test_a_window_is_at_least_a_batch() -> None:
-    made = Pace(lambda fragment: 1e6, FRAGMENT, 5000, None)
+    made = Pace(lambda fragment: 1e6, 5000, None)
     assert made.window_rows(FRAGMENT) == 5000
+    assert made.ahead() == pool.size() + 1
     made.note(5000, 5000 * 10**6)
     assert made.window_rows(FRAGMENT) == 5000
-    assert made.ahead == 1
-    assert Pace(lambda fragment: 1.0, FRAGMENT, 5000, None).ahead == pool.size() + 1
+    assert made.ahead() == 1
 
 
 def test_a_limit_keeps_windows_small() -> None:
-    made = Pace(lambda fragment: 1.0, FRAGMENT, 1000, 64_000)
+    made = Pace(lambda fragment: 1.0, 1000, 64_000)
     made.note(1000, 1000)
     assert made.window_rows(FRAGMENT) == 64_000
 
@@ -83,6 +83,18 @@ def test_a_column_that_grows_in_memory_is_read_in_smaller_windows(
 
     monkeypatch.setattr(scan._Run, "read_window", spy)
     assert sum(batch.num_rows for batch in made.to_batches(columns=["s"], batch_size=1000)) == rows
+    assert max(seen) < 4 * BYTES
+    seen.clear()
+    matched = scan._Run._matched
+
+    def spy_late(run: scan._Run, match: scan._Match) -> pa.Table:
+        table = matched(run, match)
+        seen.append(table.nbytes)
+        return table
+
+    monkeypatch.setattr(scan._Run, "_matched", spy_late)
+    filtered = made.to_batches(columns=["s"], filter="id % 2 = 0", batch_size=1000)
+    assert sum(batch.num_rows for batch in filtered) == rows // 2
     assert max(seen) < 4 * BYTES
 
 

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import StoreError
+from lancetable.file import pool
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.store.local import LocalStore
 from lancetable.store.memory import MemoryStore
+from lancetable.table import data_files
 from lancetable.table.data_files import WriteLimits, remove_quietly, write_data_files
 from lancetable.testing.stores import FaultyStore
 
@@ -97,6 +99,45 @@ def test_a_failing_store_leaves_nothing(tmp_path: Path, method: str) -> None:
         write_data_files(
             store, str(tmp_path), SCHEMA, batches(7, 7), WriteLimits(max_rows_per_file=5), FileVersion.V2_0
         )
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full files are finished on the pool, however small they are."""
+    monkeypatch.setattr(data_files, "_MIN_BYTES_BESIDE", 0)
+    monkeypatch.setattr(pool, "size", lambda: 3)
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("keep", [False, True])
+def test_files_finished_beside_each_other_keep_their_order(tmp_path: Path, keep: bool) -> None:
+    limits = WriteLimits(max_rows_per_file=10, keep_arrays=keep)
+    fragments = write_data_files(LocalStore(), str(tmp_path), SCHEMA, batches(35, 4, 30), limits, FileVersion.V2_1)
+    assert [fragment.physical_rows for fragment in fragments] == [10] * 6 + [9]
+    found: list[int] = []
+    for fragment in fragments:
+        path = tmp_path / "data" / fragment.files[0].path
+        found += lance.file.LanceFileReader(str(path)).read_all().to_table()["id"].to_pylist()
+    assert found == list(range(69))
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("method", ["open_writer", "writer.write", "writer.close", "source"])
+def test_nothing_is_left_of_files_beside_each_other(tmp_path: Path, method: str, keep: bool) -> None:
+    store = FaultyStore(LocalStore())
+    assert store.capabilities.local
+    if method != "source":
+        store.fail(method, 3)
+
+    def source() -> Iterator[pa.RecordBatch]:
+        yield from batches(35)
+        raise StoreError("theirs")
+
+    limits = WriteLimits(max_rows_per_file=10, keep_arrays=keep)
+    with pytest.raises(StoreError):
+        write_data_files(store, str(tmp_path), SCHEMA, source(), limits, FileVersion.V2_0)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

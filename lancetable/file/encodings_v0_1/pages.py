@@ -73,6 +73,8 @@ class Pages:
         sizes = (lengths * width_bits + 7) >> 3
         if (positions < 0).any() or (positions > size - sizes).any():
             raise self.corrupt("a page lies outside of the file", f"within {size}", int(positions.max()))
+        if sizes.sum(dtype=np.float64) > size:
+            raise self.corrupt("pages lie one over the other", f"{size} bytes", int(sizes.sum(dtype=np.float64)))
 
     def check(self, spans: Spans, extra: int = 0) -> None:
         """Raise CorruptFileError if a span ends beyond its page; `extra` entries of each page begin no value."""
@@ -93,6 +95,9 @@ def fetch_joined(file: LegacyMetadata, starts: Int64, ends: Int64, gap: int) -> 
         return _EMPTY
     if (starts < 0).any() or (ends < starts).any() or int(ends.max()) > file.size_bytes:
         raise file.corrupt("values outside of the file", f"within {file.size_bytes}", int(ends.max()))
+    # Neighbouring rows share the entry between them, and nothing else.
+    if (ends - starts).sum(dtype=np.float64) > 2 * file.size_bytes:
+        raise file.corrupt("values lie one over the other", f"within {file.size_bytes} bytes")
     if len(starts) == 1 or bool((starts[1:] == ends[:-1]).all()):
         if starts[0] == ends[-1]:
             return _EMPTY

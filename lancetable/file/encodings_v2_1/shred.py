@@ -48,10 +48,11 @@ class StepKind(Enum):
 
 
 class Step(NamedTuple):
-    """`number` is the child of a struct, the size of a fixed-size list; lists have none."""
+    """`number` is the child of a struct, the size of a fixed-size list; lists have none. `nullable`: of a struct."""
 
     kind: StepKind
     number: int = 0
+    nullable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def leaves_of(field: Field, steps: tuple[Step, ...] = (), path: str = "") -> Ite
         yield Leaf(field, steps, path)
     elif field.is_struct:
         for number, child in enumerate(field.children):
-            yield from leaves_of(child, (*steps, Step(StepKind.STRUCT, number)), path)
+            yield from leaves_of(child, (*steps, Step(StepKind.STRUCT, number, field.nullable)), path)
     elif field.is_list or field.logical_type == "map":
         yield from leaves_of(field.children[0], (*steps, Step(StepKind.LIST)), path)
     else:
@@ -122,7 +123,7 @@ def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True)
     walk = _Walk(array, sum(step.kind is StepKind.LIST for step in steps))
     for step in steps:
         if step.kind is StepKind.STRUCT:
-            walk.pass_struct(step.number)
+            walk.pass_struct(step.number, step.nullable)
         elif step.kind is StepKind.LIST:
             walk.pass_list()
         else:
@@ -137,6 +138,7 @@ class _Declared(NamedTuple):
     is_list: bool
     null_code: int
     empty_code: int
+    nullable: bool = True  # whether pages of the same column may have nulls here
 
 
 class _Walk:
@@ -152,11 +154,11 @@ class _Walk:
         self._layers: list[_Declared] = []  # outer to inner
         self._next_code = 1
 
-    def pass_item(self) -> None:
+    def pass_item(self, nullable: bool = True) -> None:
         """A struct or leaf: its nulls count where nothing further out is missing."""
         nulls = nulls_of(self._array)
         if nulls is None:
-            self._layers.append(_Declared(False, 0, 0))
+            self._layers.append(_Declared(False, 0, 0, nullable))
             return
         code = self._take_code()
         self._layers.append(_Declared(False, code, 0))
@@ -171,8 +173,8 @@ class _Walk:
             at = self._slots[np.flatnonzero(nulls)]
             self._codes[at[self._codes[at] == 0]] = code
 
-    def pass_struct(self, number: int) -> None:
-        self.pass_item()
+    def pass_struct(self, number: int, nullable: bool) -> None:
+        self.pass_item(nullable)
         self._array = self._array.field(number)
 
     def pass_fixed(self, size: int) -> None:
@@ -278,7 +280,7 @@ class _Walk:
         layers: list[int] = []
         level = 0
         null_inside = seen_list = False
-        for number, (is_list, null_code, empty_code) in enumerate(declared):
+        for number, (is_list, null_code, empty_code, nullable) in enumerate(declared):
             if is_list:
                 # A null struct hides the list below it, which readers then make a null list.
                 spare = not null_code and _null_struct_around(declared[number + 1 :])
@@ -289,8 +291,10 @@ class _Walk:
                 seen_list = True
             else:
                 # pylance miscounts structs above lists that cannot be null, and fails if other pages have null ones.
-                # Below a list it would miscount those that can be null as well.
-                spare = not null_code and seen_list and not any(outer.is_list for outer in declared[number + 1 :])
+                # Below a list it would miscount those that can be null as well, and where no page can have null ones a
+                # nullable layer only harms: old releases misread zipped values below it.
+                spare = not null_code and nullable and seen_list
+                spare &= not any(outer.is_list for outer in declared[number + 1 :])
                 layers.append(NULLABLE_ITEM if null_code or spare else ALL_VALID_ITEM)
                 level += spare
                 null_inside |= bool(null_code)

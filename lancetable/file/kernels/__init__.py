@@ -5,7 +5,7 @@ No protobuf, no I/O, no knowledge of pages. What comes from a file is checked he
 CorruptFileError without a path, which the caller knows.
 
     general.py             zstd and raw LZ4 blocks, bounded before anything is allocated
-    frames.py              many zstd frames in one call of Arrow
+    frames.py              many zstd frames through one decompressor
     fsst.py                short strings through a table of up to 255 symbols
     bitpacking.py          one bit stream, or transposed blocks of 1,024 values
     varbin.py              end offsets, validity, gather, UTF-8

@@ -27,7 +27,6 @@ cdef extern from *:
     #if defined(__GNUC__) || defined(__clang__)
     #define lt_likely(x) __builtin_expect(!!(x), 1)
     #define lt_popcount(x) ((int)__builtin_popcountll(x))
-    #define lt_swap(x) __builtin_bswap64(x)
     #define lt_lowest(x) __builtin_ctzll(x)
     #else
     #define lt_likely(x) (x)
@@ -36,11 +35,6 @@ cdef extern from *:
         x = (x & 0x3333333333333333ULL) + ((x >> 2) & 0x3333333333333333ULL);
         x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0fULL;
         return (int)((x * 0x0101010101010101ULL) >> 56);
-    }
-    static inline uint64_t lt_swap(uint64_t x) {
-        x = ((x & 0x00ff00ff00ff00ffULL) << 8) | ((x >> 8) & 0x00ff00ff00ff00ffULL);
-        x = ((x & 0x0000ffff0000ffffULL) << 16) | ((x >> 16) & 0x0000ffff0000ffffULL);
-        return (x << 32) | (x >> 32);
     }
     static inline int lt_lowest(uint64_t x) { return lt_popcount((x & (0 - x)) - 1); }
     #endif
@@ -76,7 +70,6 @@ cdef extern from *:
     """
     bint lt_likely(bint x) nogil
     int lt_popcount(uint64_t x) nogil
-    uint64_t lt_swap(uint64_t x) nogil
     int lt_lowest(uint64_t x) nogil
     uint32_t lt_at_most(const uint8_t* at, uint16_t low) nogil
     uint16_t lt_load16(const uint8_t* at) nogil
@@ -2271,108 +2264,6 @@ def is_ascii(data):
 
 
 # ----------------------------------------------------------------------------------------------- twins of statistics.py
-
-
-cdef inline uint64_t key_of(const uint8_t* at, int64_t length, int64_t room) noexcept nogil:
-    """The first eight bytes as a number that orders like them; zeros behind the end."""
-    cdef uint64_t word = 0
-    if lt_likely(room >= 8):
-        word = lt_load64(at)
-        if length < 8:
-            word = word & low_mask(<int>length) if length else 0
-    else:
-        memcpy(&word, at, min(length, room))
-    return lt_swap(word)
-
-
-cdef bint is_below(const uint8_t* a, int64_t length_a, const uint8_t* b, int64_t length_b) noexcept nogil:
-    """Whether a < b, by their bytes."""
-    cdef int64_t common = min(length_a, length_b)
-    cdef int64_t at = 0
-    cdef uint64_t x, y
-    while at + 8 <= common:
-        x, y = lt_load64(a + at), lt_load64(b + at)
-        if x != y:
-            return lt_swap(x) < lt_swap(y)
-        at += 8
-    while at < common:
-        if a[at] != b[at]:
-            return a[at] < b[at]
-        at += 1
-    return length_a < length_b
-
-
-cdef void extremes_of(
-    const offset_t* offsets, const uint8_t* data, int64_t size, const uint8_t* bitmap, int64_t skip,
-    const int64_t* starts, const int64_t* ends, int64_t pieces, int64_t* low, int64_t* high,
-) noexcept nogil:
-    """For each piece of rows, the row of its least and of its greatest value; -1 if all are null."""
-    cdef int64_t i, row, least, most, start, length
-    cdef uint64_t key, least_key, most_key
-    for i in range(pieces):
-        least = most = -1
-        least_key = most_key = 0
-        for row in range(starts[i], ends[i]):
-            if bitmap != NULL and not bitmap[(skip + row) >> 3] >> ((skip + row) & 7) & 1:
-                continue
-            start = offsets[row]
-            length = offsets[row + 1] - start
-            key = key_of(data + start, length, size - start)
-            if least < 0:
-                least = most = row
-                least_key = most_key = key
-            elif key < least_key:
-                least, least_key = row, key
-            elif key > most_key:
-                most, most_key = row, key
-            else:
-                # Eight bytes did not decide. With a shared beginning a value may pass both bounds.
-                if key == least_key and is_below(
-                    data + start, length, data + offsets[least], offsets[least + 1] - offsets[least]
-                ):
-                    least = row
-                elif key == most_key and is_below(
-                    data + offsets[most], offsets[most + 1] - offsets[most], data + start, length
-                ):
-                    most = row
-        low[i], high[i] = least, most
-
-
-def extremes(offsets, data, validity, int64_t skip, starts, ends, int offset_bytes):
-    """`validity` is a bitmap or None, of which the first `skip` bits are not used. -> rows of minima and maxima."""
-    cdef Bytes bound = Bytes(offsets), source = Bytes(data), first = Bytes(starts)
-    cdef Bytes bitmap = None if validity is None else Bytes(validity)
-    cdef int64_t rows = bound.size // offset_bytes - 1, pieces = first.size // 8, i
-    cdef Bytes last = column(ends, pieces, 8)
-    cdef const uint8_t* bits = NULL if bitmap is None else bitmap.at
-    cdef const int64_t* a = <int64_t*>first.at
-    cdef const int64_t* b = <int64_t*>last.at
-    cdef int code
-    if rows < 0 or skip < 0 or (bitmap is not None and bitmap.size * 8 < skip + rows):
-        raise ValueError("offsets or validity too short")
-    for i in range(pieces):
-        if not inside(a[i], b[i] - a[i], rows):
-            raise ValueError("a zone beyond the last row")
-    low = np.empty(pieces, np.int64)
-    high = np.empty(pieces, np.int64)
-    cdef Bytes least = Bytes(low, True), most = Bytes(high, True)
-    with nogil:
-        if offset_bytes == 4:
-            code = check_offsets(<int32_t*>bound.at, rows, source.size)
-            if code == OK:
-                extremes_of(
-                    <int32_t*>bound.at, source.at, source.size, bits, skip, a, b, pieces,
-                    <int64_t*>least.at, <int64_t*>most.at,
-                )
-        else:
-            code = check_offsets(<int64_t*>bound.at, rows, source.size)
-            if code == OK:
-                extremes_of(
-                    <int64_t*>bound.at, source.at, source.size, bits, skip, a, b, pieces,
-                    <int64_t*>least.at, <int64_t*>most.at,
-                )
-    check(code)
-    return low, high
 
 
 cdef int64_t count_bits_of(const uint8_t* bitmap, int64_t start, int64_t end) noexcept nogil:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ SCHEMES: Final = ("zstd", "lz4")
 
 Ints = npt.NDArray[np.int64]
 
-_MANY: Final = 8  # zstd frames that are worth a message of their own
+_MANY: Final = 4  # zstd frames that are worth a stream
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_PREFIX: Final = struct.Struct("<Q")
@@ -64,30 +64,22 @@ def decompress_pieces(
 
     `max_bytes` is the most that all of them may have together.
     """
-    many = len(starts) >= _MANY and bool((starts[0] % 8 == starts % 8).all())
-    declared = _declared(scheme, data, starts, sizes, max_bytes) if many or scheme == "lz4" else None
+    declared = _declared(scheme, data, starts, sizes, max_bytes) if len(starts) >= _MANY or scheme == "lz4" else None
+    content: npt.NDArray[np.uint8] | None = None
     if declared is not None and scheme == "lz4" and native is not None:
-        content: npt.NDArray[np.uint8] = native.unpack_lz4(
-            data, starts + _LZ4_PREFIX.size, sizes - _LZ4_PREFIX.size, declared
-        )
+        content = native.unpack_lz4(data, starts + _LZ4_PREFIX.size, sizes - _LZ4_PREFIX.size, declared)
+    elif declared is not None and scheme == "zstd":
+        room = _ZSTD_PREFIX.size
+        content = frames.decompress_frames(data, starts + room, sizes - room, declared)
+    if content is not None and declared is not None:
         return content, declared
-    pieces: list[Any]
-    if declared is not None and scheme == "zstd":
-        # What lies between frames that are wanted is left out, what fills them up to 8 bytes is not.
-        rooms = np.minimum((sizes + 7) & -8, len(data) - starts)
-        packed = miniblock.join_pieces(data, starts, rooms)
-        try:
-            pieces = list(frames.decompress_frames(packed, np.cumsum(rooms) - rooms, sizes))
-        except (OSError, pa.ArrowInvalid) as error:
-            raise CorruptFileError("a zstd buffer does not decompress to what it declares") from error
-    else:
-        view = data.data
-        pieces = []
-        left = max_bytes
-        for start, size in zip(starts.tolist(), sizes.tolist()):
-            # What is left of the limit: a page of small bombs must not add up to a large one.
-            pieces.append(decompress(scheme, view[start : start + size], left))
-            left -= len(pieces[-1])
+    view = data.data
+    pieces: list[pa.Buffer] = []
+    left = max_bytes
+    for start, size in zip(starts.tolist(), sizes.tolist()):
+        # What is left of the limit: a page of small bombs must not add up to a large one.
+        pieces.append(decompress(scheme, view[start : start + size], left))
+        left -= len(pieces[-1])
     found = np.array([len(piece) for piece in pieces], np.int64)
     if not found.any():
         return np.empty(0, np.uint8), found

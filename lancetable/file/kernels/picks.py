@@ -86,6 +86,9 @@ def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.
 def fixed(pieces: Pieces, width: int) -> Bytes:
     """Values of `width` bytes side by side -> their bytes. Raises CorruptFileError for a piece of another size."""
     data, starts, sizes, counts, places = pieces
+    # A width that no piece has room for must not be allocated first.
+    if width > _USUAL_BYTES and len(sizes) and width > int(sizes.max()):
+        raise CorruptFileError("values that do not fill their chunk")
     if native is not None:
         found: Bytes = native.pick_fixed(data, starts, sizes, counts, places, width)
         return found

@@ -48,6 +48,7 @@ class Scheduler:
         self.restlessness = rng.choice([0.1, 0.3, 0.6, 1.0])
         self.tasks: list[Task] = []
         self.failure: BaseException | None = None
+        self._switches = 0
         self._here = threading.local()
         self._done = threading.Lock()
         self._done.acquire()
@@ -67,8 +68,11 @@ class Scheduler:
         if following is None:
             return
         following.baton.release()
-        if not self._done.acquire(timeout=_STUCK_SECONDS):
-            raise RuntimeError("the simulation is stuck: a job waits for something outside of it")
+        seen = -1
+        while not self._done.acquire(timeout=_STUCK_SECONDS):
+            if seen == self._switches:
+                raise RuntimeError("the simulation is stuck: a job waits for something outside of it")
+            seen = self._switches
         for thread in threads:
             thread.join()
         if self.failure is not None:
@@ -84,6 +88,7 @@ class Scheduler:
         mine = self.current()
         if mine is None:
             return
+        self._switches += 1
         self.now_ns += self.rng.randrange(_LONGEST_STEP_NS)
         if mine.wake_ns <= self.now_ns and self.rng.random() >= self.restlessness:
             return

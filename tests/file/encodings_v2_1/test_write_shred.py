@@ -113,3 +113,13 @@ def test_old_readers_get_lists_that_may_be_null() -> None:
     assert shredded(nested)[0].definition is None
     assert shredded(nested, plain_lists=False)[0].layers == (1, 4, 4)
     assert levels(shredded(nested, plain_lists=False)[0].definition) == [0, 0, 0]
+
+
+def test_a_struct_that_can_never_be_null_gets_no_nullable_layer() -> None:
+    """Where it can, other pages may have null ones, and pylance wants the layer in all of them or none."""
+    kind = pa.struct([("l", pa.list_(pa.string()))])
+    array = pa.array([{"l": ["a"]}, {"l": None}], kind)
+    for nullable, layer in ((True, 3), (False, 1)):
+        (field,) = Schema.from_arrow(pa.schema([pa.field("c", kind, nullable)])).fields
+        (leaf,) = leaves_of(field)
+        assert shred(array, leaf.steps).layers == (1, 4, layer)

@@ -1,0 +1,151 @@
+"""Columns of another table for rows that have the same key: new ones (`merge`), or new values of old ones.
+
+    rows of a fragment   key 7 3 9        right   key 3 7 3        new column   b  c  null
+                                                  x   a b c
+
+Of several rows on the right with one key, the last counts. The right side is kept in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import AlreadyExistsError, ColumnNotFoundError, InvalidInputError, SchemaMismatchError
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Schema
+from lancetable.ops.column_files import add_column_file
+from lancetable.ops.evolution import add_values, fragment_with_values
+from lancetable.ops.join import KeyIndex, Rows
+from lancetable.ops.merge_insert import patched_columns
+from lancetable.ops.merge_pairs import Pairs
+from lancetable.ops.moved_rows import live_rows, ordered, read_rows_at, rows_per_window, whole
+from lancetable.ops.write import conform, conforming
+from lancetable.table.fragments import ROW_ADDRESS, ROW_ID, Offsets
+from lancetable.table.row_id_lookup import row_ids_at
+from lancetable.table.version import TableVersion
+
+__all__ = ["merge", "merge_fragment", "update_columns"]
+
+
+def merge(version: TableVersion, right: pa.Table, left_on: str, right_on: str) -> TableVersion:
+    """Add the columns of `right` but its key, null where no row of it has the key of a row; returns the new version.
+
+    `left_on` is a column, `_rowid` or `_rowaddr`. Raises ColumnNotFoundError, AlreadyExistsError for a column that the
+    table has, SchemaMismatchError for keys of different types, and for nulls in a column that says it has none.
+    """
+    side = _Side(version, right, left_on, right_on)
+    return add_values(version, side.values.schema, lambda fragment: _joined(version, fragment, side))
+
+
+def merge_fragment(
+    version: TableVersion, fragment: Fragment, right: pa.Table, left_on: str, right_on: str
+) -> tuple[Fragment, Schema]:
+    """The same for one fragment, and the schema that a Merge of such fragments has; nothing is committed."""
+    side = _Side(version, right, left_on, right_on)
+    return fragment_with_values(version, fragment, side.values.schema, lambda each: _joined(version, each, side))
+
+
+def update_columns(
+    version: TableVersion, fragment: Fragment, right: pa.Table, left_on: str, right_on: str
+) -> tuple[Fragment, tuple[int, ...], npt.NDArray[np.uint32]]:
+    """A fragment with the values of `right` where its key is that of a row; nothing is committed.
+
+    Returns the fragment, the ids of the fields that are in its new file, and the offsets of the rows that matched.
+    Raises ColumnNotFoundError, SchemaMismatchError, InvalidInputError where `right` has nothing but its key.
+    """
+    side = _Side(version, right, left_on, right_on, new=False)
+    schema = side.fields
+    found = [(offsets, side.rows_of(version, fragment, offsets)) for _, offsets in live_rows(version, [fragment])]
+    every = np.concatenate([np.zeros(0, np.int64), *[offsets for offsets, _ in found]])
+    rows = np.concatenate([np.zeros(0, np.int64), *[matches for _, matches in found]])
+    pairs = Pairs(fragment, every[rows >= 0], rows[rows >= 0])
+    batches = patched_columns(version, schema.fields, side.values, pairs)
+    new = add_column_file(version, fragment, schema, batches)
+    version.store.sync(version.base)
+    return new, tuple(new.files[-1].fields), pairs.offsets.astype(np.uint32)
+
+
+@dataclass(init=False, slots=True)
+class _Side:
+    """The right side: its values, and where they are by key."""
+
+    values: pa.Table
+    fields: Schema  # of the table, where the values are for columns that it has
+    _left_on: str
+    _index: KeyIndex
+    _last: Rows
+
+    def __init__(
+        self, version: TableVersion, right: pa.Table, left_on: str, right_on: str, *, new: bool = True
+    ) -> None:
+        left = version.schema.field(left_on)
+        if left_on not in (ROW_ID, ROW_ADDRESS) and (left is None or left.parent_id >= 0):
+            raise ColumnNotFoundError(f"Column {left_on} does not exist in the left side", column=left_on)
+        if right_on not in right.column_names:
+            raise ColumnNotFoundError(f"Column {right_on} does not exist in the right side", column=right_on)
+        expected = pa.uint64() if left is None else left.data_type
+        found = right.schema.field(right_on).type
+        if found != expected:
+            raise SchemaMismatchError(f"Index column type mismatch: expected {expected}, got {found}", column=right_on)
+        names = [name for name in right.column_names if name != right_on]
+        if not names:
+            raise InvalidInputError(f"the right side has no column besides its key {right_on!r}")
+        for name in names:
+            known = version.schema.field(name) is not None
+            if new and known:
+                raise AlreadyExistsError(f"Column {name} exists in both sides of the dataset", column=name)
+            if not new and (not known or name == left_on):
+                what = "is the key" if known else "does not exist in the left side"
+                raise ColumnNotFoundError(f"Column {name} in the right side {what}", column=name)
+        self._left_on = left_on
+        self._index = KeyIndex([right.column(right_on)])
+        first = self._index.representative
+        rows = np.flatnonzero(first >= 0)
+        self._last = np.arange(len(first))
+        self._last[first[rows]] = rows
+        values = right.select(names)
+        self.fields = version.schema
+        if not new:
+            known_fields = tuple(field for field in version.schema.fields if field.name in names)
+            self.fields = conforming(Schema.from_arrow(values.schema), Schema(known_fields, version.schema.metadata))
+            stored = conform(values.to_batches(), self.fields)
+            values = pa.Table.from_batches(stored, self.fields.to_storage_arrow())
+        self.values = values.combine_chunks()
+
+    def rows_of(self, version: TableVersion, fragment: Fragment, offsets: Offsets) -> Rows:
+        """The row of the right side for each row at these offsets, -1 for none."""
+        if self._left_on == ROW_ADDRESS or (self._left_on == ROW_ID and not version.manifest.has_stable_row_ids):
+            keys = pa.array(offsets.astype(np.uint64) + np.uint64(fragment.id << 32))
+        elif self._left_on == ROW_ID:
+            keys = pa.array(row_ids_at(version, fragment, offsets))
+        else:
+            field = version.schema.field(self._left_on)
+            assert field is not None
+            keys = read_rows_at(version, fragment, [field], offsets)[0]
+        found = self._index.find([keys])
+        if not len(self._last):
+            return found
+        return np.where(found >= 0, self._last[found], -1)
+
+
+def _joined(version: TableVersion, fragment: Fragment, side: _Side) -> Iterator[pa.RecordBatch]:
+    """The values of the right side for all live rows of a fragment."""
+    names = side.values.column_names
+    size = rows_per_window(version, None, (), side.values.nbytes / max(1, side.values.num_rows))
+
+    def join(offsets: Offsets) -> pa.RecordBatch:
+        rows = side.rows_of(version, fragment, offsets)
+        taken = side.values.take(pa.array(rows, mask=rows < 0))
+        return pa.RecordBatch.from_arrays([whole(taken.column(name)) for name in names], names=names)
+
+    windows = (
+        offsets[start : start + size]
+        for _, offsets in live_rows(version, [fragment])
+        for start in range(0, len(offsets), size)
+    )
+    return ordered(join, windows)
