@@ -79,7 +79,6 @@ CASES: list[Case] = [
         errors.UnsupportedFeatureError,
         lambda ds, tmp: new(tmp, TABLE, data_storage_version="2.3"),
     ),
-    ("stable row ids", OE, errors.UnsupportedFeatureError, lambda ds, tmp: new(tmp, TABLE, enable_stable_row_ids=True)),
     # scans
     ("unknown column", VE, errors.ColumnNotFoundError, lambda ds, tmp: ds.to_table(columns=["no"])),
     ("duplicate column", VE, errors.InvalidInputError, lambda ds, tmp: ds.to_table(columns=["id", "id"])),

@@ -155,3 +155,10 @@ def test_a_fragment_that_is_not_there(ds: LanceDataset) -> None:
         with pytest.raises(InvalidInputError):
             LanceFragment(ds, number)
     assert LanceFragment(ds, 2).count_rows() == 2
+
+
+def test_the_path_of_a_data_file_is_text_that_may_still_be_called(fragment: LanceFragment) -> None:
+    path = fragment.data_files()[0].path
+    with pytest.warns(DeprecationWarning, match="use DataFile.path"):
+        assert path() == path
+    assert type(pickle.loads(pickle.dumps(path))) is str

@@ -22,7 +22,10 @@ import pyarrow as pa
 
 import lancetable
 
+# What a scan of ten times the rows may take more: the larger of the two. What is held is a few windows, which are
+# batches at least, and what the allocator keeps of them is not the same in every run.
 MAX_GROWTH_MB = 16
+MAX_GROWTH_SHARE = 0.4
 MAX_WRITE_MB = 1024
 BATCH_ROWS = 64 * 1024
 DIMENSIONS = 64
@@ -55,7 +58,7 @@ SHAPES: dict[str, tuple[Callable[[Rng, int], pa.Array], int]] = {
     "numbers": (lambda rng, rows: pa.array(rng.integers(0, 1000, rows), mask=rng.random(rows) < 0.2), 2_000_000),
     "texts": (texts, 1_000_000),
     "words": (lambda rng, rows: WORDS.take(pa.array(rng.integers(0, 40, rows))), 1_000_000),
-    "paragraphs": (lambda rng, rows: PARAGRAPHS.take(pa.array(rng.integers(0, 40, rows))), 200_000),
+    "paragraphs": (lambda rng, rows: PARAGRAPHS.take(pa.array(rng.integers(0, 40, rows))), 500_000),
     "lists": (lists, 1_000_000),
     "structs": (structs, 1_000_000),
     "vectors": (vectors, 200_000),
@@ -67,7 +70,7 @@ SCANS: dict[str, dict[str, Any]] = {
     "projected": {"columns": ["v"]},
     "half of the rows": {"filter": "x > 0"},
     "half, one column": {"columns": ["v"], "filter": "x > 0"},
-    "few rows": {"filter": "x > 2.5"},
+    "few rows": {"filter": "x > 2"},
     "expression": {"columns": {"y": "x * 2", "v": "v"}, "filter": "id % 3 = 0"},
     "large batches": {"batch_size": 100_000, "filter": "x < 1"},
 }
@@ -149,11 +152,11 @@ def check_scans(root: Path, shape: str, version: str, scale: float) -> bool:
     flat = True
     for name in SCANS:
         small, large = (in_process(name, uri, shape, count, version) for uri, count in zip(uris, rows, strict=True))
-        grown = large - small > MAX_GROWTH_MB
+        grown = large - small > max(MAX_GROWTH_MB, MAX_GROWTH_SHARE * small)
         flat = flat and not grown
         print(
-            f"  {version}  {shape:<10} {name:<17} {rows[0]:>9,} rows +{small:6.1f} MB {rows[1]:>11,} rows +{large:6.1f} MB"
-            + ("   grows with the table" if grown else ""),
+            f"  {version}  {shape:<10} {name:<17} {rows[0]:>9,} rows +{small:6.1f} MB"
+            f" {rows[1]:>11,} rows +{large:6.1f} MB" + ("   grows with the table" if grown else ""),
             flush=True,
         )
     for uri in uris:

@@ -198,7 +198,7 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
         for name, tag in refs.list_tags(store, version.main_base).items()
         if tag.branch == version.branch
     }
-    before = None if policy.older_than is None else datetime.now(timezone.utc) - policy.older_than
+    before = None if policy.older_than is None else _now() - policy.older_than
     kept: set[str] = set()
     verified: set[str] = set()
     removable: dict[int, str] = {}
@@ -255,7 +255,7 @@ def _files(
     version: TableVersion, kept: set[str], verified: set[str], removable: Mapping[int, str], policy: Policy
 ) -> Iterator[CandidateFile]:
     manifests = set(removable.values())
-    now = datetime.now(timezone.utc)
+    now = _now()
     for folder in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, TRANSACTIONS_DIR, INDICES_DIR):
         for meta in version.store.list_recursive(join(version.base, folder)):
             path = f"{folder}/{meta.name}"
@@ -290,6 +290,11 @@ def _owner(folder: str, name: str) -> tuple[str | None, str]:
     if folder == TRANSACTIONS_DIR:
         return (f"{folder}/{name}" if parse_transaction_name(name) is not None else None), "transaction"
     return (f"{folder}/{first}" if slash and _HEX_FOLDER.match(first) else None), "index"
+
+
+def _now() -> datetime:
+    """From `time`, the one clock of this package, so that a simulation can set it."""
+    return datetime.fromtimestamp(time.time(), timezone.utc)
 
 
 def _utc(moment: datetime) -> datetime:

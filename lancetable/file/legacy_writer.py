@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_GROUP_ROWS", "LegacyFileWriter"]
 
 DEFAULT_GROUP_ROWS: Final = 1024
+_WRITE_BYTES: Final = 1 << 20
 _MAX_ROWS: Final = 2**31 - 1  # batch offsets have 32 bits
 
 
@@ -77,6 +78,8 @@ class LegacyFileWriter:
         self.dictionaries = {} if dictionaries is None else dictionaries
         self._waiting: list[list[pa.Array]] = []  # rows that do not fill a group yet
         self._waiting_rows = 0
+        self._pieces: list[Any] = []  # encoded, on the way out
+        self._piece_bytes = self._position = 0
         self._offsets = [0]
         self._pages: dict[int, list[tuple[int, int]]] = {each.id: [] for each in schema.walk()}
         self._statistics = BatchStatistics(schema) if statistics else None
@@ -90,7 +93,7 @@ class LegacyFileWriter:
     def tell(self) -> int:
         """Bytes written so far and, about, those that wait."""
         waiting: int = sum(array.nbytes for arrays in self._waiting for array in arrays)
-        return self._out.tell() + waiting
+        return self._position + waiting
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take the next rows. Columns are found by name; extension arrays are stored as what they hold.
@@ -149,14 +152,25 @@ class LegacyFileWriter:
         first = self._offsets[-1]
         for start in starts.tolist():
             count = min(self._group_rows, num_rows - start)
-            pieces: list[Any] = []
-            position = self._out.tell()
             for array, field in zip(arrays, self._schema.fields, strict=True):
-                for data in self._encode(array.slice(start, count), field, position):
-                    pieces.append(data)
-                    position += memoryview(data).nbytes
-            self._out.write(b"".join(pieces))
+                for data in self._encode(array.slice(start, count), field, self._position):
+                    self._put(data)
             self._offsets.append(first + start + count)
+        self._drain()  # the arrays may change once the caller goes on
+
+    def _put(self, data: Any) -> None:
+        """Bytes to be written next; many small ones at once."""
+        size = memoryview(data).nbytes
+        self._pieces.append(data)
+        self._position += size
+        self._piece_bytes += size
+        if self._piece_bytes >= _WRITE_BYTES:
+            self._drain()
+
+    def _drain(self) -> None:
+        if self._pieces:
+            self._out.write(b"".join(self._pieces))
+            self._pieces, self._piece_bytes = [], 0
 
     def _encode(self, array: pa.Array, field: Field, position: int) -> Iterator[Any]:
         """The pages of one field and all below it, in order, if the first begins at `position`."""
@@ -227,11 +241,12 @@ class LegacyFileWriter:
         if self._statistics is not None and self._statistics.fields and len(self._offsets) > 1:
             self._write_statistics(message.statistics, self._statistics)
         manifest = self._manifest()
-        message.manifest_position = self._out.tell()
-        self._out.write(build_frame(manifest))
-        position = self._out.tell()
-        self._out.write(build_frame(message) + build_footer(position))
-        size_bytes = self._out.tell()
+        message.manifest_position = self._position
+        self._put(build_frame(manifest))
+        position = self._position
+        self._put(build_frame(message) + build_footer(position))
+        size_bytes = self._position
+        self._drain()
         self._out.close()
         self._closed = WrittenFile(size_bytes, self._offsets[-1], tuple(sorted(self._pages)), ())
         return self._closed
@@ -242,14 +257,14 @@ class LegacyFileWriter:
 
     def _write_table(self, pages: Mapping[int, list[tuple[int, int]]], num_batches: int) -> int:
         """Write the page table from the first to the last field id; ids without pages have zeros. Its position."""
-        position = self._out.tell()
+        position = self._position
         if pages:
             first = min(pages)
             table = np.zeros((max(pages) - first + 1, num_batches, 2), "<i8")
             if num_batches:
                 for field_id, entries in pages.items():
                     table[field_id - first] = entries
-            self._out.write(table.tobytes())
+            self._put(table.tobytes())
         return position
 
     def _write_statistics(self, message: file_pb2.Metadata.StatisticsMetadata, statistics: BatchStatistics) -> None:
@@ -257,13 +272,13 @@ class LegacyFileWriter:
         for number, (_, *columns) in enumerate(statistics.columns()):
             pages[4 * number] = [(0, 0)]
             for place, array in enumerate(columns, 4 * number + 1):
-                position, data = self._out.tell(), b""
+                position, data = self._position, b""
                 if varbin.offset_dtype(array.type) is not None:
                     data, positions = var_binary_parts(_without_hidden(array), position)
-                    self._out.write(data)
-                    self._out.write(positions)
+                    self._put(data)
+                    self._put(positions)
                 else:
-                    self._out.write(plain_bytes(array))
+                    self._put(plain_bytes(array))
                 pages[place] = [(position + memoryview(data).nbytes, len(array))]
         message.schema.extend(statistics.schema_protos())
         message.fields.extend(sorted(pages))
@@ -278,9 +293,9 @@ class LegacyFileWriter:
                 each.dictionary.offset = each.dictionary.length = 0
         for field_id in sorted(self.dictionaries.keys() & by_id.keys()):
             items = self.dictionaries[field_id]
-            data, positions, offset = dictionary_parts(_without_hidden(items), self._out.tell())
-            self._out.write(data)
-            self._out.write(positions)
+            data, positions, offset = dictionary_parts(_without_hidden(items), self._position)
+            self._put(data)
+            self._put(positions)
             by_id[field_id].dictionary.offset = offset
             by_id[field_id].dictionary.length = len(items)
         for key, value in self._schema.metadata.items():

@@ -539,7 +539,7 @@ class _BytesSummary(_ScalarSummary):
 
     def _are_short(self, bounds: pa.Array) -> bool:
         if varbin.offset_dtype(self._kind) is None:
-            return self._kind.byte_width <= _MAX_BOUND_BYTES or bounds.null_count == len(bounds)
+            return bool(self._kind.byte_width <= _MAX_BOUND_BYTES or bounds.null_count == len(bounds))
         longest = pc.max(pc.binary_length(bounds)).as_py()
         return bool(longest is None or longest <= _MAX_BOUND_BYTES)
 

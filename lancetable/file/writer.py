@@ -66,6 +66,7 @@ class FileWriter:
     `max_page_bytes`: a single array larger than this is cut into several pages. `statistics`: add zone maps of
     `zone_rows` rows to files of 64 KiB or more. `keep_arrays`: the memory of the batches will not change, so that what
     waits need not be copied. `buffer_alignment`: where buffers begin, a power of two from 64 on; 4096 suits direct I/O.
+    Small batches are joined before they are encoded: an error of a value may come from a later `write` or from `close`.
     Raises UnsupportedFeatureError for versions that are not built and for fields the version cannot hold.
     """
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.errors import UnsupportedFeatureError
+from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.format.row_address import U64Array
 
-__all__ = ["KeyIndex", "Rows", "example", "hashes"]
+__all__ = ["KeyIndex", "Rows", "concat", "example", "hashes", "whole"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -172,11 +172,32 @@ class _ArrowPart:
         return np.where(places >= 0, self._first[places], -1)
 
 
+def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array. Raises SchemaMismatchError for a dictionary with more values than its indices can tell."""
+    if isinstance(column, pa.Array):
+        return column
+    return concat(column.chunks, column.type)
+
+
+def concat(chunks: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
+    """Arrays of one type as one; see `whole`."""
+    if len(chunks) < 2:
+        return chunks[0] if chunks else pa.nulls(0, data_type)
+    if not pa.types.is_dictionary(data_type):
+        return pa.concat_arrays(chunks)
+    # Arrow joins neither dictionaries that hold nulls nor all that grow beyond their indices.
+    values = pa.concat_arrays([chunk.cast(data_type.value_type) for chunk in chunks])
+    try:
+        return values.dictionary_encode().cast(data_type)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatchError(f"the values of a {data_type} do not fit one dictionary: {error}") from error
+
+
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One array, without an extension type or a dictionary around its values."""
-    if isinstance(column, pa.ChunkedArray):
-        chunks = column.chunks or [pa.nulls(0, column.type)]
-        column = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    if isinstance(column, pa.ChunkedArray) and pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    column = whole(column)
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.storage
     if pa.types.is_dictionary(column.type):

@@ -20,10 +20,10 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Schema
 from lancetable.ops.column_files import add_column_file
 from lancetable.ops.evolution import add_values, fragment_with_values
-from lancetable.ops.join import KeyIndex, Rows
+from lancetable.ops.join import KeyIndex, Rows, whole
 from lancetable.ops.merge_insert import patched_columns
 from lancetable.ops.merge_pairs import Pairs
-from lancetable.ops.moved_rows import live_rows, ordered, read_rows_at, rows_per_window, whole
+from lancetable.ops.moved_rows import live_rows, ordered, read_rows_at, rows_per_window
 from lancetable.ops.write import conform, conforming
 from lancetable.table.fragments import ROW_ADDRESS, ROW_ID, Offsets
 from lancetable.table.row_id_lookup import row_ids_at

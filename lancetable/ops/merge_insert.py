@@ -29,7 +29,7 @@ from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.ops.column_files import add_column_file, discard_column_files
-from lancetable.ops.join import Rows
+from lancetable.ops.join import Rows, concat, whole
 from lancetable.ops.merge_clauses import Clauses, Condition, Counts, Matched, WriteMode
 from lancetable.ops.merge_pairs import PairFinder, Pairs, SourcePart, join_pairs
 from lancetable.ops.moved_rows import (
@@ -40,7 +40,6 @@ from lancetable.ops.moved_rows import (
     prepare_update,
     read_rows_at,
     rows_per_window,
-    whole,
 )
 from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import matching_rows
@@ -294,7 +293,7 @@ def patched_columns(
             order = np.arange(len(window))
             order[np.searchsorted(window, pairs.offsets[low:high])] = len(window) + np.arange(high - low)
             arrays = [
-                pa.concat_arrays([old, new[name]]).take(pa.array(order))
+                concat([old, new[name]], old.type).take(pa.array(order))
                 for old, name in zip(arrays, names, strict=True)
             ]
         return pa.RecordBatch.from_arrays(arrays, names=names)

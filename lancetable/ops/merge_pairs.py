@@ -20,9 +20,9 @@ from lancetable.expr import Expr
 from lancetable.expr.ast import And, Column, Compare, InList, Literal
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.ops.join import KeyIndex, Rows, example
+from lancetable.ops.join import KeyIndex, Rows, example, whole
 from lancetable.ops.merge_clauses import Clauses, Matched, Repeated, key_fields
-from lancetable.ops.moved_rows import ordered, whole
+from lancetable.ops.moved_rows import ordered
 from lancetable.ops.prune import prunable_columns, prune_fragment
 from lancetable.ops.spill import Divided
 from lancetable.table.fragments import Offsets, physical_rows, read_columns_of, select

@@ -26,6 +26,7 @@ from lancetable.format.schema import Field
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.ops.column_files import discard_column_files
+from lancetable.ops.join import whole
 from lancetable.ops.marks import mark_deleted, remove_marks
 from lancetable.ops.write import WriteOptions, write_files
 from lancetable.rowids import RowIdSequence
@@ -55,7 +56,6 @@ __all__ = [
     "read_rows_at",
     "read_windows",
     "rows_per_window",
-    "whole",
     "windows_of",
 ]
 
@@ -135,15 +135,6 @@ def read_rows_at(
         mask[offsets - first] = True
         selection = narrow(selection, mask, len(offsets))
     return [whole(array) for array in read_columns_of(version, fragment, tuple(map(with_bytes, fields)), selection)]
-
-
-def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column as one array."""
-    if isinstance(column, pa.Array):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return column.combine_chunks() if column.num_chunks else pa.nulls(0, column.type)
 
 
 # --- the transaction -------------------------------------------------------------------------------------------------

@@ -88,6 +88,7 @@ _MAX_PENDING = 256
 _SAMPLE_ROWS = 256
 # Rows fetched together when a sorted result is streamed.
 _SORTED_ROWS = 64 * 1024
+_MAX_EXPLAINED = 1000  # fragments whose statistics are read to explain a plan
 
 
 @dataclass
@@ -207,9 +208,6 @@ def matching_rows(version: TableVersion, predicate: Filter) -> Iterator[tuple[Fr
             found = list(parts)
             window, offsets = found[0]
             yield window.fragment, offsets if len(found) == 1 else np.concatenate([each for _, each in found])
-
-
-_MAX_EXPLAINED = 1000  # fragments whose statistics are read to explain a plan
 
 
 def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError
-from lancetable.ops.join import hashes
+from lancetable.ops.join import hashes, whole
 
 __all__ = ["Divided", "memory_budget_bytes"]
 
@@ -107,10 +107,10 @@ class Divided:
         """All rows of a part, in the order they came in."""
         if self._directory is None:
             if self._table is None:
-                self._table, self._batches = pa.Table.from_batches(self._batches, self.schema).combine_chunks(), []
+                self._table, self._batches = _joined(pa.Table.from_batches(self._batches, self.schema)), []
             return self._table
         with pa.OSFile(self._path(number)) as file, pa.ipc.open_stream(file) as reader:
-            return reader.read_all().combine_chunks()
+            return _joined(reader.read_all())
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of a part, little by little."""
@@ -140,6 +140,14 @@ class Divided:
 
     def _flush(self, part: int) -> None:
         if self._pending[part]:
-            for batch in pa.Table.from_batches(self._pending[part], self.schema).combine_chunks().to_batches():
+            for batch in _joined(pa.Table.from_batches(self._pending[part], self.schema)).to_batches():
                 self._writers[part].write_batch(batch)
         self._pending[part], self._pending_bytes[part] = [], 0
+
+
+def _joined(table: pa.Table) -> pa.Table:
+    """The table with columns in one piece, but for texts that are too long for that."""
+    columns = [
+        whole(column) if pa.types.is_dictionary(column.type) else column.combine_chunks() for column in table.columns
+    ]
+    return pa.table(columns, schema=table.schema)

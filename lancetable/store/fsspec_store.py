@@ -292,7 +292,7 @@ class FsspecStore:
             batch = waiting[at : at + _DELETE_BATCH]
             try:
                 if batched and len(batch) > 1:
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):  # a missing one may stop the rest: then one by one
                         self.file_system.rm([self._at(path) for path in batch])
                         continue
                 for path in batch:

@@ -339,7 +339,9 @@ def _numbers(rng: np.random.Generator, n: int, width: int) -> npt.NDArray[Any]:
         return np.full(n, rng.integers(0, top, dtype=dtype), dtype)
     if style == "runs":
         values = rng.integers(0, top, n, dtype=dtype, endpoint=True)
-        return np.repeat(values, rng.integers(1, int(rng.choice([4, 300, 3000])), n))[:n]
+        lengths = rng.integers(1, int(rng.choice([4, 300, 3000])), n)
+        count = int(np.searchsorted(np.cumsum(lengths), n)) + 1
+        return np.repeat(values[:count], lengths[:count])[:n]
     if style == "few":
         return rng.integers(0, top, 5, dtype=dtype, endpoint=True)[rng.integers(0, 5, n)]
     values = np.zeros(n, dtype)

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyroaring
 import pytest
 
@@ -26,6 +27,7 @@ from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
+from lancetable.rowids import RowIdSequence, RowVersionSequence
 
 SCHEMA = Schema((Field("a", 0, -1, "int64"), Field("b", 1, -1, "string")), {"schema": b"metadata"})
 
@@ -234,7 +236,7 @@ def test_update_of_rows_and_of_columns() -> None:
     assert [each.path for each in built.message.fragments[1].files] == ["x.lance", "y.lance"]
     assert indices_of(built) == {"a": [0, 1, 2], "b": [0, 2]}
     with pytest.raises(UnsupportedFeatureError):
-        build(before, tx.Update(inserted_rows=b""))
+        build(before, tx.Update(compacted_sstables=(b"",)))
 
 
 def test_files_without_a_live_field_are_dropped() -> None:
@@ -365,16 +367,73 @@ def test_an_untouched_index_section_keeps_its_bytes() -> None:
 
 def test_stable_row_ids() -> None:
     before = manifest(fragment(0), reader_feature_flags=2, writer_feature_flags=2, next_row_id=10)
-    allowed = [tx.Delete((), (0,)), tx.Project(SCHEMA), tx.UpdateConfig(), tx.ReserveFragments(1), tx.UpdateBases()]
-    for operation in allowed:
+    untouched = [tx.Delete((), (0,)), tx.Project(SCHEMA), tx.UpdateConfig(), tx.ReserveFragments(1), tx.UpdateBases()]
+    for operation in [*untouched, tx.Append(), tx.Overwrite((), SCHEMA), tx.Update(), tx.Rewrite()]:
         built = build(before, operation)
         assert built.message.reader_feature_flags & flags.STABLE_ROW_IDS
         assert built.message.writer_feature_flags & flags.STABLE_ROW_IDS
         assert built.message.next_row_id == 10
-    refused = [tx.Append(), tx.Overwrite((), SCHEMA), tx.Update(), tx.Merge((), SCHEMA), tx.Rewrite()]
-    for operation in [*refused, tx.DataReplacement()]:
-        with pytest.raises(UnsupportedFeatureError, match="stable row ids"):
-            build(before, operation)
+
+
+def lineage(message: table_pb2.DataFragment) -> tuple[list[int], list[int], list[int]]:
+    """Row ids, versions in which rows were made, versions in which they were changed."""
+    return (
+        RowIdSequence.from_bytes(message.inline_row_ids).values().tolist(),
+        RowVersionSequence.from_bytes(message.inline_created_at_versions).values().tolist(),
+        RowVersionSequence.from_bytes(message.inline_last_updated_at_versions).values().tolist(),
+    )
+
+
+def with_lineage(each: Fragment, ids: list[int], created: list[int] | None = None) -> Fragment:
+    made = None if created is None else RowVersionSequence.from_values(np.array(created)).to_bytes()
+    return replace(
+        each, row_ids=RowIdSequence.from_values(np.array(ids)).to_bytes(), created_at=made, last_updated_at=made
+    )
+
+
+def test_row_ids_and_versions_of_new_and_moved_rows() -> None:
+    old = with_lineage(fragment(0, rows=3), [7, 3, 9], [2, 4, 4])
+    gone = with_lineage(fragment(1, rows=3), [3, 20, 21], [4, 6, 5])
+    before = manifest(old, gone, reader_feature_flags=2, writer_feature_flags=2, next_row_id=30)
+    appended = build(before, tx.Append((fragment(rows=3), fragment(rows=2)))).message
+    added = [lineage(each) for each in appended.fragments[2:]]
+    assert added == [([30, 31, 32], [8] * 3, [8] * 3), ([33, 34], [8] * 2, [8] * 2)]
+    assert appended.next_row_id == 35
+    # Two rows moved, one is new.
+    moved = with_lineage(fragment(rows=3), [21, 3])
+    marked = replace(old, deletion_file=fragment(0, rows=3, deleted=1).deletion_file)
+    built = build(before, tx.Update((1,), (marked,), (moved, fragment(rows=1)))).message
+    assert [lineage(each) for each in built.fragments] == [
+        ([7, 3, 9], [2, 4, 4], [2, 4, 4]),
+        ([21, 3, 30], [5, 4, 8], [8] * 3),
+        ([31], [8], [8]),
+    ]
+    # Ids of no row count as made in the first version.
+    strange = build(before, tx.Update((), (), (with_lineage(fragment(rows=3), [99, 98, 97]),))).message
+    assert lineage(strange.fragments[2]) == ([99, 98, 97], [1] * 3, [8] * 3)
+    with pytest.raises(InvalidOperationError, match="row ids"):
+        build(before, tx.Append((with_lineage(fragment(rows=2), [1, 2, 3]),)))
+    with pytest.raises(InvalidOperationError, match="row ids"):
+        build(before, tx.Rewrite((tx.RewriteGroup((old,), (fragment(rows=3),)),)))
+
+
+def test_versions_of_rows_whose_columns_were_rewritten() -> None:
+    old = with_lineage(fragment(0, rows=3), [7, 3, 9], [2, 4, 4])
+    before = manifest(old, reader_feature_flags=2, writer_feature_flags=2, next_row_id=30)
+    changed = replace(old, files=(*old.files, file("y", 5)))
+
+    def versions(operation: tx.Operation) -> list[int]:
+        return lineage(build(before, operation).message.fragments[0])[2]
+
+    update = tx.Update((), (changed,), (), (5,), mode=tx.UpdateMode.REWRITE_COLUMNS)
+    assert versions(update) == [2, 4, 4]
+    bitmap = pyroaring.BitMap([0, 2]).serialize()
+    assert versions(replace(update, updated_offset_bitmaps={0: bitmap})) == [8, 4, 8]
+    with pytest.raises(InvalidOperationError, match="3 rows"):
+        versions(replace(update, updated_offset_bitmaps={0: pyroaring.BitMap([3]).serialize()}))
+    assert versions(tx.Merge((changed,), SCHEMA)) == [8, 8, 8]
+    assert versions(tx.Merge((old,), SCHEMA)) == [2, 4, 4]
+    assert versions(tx.DataReplacement((tx.DataReplacementGroup(0, file("z", 0, 1)),))) == [8, 8, 8]
 
 
 @pytest.mark.parametrize("operation", [tx.Clone(True, 1, "x"), tx.UpdateMemWalState(), tx.DataOverlay()])

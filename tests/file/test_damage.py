@@ -745,8 +745,8 @@ def test_damage_is_an_error_or_stays_where_it_is(kind: str, version: FileVersion
     assert not wrong, "\n\n".join(f"{line[:4]}\n{line[4]}" for line in wrong[:5])
     tally = Counter(line[4] for line in results)
     assert tally["error"], tally
-    # A page that points to other bytes, a null adjustment that is too small, or another symbol in a table of FSST cannot
-    # be told from a true one. In 0.1 nothing else is written of a page than where it begins.
+    # A page that points to other bytes, a null adjustment that is too small, or another symbol in a table of FSST
+    # cannot be told from a true one. In 0.1 nothing else is written of a page than where it begins.
     assert tally["changed by metadata"] <= 3 + count // (2 if version.is_legacy else 20), tally
     if kind in ("truncate", "append"):
         assert tally["error"] == count, tally

@@ -341,6 +341,7 @@ def test_which_store_is_chosen(tmp_path: Path) -> None:
     assert repr(pickle.loads(pickle.dumps(handler))) == repr(handler)
     with pytest.raises(InvalidInputError, match="sqlite"):
         choose_handler(store, "memory://t", None, {"manifest_store": "postgres://x"})
+    pytest.importorskip("obstore")
     uri = "s3+ddb://bucket/t?ddbTableName=rows"
     options = {"dynamodb_endpoint": "http://127.0.0.1:9", "aws_secret_access_key": "verysecret"}
     handler = choose_handler(open_store(uri, options)[0], uri, None, options)

@@ -78,7 +78,7 @@ ROWS = {"rows", "count", "filtered", "take", "take by id", "tagged", "before", "
 def make_table(uri: str, writer: str) -> None:
     """Two fragments, one with each form of deletion file, three versions before the newest, a tag."""
     # The child is not to import pylance.
-    module = import_module({"ours": "lancetable", "theirs": "lance"}[writer])
+    module = import_module({"ours": "lancetable", "theirs": "lance", "legacy": "lancetable"}[writer])
     n = 6000
     table = pa.table(
         {
@@ -89,7 +89,8 @@ def make_table(uri: str, writer: str) -> None:
             "d": pa.array(["red", "green", "blue"] * (n // 3)).dictionary_encode(),
         }
     )
-    module.write_dataset(table.slice(0, 300), uri, data_storage_version="2.0")
+    storage = "0.1" if writer == "legacy" else "2.0"
+    module.write_dataset(table.slice(0, 300), uri, data_storage_version=storage)
     dataset = module.write_dataset(table.slice(300), uri, mode="append")
     dataset.delete("id IN (3, 4, 77, 200)")
     dataset.delete("id >= 300 AND id < 5900")
@@ -171,7 +172,7 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
     shutil.rmtree(place)
 
 
-@pytest.fixture(scope="module", params=["ours", "theirs"])
+@pytest.fixture(scope="module", params=["ours", "theirs", "legacy"])
 def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("damage") / str(request.param)
     make_table(str(path), request.param)

@@ -10,7 +10,6 @@ LANCETABLE_TEST_SCALE multiplies the number of examples; the nightly profile of 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections import Counter
@@ -24,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from lancetable.errors import CorruptFileError
 from lancetable.file import LanceFileReader, LanceFileWriter
 from lancetable.file.reader import open_data_file
 from lancetable.format.version import FileVersion
@@ -62,13 +62,18 @@ def between_lists(kind: pa.DataType, above: str = "") -> bool:
 
 def compact(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """The same rows without anything before, between or behind them: pylance stumbles over some slices of lists."""
-    found = []
-    for batch in batches:
-        every = pa.array(np.arange(batch.num_rows))
-        with contextlib.suppress(pa.ArrowNotImplementedError):
-            batch = pa.record_batch([column.take(every) for column in batch.columns], schema=batch.schema)
-        found.append(batch)
-    return found
+    return [
+        pa.record_batch([compact_array(column) for column in batch.columns], schema=batch.schema) for batch in batches
+    ]
+
+
+def compact_array(array: pa.Array) -> pa.Array:
+    try:
+        taken = array.take(pa.array(np.arange(len(array))))
+    except pa.ArrowNotImplementedError:
+        return array
+    # Arrow takes wrong items of some fixed-size lists inside of each other.
+    return taken if comparable(taken).equals(comparable(array)) else array
 
 
 def queries_of(rng: np.random.Generator, n: int) -> list[Any]:
@@ -205,7 +210,14 @@ class Sides:
             note(f"the peer does not write this: {refusal}")
             self.seen["refused"] += 1
             return
-        check_ours(theirs, f"pylance {self.peer.release}")
+        try:
+            check_ours(theirs, f"pylance {self.peer.release}")
+        except CorruptFileError as error:
+            # pylance writes dictionaries that outgrow their indices, and cannot read them either.
+            own = self.peer_finds(theirs, queries, expected)
+            assert own is not None, f"pylance {self.peer.release} to ours: {error}"
+            self.seen["unreadable"] += 1
+            return
         self.seen["theirs"] += 1
 
     def misreads_alone(

@@ -403,13 +403,11 @@ def test_two_overwrites_from_one_version(path: Path) -> None:
 # --- tables with stable row ids --------------------------------------------------------------------------------------
 
 
-def test_tables_with_stable_row_ids_are_not_appended_to(path: Path) -> None:
+def test_tables_with_stable_row_ids_go_on_counting(path: Path) -> None:
     lance.write_dataset(rows(1), str(path), data_storage_version="2.0", enable_stable_row_ids=True)
-    before = files(path)
-    for act in (append, overwrite):
-        with pytest.raises(UnsupportedFeatureError, match="stable row ids"):
-            act(open_version(path), rows(2))
-    assert files(path) == before
+    for act, expected in ((append, [0, 1]), (overwrite, [2])):
+        act(open_version(path), rows(2))
+        assert lance.dataset(str(path)).to_table(columns=["_rowid"])["_rowid"].to_pylist() == expected
 
 
 # --- write_fragments -------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from lancetable.store.conditional import Reply, create_exclusively
 from lancetable.store.fsspec_cloud import CloudFsspecStore, reply_to
 from lancetable.store.open import open_store
 
+pytest.importorskip("obstore")
 CLIENTS = ["obstore", "fsspec"]
 VERSIONS = "_versions/18446744073709551614.manifest"
 

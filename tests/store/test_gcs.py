@@ -12,6 +12,10 @@ from lancetable.store.base import PutOutcome
 from lancetable.store.open import open_store
 from lancetable.testing.conformance import Place, StoreSuite
 
+pytest.importorskip("obstore")
+# aiohttp says this of every upload of gcsfs beyond a megabyte.
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Gcs]:

@@ -77,6 +77,7 @@ def test_an_unknown_scheme_is_told_the_known_ones() -> None:
 
 
 def test_an_address_behind_a_dynamodb_table() -> None:
+    pytest.importorskip("obstore")
     store, path = open_store("s3+ddb://bucket/some/t.lance?ddbTableName=x")
     assert (store.scheme, path, store.uri(path)) == ("s3", "some/t.lance", "s3://bucket/some/t.lance")
     for query in ("", "?", "?ddbTableName=", "?ddbTableName=a&ddbTableName=b", "?other=x", "?ddbTableName=a&x=1"):

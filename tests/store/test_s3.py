@@ -10,6 +10,8 @@ from integration.servers.moto_locked import Moto
 from lancetable.store.open import open_store
 from lancetable.testing.conformance import Place, StoreSuite
 
+pytest.importorskip("obstore")
+
 
 class _S3Suite(StoreSuite):
     client = ""

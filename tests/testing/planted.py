@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from unittest import mock
 
-from lancetable.commit import build, loop, rebase
+from lancetable.commit import build, cleanup, loop, rebase
 from lancetable.commit.conflicts import Severity, Verdict, check
 from lancetable.format.paths import is_detached, manifest_path
 from lancetable.handlers import conditional_put, external
 from lancetable.handlers.base import ManifestLocation
 from lancetable.store.base import PutOutcome
 from lancetable.table import transactions
-from lancetable.testing.simulator import jobs
 
 __all__ = ["PLANTED"]
 
@@ -162,7 +162,7 @@ PLANTED: dict[str, Patch] = {
     "fragment ids are kept after a lost race": instead(build, "number_fragments", numbers_of_the_first_attempt),
     "row ids are kept after a lost race": instead(build, "assign_row_ids", row_ids_of_the_first_attempt),
     "deletions are merged with the wrong version": instead(rebase, "_merged", forget_their_deletions),
-    "cleanup takes files of commits on their way": instead(jobs.Cleaner, "unverified_seconds", lambda real: 0.0),
+    "cleanup takes files of commits on their way": instead(cleanup, "UNVERIFIED_AGE", lambda real: timedelta(0)),
     "the manifest is shown before it is decided": instead(external.ExternalHandler, "commit", show_before_deciding),
     "staged manifests are believed": instead(external.ExternalHandler, "_finished", believe_staged_paths),
 }

@@ -27,7 +27,7 @@ from lancetable.file.encodings_v0_1.pages import Pages, Spans, zeros
 from lancetable.file.encodings_v0_1.plain import PlainNode, item_bits
 from lancetable.file.encodings_v0_1.var_binary import VarBinaryNode
 from lancetable.file.fetch import ReadPlan, gather
-from lancetable.file.kernels import native, varbin
+from lancetable.file.kernels import varbin
 from lancetable.file.legacy_container import LegacyMetadata, PageRow
 from lancetable.file.statistics import FileStatistics, ZoneStats
 from lancetable.format.schema import Field, Schema
@@ -174,8 +174,9 @@ def _runs(starts: Int64, length: int) -> Iterator[tuple[int, int]]:
 def _binary_bounds(array: pa.Array, starts: Int64) -> tuple[Int64, pa.Array, pa.Array]:
     kind = array.type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    offsets, data, bitmap = _parts(array)
-    lengths = np.diff(offsets)
+    dtype = varbin.offset_dtype(kind)
+    assert dtype is not None
+    lengths = np.diff(np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize))
     nulls = zeros(len(starts))
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
@@ -187,34 +188,19 @@ def _binary_bounds(array: pa.Array, starts: Int64) -> tuple[Int64, pa.Array, pa.
     high: list[bytes | None] = []
     shorten = _cut_text if text else _cut_bytes
     raised: Callable[[bytes], bytes | None] = _raise_text if text else _raise_bytes
-    for first, last, was_cut in zip(*_extremes(array, offsets, data, bitmap, starts, ends), cut.tolist(), strict=True):
+    for first, last, was_cut in zip(*_extremes(array, starts, ends), cut.tolist(), strict=True):
         low.append(None if first is None else shorten(first))
         bound = None if last is None else shorten(last)
         high.append(raised(bound) if bound is not None and was_cut else bound)
     return nulls, _binary(kind, low), _binary(kind, high)
 
 
-def _parts(array: pa.Array) -> tuple[npt.NDArray[Any], memoryview, pa.Buffer | None]:
-    dtype = varbin.offset_dtype(array.type)
-    assert dtype is not None
-    bitmap, ends, content = array.buffers()
-    offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
-    return offsets, memoryview(b"" if content is None else content), bitmap if array.null_count else None
-
-
-def _extremes(
-    array: pa.Array, offsets: npt.NDArray[Any], data: memoryview, bitmap: pa.Buffer | None, starts: Int64, ends: Int64
-) -> tuple[list[bytes | None], list[bytes | None]]:
+def _extremes(array: pa.Array, starts: Int64, ends: Int64) -> tuple[list[bytes | None], list[bytes | None]]:
     """The least and the greatest value of each run, as bytes; None where all are null."""
-    if native is not None:
-        rows = native.extremes(offsets, data, bitmap, array.offset, starts, ends, offsets.itemsize)
-        return tuple(  # type: ignore[return-value]  # two of them
-            [bytes(data[offsets[row] : offsets[row + 1]]) if row >= 0 else None for row in side.tolist()]
-            for side in rows
-        )
     large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     plain = array.view(pa.large_binary() if large else pa.binary())
-    both = [pc.min_max(plain.slice(first, end - first)) for first, end in zip(starts.tolist(), ends.tolist())]
+    spans = zip(starts.tolist(), ends.tolist(), strict=True)
+    both = [pc.min_max(plain.slice(first, end - first)) for first, end in spans]
     return [each["min"].as_py() for each in both], [each["max"].as_py() for each in both]
 
 

@@ -49,6 +49,7 @@ INLINE: Final = 2
 OUT_OF_LINE: Final = 3
 RUNS: Final = 4
 _WIDTH_SHIFT: Final = 8
+_USUAL_BYTES: Final = 4096  # widths beyond are checked before memory is taken for them
 
 
 class Pieces(NamedTuple):

@@ -9,26 +9,23 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from lancetable.dataset import LanceDataset, dataset, write_dataset
-from lancetable.errors import LanceError
 from lancetable.format import transaction as tx
 from lancetable.format.paths import DATA_DIR, join, transaction_path
 from lancetable.format.schema import Field, Schema
 from lancetable.ops import commit as commits
 from lancetable.ops.write import WriteOptions, write_fragments
-from lancetable.table import manifests
 from lancetable.table.version import TableVersion, latest, open_version
 from lancetable.testing.simulator.simulation import Job, Run, Work
 
-__all__ = ["Cleaner", "Table", "judge_serially", "make_table", "read_table", "standard_jobs"]
+__all__ = ["Table", "judge_serially", "make_table", "read_table", "standard_jobs"]
 
 _STEPS = 4
-_OLDER_THAN_SECONDS = 14 * 24 * 3600.0
-_UNVERIFIED_SECONDS = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -206,6 +203,15 @@ class Writer:
 
         job.attempt(act, "compact", effect=lambda table, _: table, commits=2)
 
+    def optimize(self, job: Job) -> None:
+        """The library's own compaction: none, one or several commits."""
+        job.attempt(
+            lambda: dataset(job.uri).optimize.compact_files(target_rows_per_fragment=8),
+            "optimize",
+            effect=lambda table, _: table,
+            commits=None,
+        )
+
     def look(self, job: Job) -> None:
         job.look()
 
@@ -251,64 +257,24 @@ def hide_transaction(version: TableVersion, made: tx.Transaction) -> None:
 # --- cleaning --------------------------------------------------------------------------------------------------------
 
 
-class Cleaner:
-    """Removes old versions, and files that only they used or that were left behind long ago.
+def cleaner(job: Job) -> None:
+    """Removes the old versions that the setup left, and files that nobody needs.
 
-    A version must be older than any commit takes (`older_than_seconds`): who is about to write its number must find it.
-    So must a file without any version (`unverified_seconds`): it may belong to a commit that is still on its way.
+    Both ages are beyond any wrong clock and any commit on its way: a writer must find the version that it is about to
+    write, and its files must not count as forgotten.
     """
-
-    older_than_seconds = _OLDER_THAN_SECONDS
-    unverified_seconds = _UNVERIFIED_SECONDS
-
-    def __call__(self, job: Job) -> None:
-        job.sleep(job.rng.random() * 3)
+    for _ in range(2):
+        job.sleep(job.rng.random() * 2)
         job.run.cleaned = True
-        try:
-            self.clean(latest(open_version(job.uri)), job)
-        except (LanceError, OSError):
-            return
-
-    def clean(self, newest: TableVersion, job: Job) -> None:
-        """One pass. Everything is looked at before the first file goes."""
-        store, base = newest.store, newest.base
-        now = job.run.world.scheduler.now_ns / 1e9
-        *history, last = newest.handler.history(store, base)
-        gone = [each for each in history if now - self.time_of(newest, each) > self.older_than_seconds]
-        kept = [each for each in (*history, last) if each not in gone]
-        needed = {path for each in kept for path in files_of(newest, each)}
-        used = {path for each in gone for path in files_of(newest, each)} - needed
-        for folder in (DATA_DIR, "_deletions"):
-            for meta in store.list_names(join(base, folder), detail=True):
-                path = f"{join(base, folder)}/{meta.name}"
-                assert meta.last_modified is not None
-                if path not in needed and now - meta.last_modified.timestamp() > self.unverified_seconds:
-                    used.add(path)
-        store.delete([each.path for each in gone])
-        store.delete(sorted(used))
-
-    @staticmethod
-    def time_of(version: TableVersion, location: Any) -> float:
-        """When a version was made, in seconds."""
-        return manifests.read_manifest(version.store, location).manifest.timestamp.timestamp()
-
-
-def files_of(version: TableVersion, location: Any) -> set[str]:
-    """The data and deletion files that a version names."""
-    seen = replace(version, file=manifests.read_manifest(version.store, location))
-    paths = set()
-    for fragment in seen.manifest.fragments:
-        paths |= {seen.data_file_path(file) for file in fragment.files}
-        if fragment.deletion_file is not None:
-            paths.add(seen.deletion_file_path(fragment.id, fragment.deletion_file))
-    return paths
+        job.attempt(lambda: dataset(job.uri).cleanup_old_versions(timedelta(days=14)), "clean up", commits=0)
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------
 
-PLAIN = ["append", "append", "delete", "delete", "delete_fragment", "update", "config", "add_column", "compact", "look"]
+PLAIN = ["append", "append", "delete", "delete", "delete_fragment", "update", "config", "add_column", "compact"]
+PLAIN += ["optimize", "look"]
 RARE = ["overwrite", "restore"]
-STABLE = ["append", "append", "delete", "update", "look", "overwrite"]
+STABLE = ["append", "append", "delete", "update", "look", "overwrite", "optimize"]
 
 
 def is_stable(seed: int) -> bool:
@@ -330,7 +296,7 @@ def standard_jobs(run: Run, also: str = "") -> dict[str, Work]:
         for job in jobs.values():
             if isinstance(job, Writer):
                 job.changes = [change for change in job.changes if change != "restore"]
-        jobs["cleaner"] = Cleaner()
+        jobs["cleaner"] = cleaner
     elif not stable and (also == "old" or (not also and drawn < 0.4)):
         jobs["old"] = old_writer
     return jobs

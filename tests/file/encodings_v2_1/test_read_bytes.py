@@ -387,6 +387,16 @@ def test_zipped_fixed_size_lists_of_nulls_have_no_bytes(kind: pa.DataType, value
     assert read(pa.list_(kind), 3, layout, [b"\2\0\3\2", b"\0\2\3\4"]) == wanted
 
 
+def test_rows_of_impossible_widths_are_refused_when_taken() -> None:
+    """Where single rows are picked, nothing is allocated for a width that no chunk has room for."""
+    wide = pb.CompressiveEncoding(fixed_size_list=pb.FixedSizeList(items_per_value=2**28, values=flat(128)))
+    chunk = padded(words(0, 24)) + padded(bytes(24))
+    layout = mini(value_compression=wide)
+    for kind in (pa.list_(INTS, 2), pa.list_(pa.decimal128(9, 2), 2**28)):
+        with pytest.raises(CorruptFileError):
+            read(kind, 3, layout, [words((len(chunk) // 8 - 1) << 4), chunk], rows=np.array([0, 2]))
+
+
 def test_zipped_values_without_bytes_are_refused_for_other_types() -> None:
     for values in (flat(0), flat(32), variable()):
         with pytest.raises(CorruptFileError):

@@ -1,0 +1,109 @@
+"""Ceph's radosgw, a real S3 server, in one directory and without services of the system.
+
+A monitor, one OSD in memory and the gateway; up in some twenty-five seconds. Debian: ceph-mon ceph-osd radosgw
+ceph-common.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from integration.servers.process import free_port, running, wait_for_http, wait_for_port
+
+__all__ = ["ceph", "is_installed"]
+
+_PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph-authtool", "monmaptool")
+
+
+def is_installed() -> bool:
+    """Whether it can be started here."""
+    return all(shutil.which(name) for name in _PROGRAMS)
+
+
+@contextlib.contextmanager
+def ceph() -> Iterator[dict[str, str]]:
+    """Start it; yields storage options. The caller makes buckets. Everything lies in a directory that goes."""
+    # Sockets have short names: a directory below the temporary one, whatever the tests use.
+    with tempfile.TemporaryDirectory(prefix="ceph") as name, contextlib.ExitStack() as stack:
+        root = Path(name)
+        monitor, gateway, fsid = free_port(), free_port(), str(uuid.uuid4())
+        configuration = root / "ceph.conf"
+        configuration.write_text(_configuration(root, monitor, gateway, fsid))
+        for directory in ("mon", "osd", "run", "rgw"):
+            (root / directory).mkdir()
+
+        def run(*command: str, seconds: int = 60) -> None:
+            subprocess.run(
+                [*command], check=True, cwd=root, timeout=seconds, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+
+        def start(log: str, *command: str) -> tuple[subprocess.Popen[bytes], Path]:
+            path = root / f"{log}.out"
+            return stack.enter_context(running(command, path)), path
+
+        conf = ("-c", str(configuration))
+        keyring, monmap = str(root / "keyring"), str(root / "monmap")
+        run("ceph-authtool", "--create-keyring", keyring, "--gen-key", "-n", "mon.", "--cap", "mon", "allow *")
+        run("monmaptool", "--create", "--addv", "a", f"[v1:127.0.0.1:{monitor}]", "--fsid", fsid, monmap)
+        run("ceph-mon", *conf, "--mkfs", "-i", "a", "--monmap", monmap, "--keyring", keyring)
+        process, log = start("mon", "ceph-mon", *conf, "-i", "a", "-f")
+        wait_for_port(monitor, process, log)
+        run("ceph", *conf, "osd", "create")
+        run("ceph-osd", *conf, "-i", "0", "--mkfs")
+        start("osd", "ceph-osd", *conf, "-i", "0", "-f")
+        process, log = start("rgw", "radosgw", *conf, "-n", "client.rgw", "-f")
+        wait_for_http(gateway, process, log, 120)
+        key, secret = "lab", "labsecretlab"
+        run(
+            "radosgw-admin", *conf, "-n", "client.rgw", "user", "create", "--uid=lab", "--display-name=lab",
+            f"--access-key={key}", f"--secret={secret}",
+        )  # fmt: skip
+        yield {
+            "aws_endpoint": f"http://127.0.0.1:{gateway}",
+            "aws_access_key_id": key,
+            "aws_secret_access_key": secret,
+            "aws_region": "us-east-1",
+            "allow_http": "true",
+        }
+
+
+def _configuration(root: Path, monitor: int, gateway: int, fsid: str) -> str:
+    user = "root" if os.getuid() == 0 else ""
+    return f"""
+[global]
+fsid = {fsid}
+mon host = [v1:127.0.0.1:{monitor}]
+mon initial members = a
+auth_cluster_required = none
+auth_service_required = none
+auth_client_required = none
+osd_pool_default_size = 1
+osd_pool_default_min_size = 1
+osd_crush_chooseleaf_type = 0
+mon_allow_pool_size_one = true
+osd_pool_default_pg_num = 4
+osd_objectstore = memstore
+memstore_device_bytes = 4294967296
+public_addr = 127.0.0.1
+cluster_addr = 127.0.0.1
+ms_bind_msgr2 = false
+run_dir = {root}/run
+admin_socket = {root}/run/$name.$pid.asok
+pid_file = {root}/run/$name.pid
+log_file = {root}/$name.log
+keyring = {root}/keyring
+mon_data = {root}/mon
+osd_data = {root}/osd
+rgw_data = {root}/rgw
+{"setuser = root" if user else ""}
+{"setgroup = root" if user else ""}
+[client.rgw]
+rgw_frontends = beast endpoint=127.0.0.1:{gateway}
+"""
