@@ -202,9 +202,9 @@ class MergeInsertBuilder:
             discard_prepared(version, prepared)
             incoming = source.schema
         head = (
-            f"Analyze: elapsed={elapsed_ms:.3f}ms, bytes_written={size_bytes}, num_files_written={num_files}, "
+            f"Analyze: elapsed={elapsed_ms:.3f}ms, metrics=[bytes_written={size_bytes}, num_files_written={num_files}, "
             f"num_inserted_rows={counts.inserted}, num_updated_rows={counts.updated}, "
-            f"num_deleted_rows={counts.deleted}\n"
+            f"num_deleted_rows={counts.deleted}]\n"
         )
         plan = self.explain_plan(incoming).splitlines(keepends=True)
         return head + "".join("  " + line for line in plan)

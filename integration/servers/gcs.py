@@ -309,6 +309,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, f"<ListBucketResult>{''.join(found)}{token}</ListBucketResult>")
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away in the middle is nobody's concern."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gcs:
     """A running server."""
@@ -329,8 +336,7 @@ class Gcs:
 def gcs(*buckets: str) -> Iterator[Gcs]:
     """Serve these buckets from threads of this process until the block ends."""
     handler = type("Handler", (_Handler,), {"buckets": {name: _Bucket() for name in buckets}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -34,6 +34,9 @@ from lancetable.testing.conformance import HandlerSuite, Place, StoreSuite
 
 CLIENTS = ["obstore", "fsspec"]
 
+# aiohttp says this of every upload of adlfs beyond a megabyte.
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:

@@ -142,20 +142,16 @@ class _Draft:
             stamp_new(messages, self.version)
         self._add(messages)
 
-    def add_moved(self, fragments: Iterable[Fragment], sources: Sequence[table_pb2.DataFragment]) -> list[int]:
+    def add_moved(self, fragments: Iterable[Fragment], sources: Sequence[table_pb2.DataFragment]) -> None:
         """Append fragments whose first rows may have been moved there from `sources`, the records before this commit.
 
-        Returns the ids of those that hold moved rows only, where row ids tell.
+        The new fragments say the row ids of those rows.
         """
         messages = self._numbered(fragments)
-        only_moved: list[int] = []
         if self.stable_row_ids:
             num_moved = assign_row_ids(self.message, messages)
             stamp_moved(messages, num_moved, sources, self.version)
-            counts = zip(messages, num_moved, strict=True)
-            only_moved = [message.id for message, count in counts if count == message.physical_rows]
         self._add(messages)
-        return only_moved
 
     def add_rewritten(self, fragments: Iterable[Fragment]) -> None:
         """Append fragments that hold rows of others, which bring their row ids and versions along."""
@@ -313,22 +309,6 @@ class _Draft:
 
         self.edit_indices(edit)
 
-    def cover_moved(self, fragment_ids: Iterable[int], sources: Iterable[int], changed: Iterable[int]) -> None:
-        """Add fragments of moved rows to the coverage of indices that cover all `sources` and no `changed` field.
-
-        Such an index points at row ids, which the rows kept, and its values are as they were.
-        """
-        moved, old, fields = pyroaring.BitMap(fragment_ids), pyroaring.BitMap(sources), set(changed)
-
-        def edit(index: table_pb2.IndexMetadata) -> table_pb2.IndexMetadata:
-            if index.fields and not fields & set(index.fields):
-                covered = covered_fragments(index.fragment_bitmap, index.name)
-                if covered is not None and old <= covered:
-                    index.fragment_bitmap = (covered | moved).serialize()
-            return index
-
-        self.edit_indices(edit)
-
     # --- row versions
 
     def stamp_rows(self, offset_bitmaps: Mapping[int, bytes]) -> None:
@@ -450,9 +430,8 @@ def _(operation: tx.Update, draft: _Draft) -> None:
     if draft.stable_row_ids and operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
         draft.stamp_rows(operation.updated_offset_bitmaps)
     draft.remove(operation.removed_fragment_ids)
-    only_moved = draft.add_moved(operation.new_fragments, sources)
-    if only_moved and operation.mode is tx.UpdateMode.REWRITE_ROWS:
-        draft.cover_moved(only_moved, touched, operation.fields_for_preserving_frag_bitmap)
+    # No index covers the new fragments, not even one whose values are as they were: readers would miss the moved rows.
+    draft.add_moved(operation.new_fragments, sources)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS and operation.fields_modified:
         draft.uncover((fragment.id for fragment in operation.updated_fragments), operation.fields_modified)
 

@@ -59,9 +59,11 @@ _COMPATIBLE = Verdict(OK)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known beyond the two transactions: for which of our fragments the changed rows are known."""
+    """What is known beyond the two transactions: for which of our fragments the changed rows are known, and whether our
+    Update inserts rows because no row had their key."""
 
     known_rows: frozenset[int] = frozenset()
+    inserts_keys: bool = False
 
 
 class Kind(Enum):
@@ -237,7 +239,8 @@ def _rows(ours: tx.Delete | tx.Update, theirs: tx.Delete | tx.Update, context: C
 
 
 def _updates(ours: tx.Update, theirs: tx.Update, context: Context) -> Verdict:
-    if not _keys_disjoint(ours.inserted_rows, theirs.inserted_rows):
+    unknown = context.inserts_keys and bool(theirs.new_fragments)
+    if unknown or not _keys_disjoint(ours.inserted_rows, theirs.inserted_rows):
         return Verdict(R, "both may insert rows with the same keys")
     return _rows(ours, theirs, context)
 
@@ -254,7 +257,7 @@ def _keys_disjoint(ours: bytes | None, theirs: bytes | None) -> bool:
 
 
 def _keyed(ours: tx.Update, theirs: Operation, context: Context) -> Verdict:
-    if ours.inserted_rows is None:
+    if ours.inserted_rows is None and not context.inserts_keys:
         return _COMPATIBLE
     return Verdict(R, "rows were appended that may have the keys that ours inserts")
 

@@ -76,6 +76,7 @@ def commit_transaction(
     max_retries: int = DEFAULT_MAX_RETRIES,
     timeout_s: float = DEFAULT_TIMEOUT_SECONDS,
     affected_rows: Mapping[int, DeletionVector] | None = None,
+    inserts_keys: bool = False,
     detached: bool = False,
     file_version: FileVersion | None = None,
 ) -> TableVersion:
@@ -83,9 +84,10 @@ def commit_transaction(
 
     `base` is any version of the branch, best the one the transaction was prepared on. `affected_rows` are the rows
     that a Delete or Update newly deletes, by fragment: with them, deletes of different rows of one fragment go
-    together. `detached` makes a version beside the history, on top of `base`. `file_version` changes the data format
-    in an Overwrite or a Merge. An Overwrite with `max_retries` 0 is strict: it becomes the version right after its
-    read version or fails, and is not checked for conflicts.
+    together. `inserts_keys` says that an Update inserts rows whose keys nobody else may insert meanwhile. `detached`
+    makes a version beside the history, on top of `base`. `file_version` changes the data format in an Overwrite or a
+    Merge. An Overwrite with `max_retries` 0 is strict: it becomes the version right after its read version or fails,
+    and is not checked for conflicts.
 
     Raises RetryableCommitConflictError (run the operation again), CommitConflictError (look at the other change),
     CommitStateUnknownError (look for the transaction before trying again), UnsupportedFeatureError.
@@ -95,7 +97,8 @@ def commit_transaction(
         return _commit_detached(base, transaction, max_retries, timeout_s)
     if is_detached(base.version):
         raise InvalidOperationError(f"{base.uri}: the detached version {base.version} can have no successor")
-    landed = _land(base, transaction, max_retries, timeout_s, affected_rows or {}, file_version)
+    context = Context(frozenset(affected_rows or ()), inserts_keys)
+    landed = _land(base, transaction, max_retries, timeout_s, affected_rows or {}, context, file_version)
     clean_up_after_commit(landed)
     return landed
 
@@ -106,9 +109,10 @@ def _land(
     max_retries: int,
     timeout_s: float,
     affected_rows: Mapping[int, DeletionVector],
+    context: Context,
     file_version: FileVersion | None,
 ) -> TableVersion:
-    run = _Run(base, transaction, affected_rows, file_version)
+    run = _Run(base, transaction, affected_rows, context, file_version)
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
     backoff = Backoff(max_retries, timeout_s, crowd=crowd_at(base.store.uri(base.base)) if remote else None)
@@ -216,12 +220,13 @@ class _Run:
         base: TableVersion,
         transaction: Transaction,
         affected_rows: Mapping[int, DeletionVector],
+        context: Context,
         file_version: FileVersion | None,
     ) -> None:
         self.base, self.newest, self.ours = base, base, transaction
         self.original = transaction
         self._affected_rows, self._file_version = affected_rows, file_version
-        self._context = Context(frozenset(affected_rows))
+        self._context = context
         self._seen = transaction.read_version
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
@@ -33,6 +34,7 @@ __all__ = [
     "blob_file_path",
     "described",
     "holds_blobs",
+    "replace_blobs",
     "stored_schema",
     "with_bytes",
 ]
@@ -88,6 +90,42 @@ def stored_schema(schema: Schema) -> Schema:
 def holds_blobs(field: Field) -> bool:
     """Whether the field is a blob of the second form or holds one."""
     return any(each.is_blob_v2 for each in field.walk())
+
+
+def replace_blobs(
+    array: pa.Array, field: Field, data_type: pa.DataType, convert: Callable[[Field, pa.Array], pa.Array]
+) -> pa.Array:
+    """`array`, an array of `field`, as `data_type`, where only blobs differ.
+
+    What lies below structs and lists and differs is replaced by `convert(its field, its values)`. Values of null
+    lists are left out, those of null structs are null.
+    """
+    if array.type.equals(data_type):
+        return array
+    if field.is_list:
+        items = replace_blobs(array.flatten(), field.children[0], data_type.value_type, convert)
+        return pa.Array.from_buffers(data_type, len(array), _list_buffers(array), array.null_count, 0, [items])
+    if not field.is_struct or field.is_blob_v2 or not field.children:
+        return convert(field, array)
+    # Only flatten() hands the nulls of a struct down to its children.
+    parts = array.flatten() if array.null_count else [array.field(number) for number in range(len(field.children))]
+    children = [
+        replace_blobs(part, child, data_type.field(number).type, convert)
+        for number, (part, child) in enumerate(zip(parts, field.children))
+    ]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(data_type), mask=mask)
+
+
+def _list_buffers(array: pa.Array) -> list[pa.Buffer | None]:
+    """Validity and offsets of a list array over its `flatten()`."""
+    valid = None
+    lengths = np.asarray(array.value_lengths().fill_null(0))
+    offsets: Any = np.zeros(len(array) + 1, np.int64 if pa.types.is_large_list(array.type) else np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    if array.null_count:
+        valid = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
+    return [valid, pa.py_buffer(offsets)]
 
 
 def blob_directory(data_file: str) -> str:

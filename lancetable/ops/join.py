@@ -370,23 +370,23 @@ def _hash(column: pa.Array) -> U64Array:
 
 def _hash_words(words: U64Array, starts: Rows, sizes: Rows, total: U64Array) -> None:
     """Take the bytes of values into `total`, eight at a time."""
-    rows: Rows | None = None
-    step = 0
+    rows: Rows | None = None  # those that have bytes left, None for all
+    part, step = total.copy(), 0
     while True:
-        left = (sizes if rows is None else sizes[rows]) - step
-        active = np.flatnonzero(left > 0)
-        if not len(active):
-            return
-        left = left[active]
-        rows = active if rows is None else rows[active]
-        word = words[starts[rows] + step]
-        short = left < 8
-        if short.any():
-            cut = (64 - 8 * left[short]).astype(np.uint64)
-            word[short] = (word[short] << cut) >> cut
-        mixed = (total[rows] ^ word) * np.uint64(_FACTORS[0])
-        mixed ^= mixed >> np.uint64(29)
-        total[rows] = mixed
+        left = sizes - step
+        ended = left <= 0
+        if ended.any():
+            kept = np.flatnonzero(~ended)
+            if not len(kept):
+                return
+            rows = kept if rows is None else rows[kept]
+            starts, sizes, left, part = starts[kept], sizes[kept], left[kept], part[kept]
+        word = words[starts + step]
+        cut = (64 - 8 * np.minimum(left, 8)).astype(np.uint64)
+        part ^= (word << cut) >> cut
+        part *= np.uint64(_FACTORS[0])
+        part ^= part >> np.uint64(29)
+        total[slice(None) if rows is None else rows] = part
         step += 8
 
 

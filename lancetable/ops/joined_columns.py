@@ -19,6 +19,7 @@ from lancetable.errors import AlreadyExistsError, ColumnNotFoundError, InvalidIn
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Schema
 from lancetable.ops.column_files import add_column_file
+from lancetable.ops.columns import VIRTUAL
 from lancetable.ops.evolution import add_values, fragment_with_values
 from lancetable.ops.join import KeyIndex, Rows, whole
 from lancetable.ops.merge_insert import patched_columns
@@ -96,6 +97,8 @@ class _Side:
         if not names:
             raise InvalidInputError(f"the right side has no column besides its key {right_on!r}")
         for name in names:
+            if name in VIRTUAL:
+                raise InvalidInputError(f"Column {name} is a metadata column and cannot be updated")
             known = version.schema.field(name) is not None
             if new and known:
                 raise AlreadyExistsError(f"Column {name} exists in both sides of the dataset", column=name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -134,7 +135,10 @@ class _Merge:
             changed_fields=[field.id for field in self._version.schema.walk()],
             file_version=file_version,
         )
-        return prepared, self._counts
+        # The primary key is what the table says to be unique; any other key may be inserted twice, as by an append.
+        primary = {field.name for field in self._version.schema.primary_key()}
+        unique = bool(primary) and primary == set(self._clauses.on)
+        return replace(prepared, inserts_keys=unique and self._clauses.insert), self._counts
 
     def _updated(self) -> Iterator[pa.RecordBatch]:
         """The new rows for those that matched, part by part, in the order of the table."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -55,6 +56,7 @@ logger = logging.getLogger(__name__)
 _WINDOW_BYTES = 32 << 20
 _WINDOW_ROWS = 1 << 17
 _MAX_ATTEMPTS = 20
+_MAX_AGE_NS = 3 * 86_400 * 10**9  # cleanups leave files alone that nobody knows, for seven days
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +157,11 @@ def _written_before(
     """The file of an earlier run, if it is there and whole."""
     path = data_path(version.base, name)
     try:
-        size_bytes = version.store.find(path)
+        size_bytes, made_ns = version.store.find(path), version.store.modified_ns(path)
         if size_bytes is None:
             return None
+        if made_ns is not None and time.time_ns() - made_ns > _MAX_AGE_NS:
+            raise CorruptFileError(f"{path}: so old that a cleanup may be about to remove it", path=path)
         metadata = open_data_file(version.store, path, size=size_bytes)
         if metadata.version is not target or metadata.num_rows != physical_rows(version, fragment):
             raise CorruptFileError(f"{path}: not the rows of fragment {fragment.id}", path=path)

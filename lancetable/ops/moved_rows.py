@@ -30,7 +30,7 @@ from lancetable.ops.join import whole
 from lancetable.ops.marks import mark_deleted, remove_marks
 from lancetable.ops.write import WriteOptions, write_files
 from lancetable.rowids import RowIdSequence
-from lancetable.table.data_files import remove_quietly
+from lancetable.table.data_files import WriteLimits, remove_quietly
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.fragments import (
@@ -146,6 +146,7 @@ class Prepared:
 
     transaction: Transaction
     gone: Mapping[int, DeletionVector]
+    inserts_keys: bool = False  # rows were inserted whose keys nobody else may insert
 
     @property
     def operation(self) -> tx.Update:
@@ -169,7 +170,8 @@ def prepare_update(
     come from, in their order; `gone` are those and any others to delete. `changed_fields` are the ids whose values may
     have changed. Whatever fails, no file is left.
     """
-    schema, options = version.schema, options or WriteOptions()
+    # Nobody changes the batches after they were handed over, so the writer need not copy them.
+    schema, options = version.schema, options or WriteOptions(limits=WriteLimits(keep_arrays=True))
     target = file_version or version.manifest.file_version
     known = dictionaries_of(version)
     fragments = write_files(version.store, version.base, version.uri, schema, batches, options, target, known)
@@ -193,7 +195,9 @@ def prepare_update(
 def commit_prepared(version: TableVersion, prepared: Prepared) -> TableVersion:
     """Commit on top of the newest version. When that surely failed, the files of the update are removed."""
     try:
-        return commit_transaction(version, prepared.transaction, affected_rows=prepared.gone)
+        return commit_transaction(
+            version, prepared.transaction, affected_rows=prepared.gone, inserts_keys=prepared.inserts_keys
+        )
     except CommitStateUnknownError:
         raise
     except LanceError:

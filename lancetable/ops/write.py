@@ -35,6 +35,7 @@ from lancetable.file.extension import storage_array
 from lancetable.file.reader import FAMILIES
 from lancetable.format import flags
 from lancetable.format import transaction as tx
+from lancetable.format.blobs import holds_blobs
 from lancetable.format.fragment import Fragment
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNaming, data_path, join, parse_transaction_name
@@ -191,6 +192,8 @@ def write_fragments(
             if any(each.is_blob_v2 for each in target.schema.fields):
                 schema = blob_schema(schema, file_version)
             stored = conforming(Schema.from_arrow(schema), target.schema)
+            if file_version.is_legacy:
+                _check_complete(stored, target.schema)
         else:
             stored = Schema.from_arrow(blob_schema(schema, file_version))
         dictionaries = dictionaries_of(target) if mode == "append" else None
@@ -281,6 +284,18 @@ def write_files(
 # --- does the schema of appended data fit? ---------------------------------------------------------------------------
 
 
+def _check_complete(stored: Schema, table: Schema) -> None:
+    """Raise UnsupportedFeatureError naming a column that the rows lack: every fragment in 0.1 has all of them."""
+    for each in table.walk():
+        if each.id not in stored.by_id:
+            path = table.path_of(each.id)
+            raise UnsupportedFeatureError(
+                f"column {path!r} is missing: in 0.1, which has no nulls, rows must have all columns",
+                feature="rows without a column in 0.1",
+                column=path,
+            )
+
+
 def conforming(incoming: Schema, table: Schema) -> Schema:
     """The part of the table's schema that `incoming` brings, in the table's order and with its ids."""
     present: list[int] = []
@@ -351,13 +366,38 @@ def _column(batch: pa.RecordBatch, names: list[str], each: Field) -> pa.Array:
 
 
 def _blobs(array: pa.Array, field: Field) -> pa.Array:
-    """A blob column of the second form with the children that the schema has, from bytes or from other children."""
-    if not field.is_blob_v2:
+    """Blobs of the second form with the children that the schema has, from bytes or from other children, inside of
+    structs and lists too. What cannot be one is left as it is.
+    """
+    if not holds_blobs(field):
         return array
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
-    if array.type.equals(field.data_type):
+    found = array.type
+    if found.equals(field.data_type):
         return array
+    if field.is_blob_v2:
+        return _blob(array, field)
+    if field.is_list and _is_list(found):
+        items = _blobs(array.values, field.children[0])
+        data_type = (pa.large_list if pa.types.is_large_list(found) else pa.list_)(
+            found.value_field.with_type(items.type)
+        )
+        return pa.Array.from_buffers(
+            data_type, len(array), array.buffers()[:2], array.null_count, array.offset, [items]
+        )
+    if field.is_struct and pa.types.is_struct(found) and found.num_fields:
+        known = {child.name: child for child in field.children}
+        parts = [
+            _blobs(array.field(number), known[each.name]) if each.name in known else array.field(number)
+            for number, each in enumerate(found)
+        ]
+        fields = [each.with_type(part.type) for each, part in zip(found, parts)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null() if array.null_count else None)
+    return array
+
+
+def _blob(array: pa.Array, field: Field) -> pa.Array:
     if pa.types.is_large_binary(array.type):
         given = {"data": array}
     elif pa.types.is_struct(array.type):

@@ -196,9 +196,15 @@ class ObstoreStore:
         from obstore import get
 
         try:
-            reply = get(self._client, _key(path), options={"range": (0, _FIRST_READ_BYTES)})
+            try:
+                reply = get(self._client, _key(path), options={"range": (0, _FIRST_READ_BYTES)})
+            except Exception as error:
+                if "non-partial response" not in str(error):
+                    raise
+                # Some servers send an object that is smaller than the range as if none had been asked for.
+                reply = get(self._client, _key(path))
             size = int(reply.meta["size"])
-            data = memoryview(reply.bytes())
+            data = memoryview(reply.bytes())[:_FIRST_READ_BYTES]
         except FileNotFoundError:
             raise missing(path) from None
         except Exception as error:
@@ -344,7 +350,10 @@ class ObstoreStore:
         offset = None if start_after is None else _directory(prefix) + start_after
         found: list[ObjectMeta] = []
         for chunk in stream_of(self._client, _key(prefix), offset=offset, chunk_size=max(limit, 50)):
-            found += [meta for meta in (_meta(entry, prefix) for entry in chunk) if meta.name and "/" not in meta.name]
+            names = [_meta(entry, prefix) for entry in chunk]
+            direct = [meta for meta in names if meta.name and "/" not in meta.name]
+            # Not every server knows where to start.
+            found += [meta for meta in direct if start_after is None or meta.name > start_after]
             if len(found) >= limit:
                 break
         found.sort(key=lambda meta: meta.name)

@@ -109,18 +109,14 @@ class S3Lister:
         return None
 
     def _connection(self, fresh: bool) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is None or fresh:
+        kept: _Kept | None = getattr(self._local, "kept", None)
+        if kept is None or fresh:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            connection = kind(self._host, timeout=self._timeout_seconds)
-            self._local.connection = connection
-        return connection
+            kept = self._local.kept = _Kept(kind(self._host, timeout=self._timeout_seconds))
+        return kept.connection
 
     def _forget(self) -> None:
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-        self._local.connection = None
+        self._local.kept = None
 
     def _headers(self, query: str) -> dict[str, str]:
         now = datetime.now(timezone.utc)
@@ -145,6 +141,18 @@ class S3Lister:
             f"Signature={signature}"
         )
         return headers
+
+
+class _Kept:
+    """A connection that is closed when its thread ends or its lister goes."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self.connection = connection
+
+    def __del__(self) -> None:
+        self.connection.close()
 
 
 def _parse(body: bytes, prefix: str, limit: int) -> list[ObjectMeta] | None:

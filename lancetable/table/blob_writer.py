@@ -11,7 +11,7 @@ data file is, so whoever sees the data file sees them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_0.blob import describe_blobs
-from lancetable.format.blobs import DESCRIPTION_V2, BlobKind, blob_file_path, holds_blobs, stored_schema
+from lancetable.format.blobs import DESCRIPTION_V2, BlobKind, blob_file_path, replace_blobs, stored_schema
 
 if TYPE_CHECKING:
     from lancetable.file.column import BlobSink
@@ -71,7 +71,7 @@ class BlobColumns:
     """Writes the blobs of one data file.
 
     `path` is where the data file will be, `sink` puts bytes into it, `pack_bytes` is the largest shared file where the
-    field does not say. Raises UnsupportedFeatureError for blobs inside of lists.
+    field does not say. Raises UnsupportedFeatureError for blobs inside of fixed-size lists and maps.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class BlobColumns:
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch as the data file stores it: blobs written, their descriptions in place of them."""
         arrays = [
-            self._described(field, array, data_type) if holds_blobs(field) else array
+            replace_blobs(array, field, data_type, self._write)
             for field, array, data_type in zip(self._schema.fields, batch.columns, self._types)
         ]
         return pa.RecordBatch.from_arrays(arrays, self._schema.names)
@@ -106,18 +106,6 @@ class BlobColumns:
             pack.writer.abort()
         self._packs.clear()
         self._store.delete(self._written)
-
-    def _described(self, field: Field, array: pa.Array, data_type: pa.DataType) -> pa.Array:
-        if field.is_blob_v2:
-            return self._write(field, array)
-        children = [
-            self._described(child, array.field(number), data_type.field(number).type)
-            if holds_blobs(child)
-            else array.field(number)
-            for number, child in enumerate(field.children)
-        ]
-        mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=list(data_type), mask=mask)
 
     def _write(self, field: Field, array: pa.StructArray) -> pa.StructArray:
         data = array.field("data")
@@ -172,13 +160,15 @@ class BlobColumns:
         return blob_id, self._store.open_writer(path)
 
 
-def _check_place(field: Field, above: Iterable[Field] = ()) -> None:
-    """Blobs lie at the top or inside of structs."""
+def _check_place(field: Field, above: tuple[Field, ...] = ()) -> None:
+    """Blobs lie at the top or inside of structs and lists."""
     if field.is_blob_v2:
-        if any(not each.is_struct for each in above):
-            raise UnsupportedFeatureError(
-                f"column {field.name!r}: blobs inside of lists cannot be written", feature="blobs in lists"
-            )
+        for each in above:
+            if not each.is_struct and not each.is_list:
+                raise UnsupportedFeatureError(
+                    f"column {field.name!r}: blobs inside of {each.logical_type!r} cannot be written",
+                    feature="blobs in fixed-size lists and maps",
+                )
         return
     for child in field.children:
         _check_place(child, (*above, field))

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import DEFAULT_LIMITS
-from lancetable.format.blobs import BlobKind, blob_file_path
+from lancetable.format.blobs import BlobKind, blob_file_path, replace_blobs
 from lancetable.format.paths import check_relative
 from lancetable.format.schema import Field
 from lancetable.store.base import ByteRange
@@ -214,7 +214,7 @@ def _by_file(files: Ints, rows: Ints) -> Iterable[Ints]:
 
 
 def blob_bytes(version: TableVersion, data_files: Any, wanted: Field, array: Any) -> Any:
-    """Descriptions at any depth of structs as bytes: an array of `wanted`, in which blobs are large binaries.
+    """Descriptions at any depth of structs and lists as bytes: an array of `wanted`, in which blobs are large binaries.
 
     `array` holds what was read, descriptions in place of blobs of the second form; `data_files(field id)` gives the
     `DataFilePlace` of a field, or None.
@@ -222,21 +222,18 @@ def blob_bytes(version: TableVersion, data_files: Any, wanted: Field, array: Any
     if isinstance(array, pa.ChunkedArray):
         chunks = [blob_bytes(version, data_files, wanted, chunk) for chunk in array.chunks]
         return pa.chunked_array(chunks, type=wanted.data_type)
-    if array.type.equals(wanted.data_type):
-        return array
-    if wanted.logical_type == "large_binary":
-        return _payloads(version, locate_blobs(version, data_files(wanted.id), array))
-    if not wanted.is_struct:
-        raise UnsupportedFeatureError(
-            f"column {wanted.name!r}: the bytes of blobs inside of lists cannot be read; read their descriptions",
-            feature="blobs in lists",
-            column=wanted.name,
-        )
-    children = [
-        blob_bytes(version, data_files, child, array.field(number)) for number, child in enumerate(wanted.children)
-    ]
-    mask = array.is_null() if array.null_count else None
-    return pa.StructArray.from_arrays(children, fields=list(wanted.data_type), mask=mask)
+
+    def payloads(field: Field, descriptions: pa.Array) -> pa.Array:
+        if field.logical_type != "large_binary":
+            raise UnsupportedFeatureError(
+                f"column {field.name!r}: the bytes of blobs inside of {field.logical_type!r} cannot be read; "
+                "read their descriptions",
+                feature="blobs in fixed-size lists and maps",
+                column=field.name,
+            )
+        return _payloads(version, locate_blobs(version, data_files(field.id), descriptions))
+
+    return replace_blobs(array, wanted, wanted.data_type, payloads)
 
 
 def _payloads(version: TableVersion, places: Places) -> pa.Array:

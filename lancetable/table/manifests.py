@@ -12,6 +12,7 @@ Source: protos/table.proto, Manifest; footer as in "Manifest file" of the format
 from __future__ import annotations
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ _FOOTER = struct.Struct("<qHH4s")
 _U32 = struct.Struct("<I")
 _MAJOR, _MINOR, _MAGIC = 0, 2, b"LANC"
 _MAX_SUMMARY_BYTES = 500
+_READ_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +203,22 @@ def summarize(manifest: Manifest) -> VersionSummary:
 
 def history(version: TableVersion) -> list[VersionSummary]:
     """One summary per version of this branch, ascending. A manifest is read once, its summary stays in the cache."""
-    summaries = []
-    for location in version.handler.history(version.store, version.base):
+    locations = version.handler.history(version.store, version.base)
+
+    def summary_of(location: ManifestLocation) -> VersionSummary:
         if location.version == version.version:
-            summaries.append(summarize(version.manifest))
-            continue
+            return summarize(version.manifest)
         key = ("version_summary", version.store.uri(location.path), _identity(version.store, location))
         summary: VersionSummary | None = version.cache.get(key)
         if summary is None:
             summary = summarize(read_manifest(version.store, location).manifest)
             version.cache.put(key, summary, _MAX_SUMMARY_BYTES)
-        summaries.append(summary)
-    return summaries
+        return summary
+
+    if len(locations) > 2 and version.store.capabilities.parallel:
+        with ThreadPoolExecutor(_READ_AT_ONCE, "lancetable-versions") as pool:
+            return list(pool.map(summary_of, locations))
+    return [summary_of(location) for location in locations]
 
 
 def _identity(store: ObjectStore, location: ManifestLocation) -> int | None:

@@ -39,6 +39,7 @@ class StoreSuite:
 
     many_names = 1003  # more than one page of any cloud listing
     race_keys = 25
+    thread_jobs = 32
 
     @pytest.fixture
     def place(self) -> Place:
@@ -423,7 +424,7 @@ class StoreSuite:
             )
 
         with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(work, range(32)))
+            assert all(pool.map(work, range(self.thread_jobs)))
 
     def test_pickled_and_back(self, place: Place) -> None:
         store, base = place

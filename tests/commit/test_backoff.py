@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lancetable.commit.backoff import Backoff
+from lancetable.commit.backoff import Backoff, Crowd, crowd_at
 
 
 class Clock:
@@ -75,3 +75,38 @@ def test_the_budget_ends_the_last_wait_and_the_attempts() -> None:
     assert clock.now - 100.0 <= 1.2
     assert waiting.elapsed_seconds == pytest.approx(clock.now - 100.0)
     assert waiting.attempts < 10
+
+
+def test_a_crowd_is_remembered_and_forgotten() -> None:
+    """Who lost passes its window on; the next commit waits in it before its first attempt, until wins empty it."""
+    clock, crowd = Clock(), Crowd()
+
+    def begin() -> Backoff:
+        return Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
+
+    alone = begin()
+    clock.now += 0.1
+    alone.won()
+    assert (clock.waits, crowd.window) == ([], 0.0)  # nobody was in the way: nothing to remember
+    loser = begin()
+    clock.now += 0.1
+    assert loser.next_attempt()
+    clock.now += 0.1
+    loser.won()
+    assert crowd.window == pytest.approx(4.0 * 1.3 * 0.7)
+    begun = len(clock.waits)
+    following = begin()
+    assert clock.waits[begun:] == [pytest.approx(crowd.window * 0.1)]
+    for _ in range(5):
+        following.won()
+        following = begin()
+    assert crowd.window == 0.0
+    crowd.window, crowd.seen_at = 8.0, clock.now - 11.0
+    begun = len(clock.waits)
+    begin()
+    assert clock.waits[begun:] == []  # long ago
+
+
+def test_the_crowds_of_tables_are_kept_apart() -> None:
+    assert crowd_at("s3://a/t") is crowd_at("s3://a/t")
+    assert crowd_at("s3://a/t") is not crowd_at("s3://b/t")

@@ -59,6 +59,7 @@ class TestSqliteRows(HandlerSuite):
         return ExternalHandler(SqliteManifestStore(str(tmp_path / "rows.db")))
 
 
+@pytest.mark.slow
 class TestDynamoRows(HandlerSuite):
     decides_by_objects = False
     far_behind = 6

@@ -113,7 +113,7 @@ def test_filters_over_many_batches(writer: Any, tmp_path: Path) -> None:
 
 
 CHANGES: dict[str, Any] = {
-    "append a part": lambda ds: ds.insert(pa.table({"id": [100]})),
+    "append": lambda ds: ds.insert(ds.to_table(limit=2)),
     "update": lambda ds: ds.update({"s": "'u'"}, where="id < 7"),
     "merge": lambda ds: (
         ds.merge_insert("id")
@@ -161,5 +161,9 @@ def test_a_null_is_refused_wherever_it_comes_from(tmp_path: Path) -> None:
     for change in (lambda: dataset.update({"id": "null"}), lambda: dataset.add_columns({"x": "nullif(id, 1)"})):
         with pytest.raises(UnsupportedFeatureError, match="null"):
             change()
+    dataset.add_columns({"twice": "id * 2"})
+    with pytest.raises(UnsupportedFeatureError, match="'id' is missing"):
+        dataset.insert(pa.table({"twice": [1]}))
+    dataset.drop_columns(["twice"])
     assert lance.dataset(tmp_path / "t").to_table().to_pydict() == {"id": [1, 2]}
-    assert len(list((tmp_path / "t" / "data").iterdir())) == 1
+    assert len(list((tmp_path / "t" / "data").iterdir())) == 2

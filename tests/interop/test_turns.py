@@ -60,6 +60,7 @@ class Story:
 
     storage = "2.0"
     known = COLUMNS
+    parts = True  # whether rows may lack columns
 
     def __init__(self, uri: str, seed: int, *, stable: bool = False, v1: bool = False) -> None:
         self.rng = random.Random(seed)
@@ -92,8 +93,11 @@ class Story:
         ids = range(self.next_id, self.next_id + number)
         self.next_id += number
         columns = self.columns if columns is None else columns
-        known = self.known
-        return pa.table({name: pa.array([known[name][1](self.rng, i) for i in ids], known[name][0]) for name in columns})
+        made = {}
+        for name in columns:
+            kind, draw = self.known[name]
+            made[name] = pa.array([draw(self.rng, i) for i in ids], kind)
+        return pa.table(made)
 
     # ------------------------------------------------------------------------------------------------------- changes
 
@@ -101,7 +105,7 @@ class Story:
         columns = list(self.columns)
         self.rng.shuffle(columns)
         # A struct may not be missing: the children of an absent one would have to be null, which 2.0 shows otherwise.
-        if self.rng.random() < 0.3:
+        if self.parts and self.rng.random() < 0.3:
             columns = [name for name in columns if name in ("id", "p", "v") or self.rng.random() < 0.5]
         table = self.rows(self.rng.choice([0, 1, 5, 12]), columns)
         library.dataset(self.uri).insert(table, max_rows_per_file=self.rng.choice([3, 100]))
@@ -297,9 +301,10 @@ def field_of(field: Any) -> Any:
 
 
 class LegacyStory(Story):
-    """A table in 0.1, with what can be stored there: nulls in strings only, and no empty strings."""
+    """A table in 0.1, with what can be stored there: nulls in strings only, no empty strings, no missing columns."""
 
     storage = "0.1"
+    parts = False
     known = {
         "id": COLUMNS["id"],
         "s": (pa.string(), lambda rng, i: rng.choice([None, "a", "ünï", "x" * 90])),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,10 @@ def test_from_one_newer_format_to_the_next(tmp_path: Path) -> None:
 def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = tmp_path / "t"
     expected = old_table(uri)
-    write, written = migrate._write, []
+    write, written, stop = migrate._write, [], 2
 
     def dies(*given: Any) -> Any:
-        if len(written) == 2:
+        if len(written) == stop:
             raise KeyboardInterrupt
         written.append(write(*given))
         return written[-1]
@@ -89,8 +90,26 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pyt
     # One of them is damaged: it is written again.
     path = uri / "data" / written[0].path
     path.write_bytes(path.read_bytes()[:-10])
+    # Another is so old that a cleanup may take it away.
+    os.utime(uri / "data" / written[1].path, (1, 1))
     done = lancetable.dataset(uri).optimize.migrate("2.1")
-    assert (done.fragments_changed, done.files_written, done.files_reused) == (3, 2, 1)
+    assert (done.fragments_changed, done.files_written, done.files_reused) == (3, 3, 0)
+    shows(lance.dataset(uri), expected)
+
+
+def test_files_of_an_earlier_run_are_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = tmp_path / "t"
+    expected = old_table(uri)
+
+    def dies(*given: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(migrate, "commit_transaction", dies)
+    with pytest.raises(KeyboardInterrupt):
+        lancetable.dataset(uri).optimize.migrate("2.1")
+    monkeypatch.undo()
+    done = lancetable.dataset(uri).optimize.migrate("2.1")
+    assert (done.files_written, done.files_reused, done.bytes_written) == (0, 3, 0)
     shows(lance.dataset(uri), expected)
 
 

@@ -470,6 +470,30 @@ def test_merges_against_a_plain_model(old, incoming, matched, insert, by_source,
     )
 
 
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
+def test_pylance_finds_changed_rows_through_its_indexes(stable: bool, tmp_path: Path) -> None:
+    covered = []
+    for library in (lance, lancetable):
+        uri = str(tmp_path / library.__name__)
+        theirs = lance.write_dataset(
+            table(list(range(20))), uri, max_rows_per_file=5, enable_stable_row_ids=stable, data_storage_version="2.1"
+        )
+        theirs.create_scalar_index("id", "BTREE")
+        theirs.create_scalar_index("v", "BTREE")
+        ds = library.dataset(uri)
+        ds.update({"s": "'new'"}, where="id IN (1, 2, 7)")
+        ds.update({"v": "v + 100"}, where="id IN (3, 8)")
+        ds.merge_insert("id").when_matched_update_all().execute(table([4, 5], [204, 205]))
+        columns = table([10], [210]).select(["id", "v"])
+        ds.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(columns)
+        read = lance.dataset(uri)
+        found = read.to_table(filter="id IN (1, 3, 4, 10, 11)").sort_by("id")["v"].to_pylist()
+        assert found == [1, 103, 204, 210, 11]
+        assert read.to_table(filter="v > 99").sort_by("id")["id"].to_pylist() == [3, 4, 5, 8, 10]
+        covered.append({index.name: sorted(index.segments[0].fragment_ids) for index in read.describe_indices()})
+    assert covered[0] == covered[1]
+
+
 # --- conflicts -------------------------------------------------------------------------------------------------------
 
 
@@ -506,6 +530,23 @@ def test_changes_of_the_same_rows_run_again(tmp_path: Path) -> None:
         others[2].merge_insert("id").when_matched_update_all().conflict_retries(0).execute(table([1]))
     assert files_below(tmp_path / "t") == before
     assert row_ids(lance.dataset(one.uri)) == {each: each for each in range(10)}
+
+
+def test_the_primary_key_is_inserted_once(tmp_path: Path) -> None:
+    key = pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})
+    schema = pa.schema([key, ("v", pa.int64())])
+
+    def rows(*values: int) -> pa.Table:
+        return pa.table([values, values], schema=schema)
+
+    one = new(tmp_path / "t", rows=rows(1))
+    other, third = lancetable.dataset(one.uri), lancetable.dataset(one.uri)
+    for ds, values in ((one, (2, 3)), (other, (3, 4))):
+        ds.merge_insert().when_not_matched_insert_all().execute(rows(*values))
+    one.insert(rows(5))
+    counts = third.merge_insert().when_not_matched_insert_all().execute(rows(5, 6))
+    assert counts["num_inserted_rows"] == 1
+    assert third.to_table()["id"].to_pylist() == [1, 2, 3, 4, 5, 6]
 
 
 # --- columns of another table ----------------------------------------------------------------------------------------

@@ -116,19 +116,16 @@ def test_errors_of_fsspec(cause: Exception, reply: Reply | None) -> None:
 
 # ---- faults on the way
 
+_FAULTS = [("stored_then_dropped", 1), ("stored_then_500", 1), ("409", 1), ("409", 3), ("503", 2), ("500", 1)]
+_FAULTS += [("dropped", 1), ("stored_then_500", 2)]
 
-@pytest.mark.parametrize("client", CLIENTS)
+
 @pytest.mark.parametrize(
-    ("how", "times"),
+    ("client", "how", "times"),
     [
-        ("dropped", 1),
-        ("stored_then_dropped", 1),
-        ("stored_then_500", 1),
-        ("stored_then_500", 2),
-        ("409", 1),
-        ("409", 3),
-        ("503", 2),
-        ("500", 1),
+        *(("obstore", how, times) for how, times in _FAULTS),
+        *(pytest.param("fsspec", how, times, marks=pytest.mark.slow) for how, times in _FAULTS[3:]),
+        *(("fsspec", how, times) for how, times in _FAULTS[:3]),
     ],
 )
 def test_an_append_whose_answer_is_lost_or_wrong(s3: Moto, client: str, how: str, times: int) -> None:

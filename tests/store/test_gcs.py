@@ -27,6 +27,7 @@ class _GcsSuite(StoreSuite):
     client = ""
     many_names = 30
     race_keys = 4
+    thread_jobs = 8
 
     @pytest.fixture
     def place(self, server: Gcs) -> Place:
@@ -37,6 +38,7 @@ class TestObstore(_GcsSuite):
     client = "obstore"
 
 
+@pytest.mark.slow
 class TestGcsfs(_GcsSuite):
     client = "fsspec"
 

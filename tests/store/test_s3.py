@@ -17,6 +17,7 @@ class _S3Suite(StoreSuite):
     client = ""
     many_names = 30
     race_keys = 4
+    thread_jobs = 8
 
     @pytest.fixture
     def place(self, s3: Moto) -> Place:

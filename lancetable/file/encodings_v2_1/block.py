@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from lancetable.errors import CorruptFileError
 from lancetable.file.fetch import aligned_buffer, bits_between
 from lancetable.file.kernels import fsst, native, varbin
+from lancetable.file.kernels.miniblock import join_pieces
 
 __all__ = [
     "Block",
@@ -46,6 +47,7 @@ __all__ = [
     "VariableWidth",
     "is_variable",
     "offset_bytes",
+    "take_spans",
     "type_bits",
 ]
 
@@ -115,6 +117,17 @@ def is_variable(data_type: pa.DataType) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------ blocks
+
+
+def take_spans(block: Block, starts: Ints, lengths: Ints) -> Block:
+    """The values of stretches of a block, side by side."""
+    if isinstance(block, FixedWidth) and block.bits % 8 == 0:
+        width = block.bits // 8
+        octets = np.frombuffer(block.data, np.uint8)
+        return FixedWidth(block.bits, join_pieces(octets, starts * width, lengths * width), int(lengths.sum()))
+    indices = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    indices += np.arange(len(indices))
+    return block.take(indices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ Source: protos/encodings_v2_1.proto.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -35,6 +35,7 @@ from lancetable.file.encodings_v2_1.chunks import (
     LevelsTooDense,
     Limits,
     fixed_values,
+    offsets_of,
     power_of_two,
     variable_values,
 )
@@ -56,13 +57,13 @@ from lancetable.file.encodings_v2_1.layouts.constant import encode_all_null, enc
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed, encode_fullzip_variable
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, chunk_limits, encode_miniblock
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
-from lancetable.file.encodings_v2_1.shred import Leaf, Shredded, StepKind, leaves_of, shred
+from lancetable.file.encodings_v2_1.shred import Leaf, Shredded, Step, StepKind, leaves_of, shred
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 from lancetable.file.kernels.distinct import index_values
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 
-__all__ = ["Wishes", "check_field", "encode_pages"]
+__all__ = ["Column", "Wishes", "check_field", "encode_pages", "pages_repeat_items"]
 
 _FULL_ZIP_BYTES: Final = 256  # values from this size on are zipped
 _ZIP_COMPRESSED_BYTES: Final = 32 << 10  # and from this size on compressed
@@ -74,6 +75,7 @@ _FEW_LEVELS: Final = 64
 _DEFAULT_ZSTD_LEVEL: Final = 3
 _SAMPLE_BYTES: Final = 64 << 10
 _MAX_ZIPPED_ITEMS: Final = (1 << 32) - 1
+_REPEATED_SHARE: Final = 0.02  # of a column that several copies of a dictionary may add
 
 # What a chunk should hold, and how many values at most: as large as readers take well.
 _TARGET_BYTES: Final = {FileVersion.V2_1: 16 << 10, FileVersion.V2_2: 32 << 10}
@@ -520,6 +522,45 @@ def _dictionary_if_smaller(
     if _dictionary_bytes(len(items), count, items.nbytes / len(items)) > plain:
         return None
     return _dictionary_page(column, shredded, FixedWidth(32, indices, count), items)
+
+
+def pages_repeat_items(column: Column, array: pa.Array, parts: int) -> bool:
+    """Whether pages of so many parts of a top-level array would each hold much the same dictionary, of notable size."""
+    values = _values_below(array, column.leaf.steps)
+    count = len(values)
+    if pa.types.is_dictionary(values.type):
+        return _much_repeated(count, len(values.dictionary), values.dictionary.nbytes, parts)
+    if count < _MIN_DICTIONARY_VALUES or column.wishes.compression == "none":
+        return False
+    if not is_variable(values.type):
+        bits, data = type_bits(values.type), values.buffers()[1]
+        if data is None or not (bits == 128 or (bits == 64 and column.large)) or values.type.num_fields:
+            return False
+        kind = pa.int64() if bits == 64 else pa.binary(16)
+        values = pa.Array.from_buffers(kind, count, [None, data], offset=values.offset)
+    item_bytes = values.nbytes / count
+    distinct = stats.count_distinct(values, int(count / column.wishes.dictionary_divisor), item_bytes)
+    # A dictionary that none of the parts would have is not repeated.
+    if distinct is None or _dictionary_bytes(distinct, count // parts, item_bytes) > 0.5 * values.nbytes / parts:
+        return False
+    return _much_repeated(count, distinct, int(distinct * item_bytes), parts)
+
+
+def _much_repeated(count: int, distinct: int, items_bytes: int, parts: int) -> bool:
+    return (parts - 1) * items_bytes > _REPEATED_SHARE * (items_bytes + _dictionary_bytes(distinct, count, 0))
+
+
+def _values_below(array: pa.Array, steps: Sequence[Step]) -> pa.Array:
+    """About the values of a leaf: those under nulls too."""
+    for step in steps:
+        if step.kind is StepKind.STRUCT:
+            array = array.field(step.number)
+        elif step.kind is StepKind.LIST:
+            offsets = offsets_of(array)
+            array = array.values.slice(int(offsets[0]), int(offsets[-1]) - int(offsets[0]))
+        else:
+            array = array.values.slice(array.offset * step.number, len(array) * step.number)
+    return array
 
 
 def _dictionary_bytes(distinct: int, count: int, item_bytes: float) -> float:

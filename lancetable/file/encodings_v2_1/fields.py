@@ -27,7 +27,7 @@ from lancetable.file import pool
 from lancetable.file.column import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
-from lancetable.file.encodings_v2_1.base import Column, Decoded, Layout
+from lancetable.file.encodings_v2_1.base import Column, Decoded
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
 from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, NULLABLE_ITEM, Level, unravel
@@ -243,23 +243,27 @@ class LeafColumn:
         parts = split_rows(self._pages, rows)
         if len(parts) == 1:
             number, within = parts[0]
-            return [(yield from self._read_page(self._pages.page(number), within, gap))]
+            page = self._pages.page(number)
+            return [(yield from self._read_page(page, within, gap))]
         if isinstance(rows, range):
             return (yield from gather([self._read_page(self._pages.page(number), each, gap) for number, each in parts]))
         # Many rows are worth a thread for each part of them.
         share = len(rows) // pool.size() + 1 if len(rows) >= _SHARED_ROWS else len(rows)
         plans = []
         for group in self._groups(parts, share):
-            page, _, within = group[0]
-            plans.append(self._read_page(page, within, gap) if len(group) == 1 else self._read_group(group, gap))
+            page, layout, within = group[0]
+            if len(group) == 1:
+                plans.append(self._guarded(page, layout.read(page, self._column, within, gap)))
+            else:
+                plans.append(self._guarded(page, layout.read_together(group, self._column, gap)))
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
-    def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Layout, Any]]]:
+    def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Any, Any]]]:
         """Neighbouring pages that can be read together: a row or two of each costs little more than those of one.
 
         A group that has `most` rows gets no more.
         """
-        groups: list[list[tuple[Page, Layout, Any]]] = []
+        groups: list[list[tuple[Page, Any, Any]]] = []
         has_dictionary = pa.types.is_dictionary(self._column.data_type)
         last_key: tuple[Any, ...] | None = None
         count = 0
@@ -279,10 +283,6 @@ class LeafColumn:
 
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[Spine]:
         return self._guarded(page, layout_of(page).read(page, self._column, rows, gap))
-
-    def _read_group(self, parts: Sequence[tuple[Page, Any, Any]], gap: int) -> ReadPlan[Spine]:
-        page, layout, _ = parts[0]
-        return self._guarded(page, layout.read_together(parts, self._column, gap))
 
     def _guarded(self, page: Page, plan: ReadPlan[Decoded]) -> ReadPlan[Spine]:
         """The spine of what a plan decodes; errors name the page."""
@@ -311,8 +311,6 @@ class LeafColumn:
 
 def _follows(before: Page, page: Page) -> bool:
     """Whether the chunks of two pages can be looked at as one buffer of rows of 8 bytes."""
-    if len(page.buffers) < 2 or len(before.buffers) < 2:
-        return False
     apart = page.buffers[1].start - before.buffers[1].start
     return apart % 8 == 0 and page.buffers[1].start >= before.buffers[1].end
 

@@ -338,5 +338,22 @@ def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray
     lengths = np.diff(offsets)
     if not lengths[~live].any():
         return items
+    if _is_fixed_twice(items.type):
+        # Arrow filters and takes wrong items of slices of these; what it leaves out under null lists is right.
+        bitmap = pa.py_buffer(np.packbits(live, bitorder="little"))
+        plain = (pa.large_list if offsets.itemsize == 8 else pa.list_)(array.type.field(0))
+        relative = pa.py_buffer(np.ascontiguousarray(offsets - offsets.dtype.type(first)))
+        return pa.Array.from_buffers(plain, len(array), [bitmap, relative], -1, children=[items]).flatten()
     shown = np.packbits(np.repeat(live, lengths), bitorder="little")
     return items.filter(pa.Array.from_buffers(pa.bool_(), len(items), [None, pa.py_buffer(shown)], 0))
+
+
+def _is_fixed_twice(kind: pa.DataType) -> bool:
+    """Whether fixed-size lists lie directly inside of each other, here or below."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_fixed_twice(kind.storage_type)
+    if not pa.types.is_nested(kind):
+        return False
+    if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
+        return True
+    return any(_is_fixed_twice(kind.field(number).type) for number in range(kind.num_fields))

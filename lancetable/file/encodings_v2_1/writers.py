@@ -25,7 +25,14 @@ from lancetable.file.custom import encode_custom, wanted_encoding
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
 from lancetable.file.encodings_v2_1.base import pack_page
-from lancetable.file.encodings_v2_1.choose import Column, EncodedRows, Wishes, check_field, encode_pages
+from lancetable.file.encodings_v2_1.choose import (
+    Column,
+    EncodedRows,
+    Wishes,
+    check_field,
+    encode_pages,
+    pages_repeat_items,
+)
 from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import leaves_of, shred
@@ -112,10 +119,19 @@ class FieldWriter:
             return
         parts: Iterable[pa.Array]
         if len(arrays) == 1:
-            parts = equal_parts(arrays[0], size, self._options.max_page_bytes * max(len(self._leaves), 1))
+            most = self._options.max_page_bytes * max(len(self._leaves), 1)
+            parts = equal_parts(arrays[0], size, most if not self._repeats(arrays[0], size, most) else size)
         else:
             parts = _joined(arrays)
         yield from self._encode(list(self._jobs(parts)), size)
+
+    def _repeats(self, array: pa.Array, size: int, most: int) -> bool:
+        """Whether pages of at most so many bytes would repeat a dictionary, which saves more than it is worth."""
+        if size <= most:
+            return False
+        return any(
+            pages_repeat_items(leaf, array, -(-size // most)) for leaf in self._leaves if not leaf.leaf.field.is_blob
+        )
 
     def _jobs(self, parts: Iterable[pa.Array]) -> Iterator[_Job]:
         for part in parts:

@@ -403,6 +403,118 @@ def pack_inline(values, int bits):
     return packed, sizes
 
 
+cdef int64_t sampled_runs(const word_t* values, int64_t count) noexcept nogil:
+    """About the runs of equal values, from slices spread over them; exact for few values."""
+    cdef int64_t i, piece, at, changes = 0
+    if count <= 4096:
+        for i in range(1, count):
+            changes += values[i] != values[i - 1]
+        return 1 + changes
+    for piece in range(16):
+        at = piece * (count - 256) // 15
+        for i in range(at + 1, at + 256):
+            changes += values[i] != values[i - 1]
+    return 1 + changes * count // (16 * 255)
+
+
+cdef void number_chunks_of(const word_t* values, int64_t count, const int64_t* sizes, uint8_t* out) noexcept nogil:
+    """Chunks of packed blocks, each behind its header of eight bytes."""
+    cdef int64_t block
+    cdef word_t* at
+    for block in range((count + 1023) // 1024):
+        at = <word_t*>(out + 8)
+        at[0] = <word_t>((sizes[block] - <int64_t>sizeof(word_t)) // 128)
+        pack_block_at(values + block * 1024, count - block * 1024, at[0], at + 1)
+        out += 8 + (sizes[block] + 7) // 8 * 8
+
+
+def number_page(values, int bits, int64_t count, int64_t max_values, int64_t target_bytes, bint large):
+    """The chunks of a mini-block page of numbers without levels, bit-packed or plain, whatever is smaller.
+
+    -> whether they are packed, the words about the chunks, the chunks; None if runs of equal values may be smaller.
+    """
+    cdef Bytes source = Bytes(values)
+    cdef int64_t plain = (count * bits + 7) // 8, packed = plain, runs = plain, blocks = (count + 1023) // 1024
+    cdef int64_t chunks = blocks, per_chunk = 1024, chunk_bytes, i, at, size, room, total = 0
+    cdef bint numbers = bits in (8, 16, 32, 64)
+    if bits <= 0 or count <= 0 or plain > source.size or (bits % 8 and bits != 1) or 16 * bits > 8 * target_bytes:
+        raise ValueError("values of a wrong width or number")
+    if numbers and <uint64_t>source.at % <uint64_t>(bits // 8):
+        raise ValueError("values at an odd address")
+    sizes = np.empty(blocks, np.int64)
+    cdef Bytes held = Bytes(sizes, True)
+    cdef int64_t* block_sizes = <int64_t*>held.at
+    if numbers and max_values >= 1024:
+        with nogil:
+            if bits == 8:
+                packed = block_sizes_of(<uint8_t*>source.at, count, block_sizes)
+                runs = sampled_runs(<uint8_t*>source.at, count)
+            elif bits == 16:
+                packed = block_sizes_of(<uint16_t*>source.at, count, block_sizes)
+                runs = sampled_runs(<uint16_t*>source.at, count)
+            elif bits == 32:
+                packed = block_sizes_of(<uint32_t*>source.at, count, block_sizes)
+                runs = sampled_runs(<uint32_t*>source.at, count)
+            else:
+                packed = block_sizes_of(<uint64_t*>source.at, count, block_sizes)
+                runs = sampled_runs(<uint64_t*>source.at, count)
+        if runs * (bits // 8 + 1) < 2 * (packed if packed < plain else plain):
+            return None
+    cdef bint is_packed = packed < plain
+    if is_packed:
+        for i in range(chunks):
+            total += 8 + (block_sizes[i] + 7) // 8 * 8
+    else:
+        per_chunk = 8
+        while 2 * per_chunk <= max_values and 2 * per_chunk * bits <= 8 * target_bytes:
+            per_chunk *= 2
+        chunks = (count + per_chunk - 1) // per_chunk
+        chunk_bytes = per_chunk * bits // 8
+        total = 8 * chunks + (chunks - 1) * ((chunk_bytes + 7) // 8 * 8)
+        total += (plain - (chunks - 1) * chunk_bytes + 7) // 8 * 8
+    words = np.empty(chunks, np.uint32 if large else np.uint16)
+    data = np.empty(total, np.uint8)
+    cdef Bytes word = Bytes(words, True), target = Bytes(data, True)
+    cdef uint8_t* out = target.at
+    cdef int64_t log = 0
+    while 1 << (log + 1) <= per_chunk:
+        log += 1
+    with nogil:
+        at = 0
+        for i in range(chunks):
+            if is_packed:
+                size = block_sizes[i]
+            elif i + 1 < chunks:
+                size = chunk_bytes
+            else:
+                size = plain - at
+            # No levels, one buffer of values, and what fills up to eight bytes.
+            memset(out, 0xFE, 8)
+            memset(out, 0, 2)
+            memcpy(out + 2, &size, 4 if large else 2)
+            room = 8 + (size + 7) // 8 * 8
+            if size % 8:
+                memset(out + room - 8, 0xFE, 8)
+            if not is_packed:
+                memcpy(out + 8, source.at + at, size)
+                at += size
+            if large:
+                (<uint32_t*>word.at)[i] = <uint32_t>((room // 8 - 1) << 4 | (log if i + 1 < chunks else 0))
+            else:
+                (<uint16_t*>word.at)[i] = <uint16_t>((room // 8 - 1) << 4 | (log if i + 1 < chunks else 0))
+            out += room
+        if is_packed:
+            if bits == 8:
+                number_chunks_of(<uint8_t*>source.at, count, block_sizes, target.at)
+            elif bits == 16:
+                number_chunks_of(<uint16_t*>source.at, count, block_sizes, target.at)
+            elif bits == 32:
+                number_chunks_of(<uint32_t*>source.at, count, block_sizes, target.at)
+            else:
+                number_chunks_of(<uint64_t*>source.at, count, block_sizes, target.at)
+    return is_packed, words, data
+
+
 cdef int unpack_out_of_line_of(
     Bytes data, const int64_t* starts, const int64_t* sizes, const int64_t* counts, int64_t chunks, int width,
     word_t* out, int64_t room,
@@ -1698,20 +1810,26 @@ cdef int levels_of(
     return OK if done == count else SHORT_RUNS
 
 
+cdef struct Span:
+    # Values side by side in one chunk.
+    int64_t owner
+    int64_t place
+    int64_t length
+
+
 cdef struct Entries:
     # What has been found, in arrays that grow.
     int64_t count
     int64_t room
-    int64_t visible
-    int64_t visible_room
+    int64_t spans
+    int64_t span_room
     uint16_t* repetition
     uint16_t* definition
-    int64_t* owner
-    int64_t* place
+    Span* span
 
 
 cdef int grow(Entries* found, int64_t entries, bint has_definition) noexcept nogil:
-    """Room for so many more entries."""
+    """Room for so many more entries, and for one more span."""
     cdef int64_t room
     cdef void* moved
     if found.count + entries > found.room:
@@ -1726,17 +1844,13 @@ cdef int grow(Entries* found, int64_t entries, bint has_definition) noexcept nog
                 return -1
             found.definition = <uint16_t*>moved
         found.room = room
-    if found.visible + entries > found.visible_room:
-        room = max(2 * found.visible_room, found.visible + entries)
-        moved = realloc(found.owner, room * 8)
+    if found.spans == found.span_room:
+        room = max(2 * found.span_room, 16)
+        moved = realloc(found.span, room * sizeof(Span))
         if moved == NULL:
             return -1
-        found.owner = <int64_t*>moved
-        moved = realloc(found.place, room * 8)
-        if moved == NULL:
-            return -1
-        found.place = <int64_t*>moved
-        found.visible_room = room
+        found.span = <Span*>moved
+        found.span_room = room
     return 0
 
 
@@ -1776,8 +1890,9 @@ cdef int emit(
     int64_t place, uint16_t num_lists, uint16_t top, uint16_t highest,
 ) noexcept nogil:
     """Entries `start` to `end` of a chunk; `place` values are visible before them."""
-    cdef int64_t i, at = found.count, visible = found.visible
-    cdef bint bad = False, hidden = False, seen
+    cdef int64_t i, at = found.count, visible = end - start
+    cdef bint bad = False
+    cdef Span* last
     if grow(found, end - start, definition != NULL):
         return -1
     for i in range(start, end):
@@ -1786,22 +1901,16 @@ cdef int emit(
     if definition != NULL:
         for i in range(start, end):
             bad |= definition[i] > highest
-            hidden |= definition[i] > top
         memcpy(found.definition + at, definition + start, (end - start) * 2)
-    at += end - start
-    if hidden:
-        for i in range(start, end):
-            found.owner[visible] = chunk
-            found.place[visible] = place
-            seen = definition[i] <= top
-            visible += seen
-            place += seen
-    else:
-        for i in range(end - start):
-            found.owner[visible + i] = chunk
-            found.place[visible + i] = place + i
-        visible += end - start
-    found.count, found.visible = at, visible
+        visible = count_at_most(definition, start, end, top)
+    found.count = at + end - start
+    if visible:
+        last = found.span + found.spans - 1
+        if found.spans and last.owner == chunk and last.place + last.length == place:
+            last.length += visible
+        else:
+            last[1].owner, last[1].place, last[1].length = chunk, place, visible
+            found.spans += 1
     return LEVEL if bad else OK
 
 
@@ -1809,8 +1918,8 @@ def entries_of_rows(
     data, repetition, definition, num_levels, counts, chunks, first_rows, num_rows, rows, int num_lists, int top,
     int highest,
 ):
-    """-> repetition, definition, and chunk and place of each visible value. `repetition` and `definition` are triples
-    of positions, sizes and forms.
+    """-> repetition, definition, and (3, m) spans of visible values. `repetition` and `definition` are triples of
+    positions, sizes and forms.
     """
     cdef Bytes source = Bytes(data), level = Bytes(num_levels)
     cdef int64_t k = level.size // 8, i, most = 0, row, at, end, count, place, counted, base, own, wanted = 0, open_row = -1
@@ -1825,6 +1934,7 @@ def entries_of_rows(
     cdef const int64_t* want = <int64_t*>asked.at
     cdef const int64_t* num = <int64_t*>level.at
     cdef Entries found
+    cdef Bytes place_of
     cdef int code = OK
     cdef uint16_t below
     if not 0 < num_lists < 65536 or not 0 <= top < 65536 or not 0 <= highest < 65536:
@@ -1902,22 +2012,22 @@ def entries_of_rows(
         check(code)
         new_repetition = np.empty(found.count, np.uint16)
         new_definition = np.empty(found.count, np.uint16) if has_definition else None
-        owner = np.empty(found.visible, np.int64)
-        places = np.empty(found.visible, np.int64)
+        spans = np.empty((3, found.spans), np.int64)
         if found.count:
             copy_to(new_repetition, found.repetition, found.count * 2)
             if has_definition:
                 copy_to(new_definition, found.definition, found.count * 2)
-        if found.visible:
-            copy_to(owner, found.owner, found.visible * 8)
-            copy_to(places, found.place, found.visible * 8)
+        place_of = Bytes(spans, True)
+        for i in range(found.spans):
+            (<int64_t*>place_of.at)[i] = found.span[i].owner
+            (<int64_t*>place_of.at)[found.spans + i] = found.span[i].place
+            (<int64_t*>place_of.at)[2 * found.spans + i] = found.span[i].length
     finally:
         free(scratch)
         free(found.repetition)
         free(found.definition)
-        free(found.owner)
-        free(found.place)
-    return new_repetition, new_definition, owner, places
+        free(found.span)
+    return new_repetition, new_definition, spans
 
 
 cdef int copy_to(target, const void* source, int64_t size) except -1:
@@ -1926,37 +2036,191 @@ cdef int copy_to(target, const void* source, int64_t size) except -1:
     return 0
 
 
+cdef int64_t chunks_of(
+    const int64_t* begin, const uint8_t* more, int64_t chunks, const int64_t* rows, int64_t total, int64_t* found
+) noexcept nogil:
+    """How many chunks hold ascending rows; their numbers go to `found`. `begin` are rows before each chunk."""
+    cdef int64_t i, row, low, high, middle, count = 0, last = -1
+    for i in range(total):
+        row = rows[i]
+        # The last chunk before which at most `row` rows start.
+        low, high = max(last, 0), chunks
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if begin[middle] <= row:
+                low = middle
+            else:
+                high = middle
+        while True:
+            if low > last:
+                found[count] = low
+                count += 1
+                last = low
+            # The last row of a chunk may go on in the next one, which may hold nothing else.
+            if row != begin[low + 1] - 1 or not more[low] or low + 1 == chunks:
+                break
+            low += 1
+    return count
+
+
 def chunks_of_rows(starts, continues, rows):
     """-> the ascending chunks that hold ascending rows. `starts` are (chunks + 1,) rows before each chunk."""
     cdef Bytes first = Bytes(starts), more = Bytes(continues), asked = Bytes(rows)
-    cdef int64_t chunks = more.size, total = asked.size // 8, i, row, low, high, middle, count = 0, last = -1
-    cdef const int64_t* begin = <int64_t*>first.at
+    cdef int64_t chunks = more.size, count
     if first.size != 8 * (chunks + 1) or chunks == 0:
         raise ValueError("an index of another number of chunks")
     out = np.empty(chunks, np.int64)
     cdef Bytes target = Bytes(out, True)
+    with nogil:
+        count = chunks_of(
+            <int64_t*>first.at, more.at, chunks, <int64_t*>asked.at, asked.size // 8, <int64_t*>target.at
+        )
+    return out[:count]
+
+
+def locate(tables, rows):
+    """-> (4, rows) start, end and values of the chunk of each row, and its place there. `rows` are ascending in each of
+    the tables, which are triples of starts, ends, and values before each chunk.
+    """
+    cdef int64_t total = 0, done = 0, chunks, i, n, row, low, high, middle
+    cdef Bytes first, last, value, asked
+    cdef const int64_t* before
+    cdef int code = OK
+    for each in rows:
+        total += len(each)
+    out = np.empty((4, total), np.int64)
+    cdef Bytes target = Bytes(out, True)
+    cdef int64_t* found
+    for table, each in zip(tables, rows):
+        first, asked = Bytes(table[0]), Bytes(each)
+        chunks, n = first.size // 8, asked.size // 8
+        last, value = column(table[1], chunks, 8), column(table[2], chunks + 1, 8)
+        if chunks == 0 or n > total - done:
+            raise ValueError("a table without chunks")
+        before = <int64_t*>value.at
+        found = <int64_t*>target.at + done
+        with nogil:
+            low = 0
+            for i in range(n):
+                row = (<int64_t*>asked.at)[i]
+                if row < before[low] or row >= before[chunks]:
+                    code = OUTSIDE
+                    break
+                # The last chunk before which at most `row` values lie; often the one of the row before.
+                high = chunks
+                if row < before[low + 1]:
+                    high = low + 1
+                while high - low > 1:
+                    middle = (low + high) >> 1
+                    if before[middle] <= row:
+                        low = middle
+                    else:
+                        high = middle
+                found[i] = (<int64_t*>first.at)[low]
+                found[total + i] = (<int64_t*>last.at)[low]
+                found[2 * total + i] = before[low + 1] - before[low]
+                found[3 * total + i] = row - before[low]
+        check(code)
+        done += n
+    return out
+
+
+def locate_lists(tables, indices, rows, forms):
+    """-> (8, k) about the chunks that hold rows of lists, the rows numbered through, and how many of the chunks come
+    before each table and after the last; see picks.py.
+    """
+    cdef int64_t tables_done = 0, room = 0, total = 0, k = 0, i, n, c, chunks, count, base_chunk = 0, base_row = 0, at = 0
+    cdef int64_t rows_done = 0, repetition, definition
+    cdef Bytes first, last, value, begin, more, asked
+    cdef list held = []
+    for table, index, each in zip(tables, indices, rows):
+        first, begin, more, asked = Bytes(table[0]), Bytes(index[0]), Bytes(index[1]), Bytes(each)
+        chunks = first.size // 8
+        last, value = column(table[1], chunks, 8), column(table[2], chunks + 1, 8)
+        if chunks == 0 or more.size != chunks or begin.size != 8 * (chunks + 1):
+            raise ValueError("an index of another number of chunks")
+        held.append((first, last, value, begin, more, asked))
+        room += chunks
+        total += asked.size // 8
+    cdef int64_t* chosen = <int64_t*>malloc(max(room, 1) * 8)
+    if chosen == NULL:
+        raise MemoryError
+    cdef Bytes target, numbered
+    cdef int64_t* found
+    cdef list bounds = [0]
+    try:
+        for first, last, value, begin, more, asked in held:
+            k += chunks_of(
+                <int64_t*>begin.at, more.at, more.size, <int64_t*>asked.at, asked.size // 8, chosen + k
+            )
+            bounds.append(k)
+        out = np.empty((8, k), np.int64)
+        every = np.empty(total, np.int64)
+        target, numbered = Bytes(out, True), Bytes(every, True)
+        found = <int64_t*>target.at
+        for first, last, value, begin, more, asked in held:
+            repetition, definition = forms[tables_done]
+            tables_done += 1
+            count = bounds[tables_done]
+            while at < count:
+                c = chosen[at]
+                found[at] = (<int64_t*>first.at)[c]
+                found[k + at] = (<int64_t*>last.at)[c]
+                found[2 * k + at] = (<int64_t*>value.at)[c + 1] - (<int64_t*>value.at)[c]
+                found[3 * k + at] = base_chunk + c
+                found[4 * k + at] = base_row + (<int64_t*>begin.at)[c]
+                found[5 * k + at] = (<int64_t*>begin.at)[c + 1] - (<int64_t*>begin.at)[c]
+                found[6 * k + at] = repetition
+                found[7 * k + at] = definition
+                at += 1
+            n = asked.size // 8
+            for i in range(n):
+                (<int64_t*>numbered.at)[rows_done + i] = base_row + (<int64_t*>asked.at)[i]
+            rows_done += n
+            # Chunks of different tables do not continue each other.
+            base_chunk += more.size + 1
+            base_row += (<int64_t*>begin.at)[more.size]
+    finally:
+        free(chosen)
+    return out, every, bounds
+
+
+def spread(spans, starts, sizes, counts):
+    """-> (2 b + 2, n) start and size in each of b buffers, number and place of each value of the spans."""
+    cdef Bytes span = Bytes(spans), number = Bytes(counts)
+    cdef int64_t k = number.size // 8, m = span.size // 24, b, i, j, own, total = 0, at = 0, size
+    cdef Bytes first = Bytes(starts)
+    if k == 0 and m:
+        raise ValueError("spans without chunks")
+    b = first.size // (8 * k) if k else 0
+    cdef Bytes length = column(sizes, b * k, 8)
+    if span.size != 24 * m or first.size != 8 * b * k:
+        raise ValueError("spans of another number of chunks")
+    cdef const int64_t* owner = <int64_t*>span.at
+    for i in range(m):
+        if not 0 <= owner[i] < k or not 0 <= owner[2 * m + i] < <int64_t>1 << 40:
+            raise ValueError("a span of no chunk")
+        total += owner[2 * m + i]
+    out = np.empty((2 * b + 2, total), np.int64)
+    cdef Bytes target = Bytes(out, True)
     cdef int64_t* found = <int64_t*>target.at
     with nogil:
-        for i in range(total):
-            row = (<int64_t*>asked.at)[i]
-            # The last chunk before which at most `row` rows start.
-            low, high = max(last, 0), chunks
-            while high - low > 1:
-                middle = (low + high) >> 1
-                if begin[middle] <= row:
-                    low = middle
-                else:
-                    high = middle
-            while True:
-                if low > last:
-                    found[count] = low
-                    count += 1
-                    last = low
-                # The last row of a chunk may go on in the next one, which may hold nothing else.
-                if row != begin[low + 1] - 1 or not more.at[low] or low + 1 == chunks:
-                    break
-                low += 1
-    return out[:count]
+        for i in range(m):
+            own, size = owner[i], owner[2 * m + i]
+            for j in range(b):
+                fill(found + 2 * j * total + at, size, (<int64_t*>first.at)[j * k + own])
+                fill(found + (2 * j + 1) * total + at, size, (<int64_t*>length.at)[j * k + own])
+            fill(found + 2 * b * total + at, size, (<int64_t*>number.at)[own])
+            for j in range(size):
+                found[(2 * b + 1) * total + at + j] = owner[m + i] + j
+            at += size
+    return out
+
+
+cdef inline void fill(int64_t* out, int64_t count, int64_t value) noexcept nogil:
+    cdef int64_t i
+    for i in range(count):
+        out[i] = value
 
 
 # ----------------------------------------------------------------------------------------------- twins of general.py

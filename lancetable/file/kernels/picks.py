@@ -11,7 +11,7 @@ Source: protos/encodings_v2_1.proto.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,8 +33,11 @@ __all__ = [
     "entries_of_rows",
     "fixed",
     "inline",
+    "locate",
+    "locate_lists",
     "out_of_line",
     "runs",
+    "spread",
     "streams",
     "variable",
 ]
@@ -185,6 +188,65 @@ def streams(pieces: Pieces, width: int) -> Bytes:
     return data[at].reshape(-1)
 
 
+# ------------------------------------------------------------------------------------------------ the chunks of rows
+
+
+Table = tuple[Ints, Ints, Ints]
+"""Of the chunks of a page: their starts, their ends, and (chunks + 1,) the values before each."""
+
+
+def locate(tables: Sequence[Table], rows: Sequence[Ints]) -> Ints:
+    """Where ascending `rows` of each of several pages lie, one value each.
+
+    -> (4, n) start, end and number of values of the chunk, and the place of the value in it.
+    """
+    if native is not None:
+        found: Ints = native.locate(tables, rows)
+        return found
+    parts = []
+    for (starts, ends, values), wanted in zip(tables, rows):
+        chosen = np.searchsorted(values, wanted, "right") - 1
+        before = values[chosen]
+        parts.append(np.stack((starts[chosen], ends[chosen], values[chosen + 1] - before, wanted - before)))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def locate_lists(
+    tables: Sequence[Table],
+    indices: Sequence[tuple[Ints, Bools]],
+    rows: Sequence[Ints],
+    forms: Sequence[tuple[int, int]],
+) -> tuple[Ints, Ints, list[int]]:
+    """The chunks that hold ascending `rows` of each of several pages, as if the pages were one.
+
+    `indices`: starts and continues as for `chunks_of_rows`; `forms`: how levels are stored (repetition, definition).
+    -> (8, k) of each chunk start, end, values, number, the first row that starts in it, how many do, and the two forms;
+    (n,) all rows, numbered through; and the number of those chunks before each page and after the last.
+    Numbers of chunks of different pages do not touch.
+    """
+    if native is not None:
+        found: tuple[Ints, Ints, list[int]] = native.locate_lists(tables, indices, rows, forms)
+        return found
+    parts, every, bounds = [], [], [0]
+    chunks_before = rows_before = 0
+    for (starts, ends, values), (firsts, continues), wanted, of_page in zip(tables, indices, rows, forms):
+        chosen = chunks_of_rows(firsts, continues, wanted)
+        part = np.empty((8, len(chosen)), np.int64)
+        part[0] = starts[chosen]
+        part[1] = ends[chosen]
+        part[2] = values[chosen + 1] - values[chosen]
+        part[3] = chosen + chunks_before
+        part[4] = firsts[chosen] + rows_before
+        part[5] = firsts[chosen + 1] - firsts[chosen]
+        part[6], part[7] = of_page
+        parts.append(part)
+        every.append(wanted + rows_before)
+        bounds.append(bounds[-1] + len(chosen))
+        chunks_before += len(starts) + 1
+        rows_before += int(firsts[-1])
+    return np.concatenate(parts, axis=1), np.concatenate(every), bounds
+
+
 # ------------------------------------------------------------------------------------------------------- rows of lists
 
 
@@ -233,17 +295,18 @@ def entries_of_rows(
     num_lists: int,
     top: int,
     highest: int,
-) -> tuple[Levels, Levels | None, Ints, Ints]:
+) -> tuple[Levels, Levels | None, Ints]:
     """The entries of ascending `rows` that lie in (k,) chunks.
 
     Chunk i has `num_levels[i]` entries, `counts[i]` of them visible (definition level at most `top`), is the
     `chunks[i]`-th of its column, and `num_rows[i]` rows start in it, from row `first_rows[i]` on; numbers of chunks of
     different pages do not touch. `num_lists` and `highest` are the highest levels there may be.
-    -> repetition and definition levels, and for each visible entry its chunk (0 to k - 1) and place among the values
-    of the chunk. Raises CorruptFileError if levels and counts contradict each other.
+    -> repetition and definition levels, and (3, m) spans of visible entries that lie side by side: their chunk (0 to
+    k - 1), the place of the first among the values of the chunk, and how many.
+    Raises CorruptFileError if levels and counts contradict each other.
     """
     if native is not None:
-        found: tuple[Levels, Levels | None, Ints, Ints] = native.entries_of_rows(
+        found: tuple[Levels, Levels | None, Ints] = native.entries_of_rows(
             data,
             repetition,
             definition,
@@ -284,7 +347,30 @@ def entries_of_rows(
         raise CorruptFileError("a level that no layer has")
     seen = entries[visible[entries]]
     place = np.cumsum(visible)[seen] - 1 - (np.cumsum(counts) - counts)[owner[seen]]
-    return again[entries], None if defined is None else defined[entries], owner[seen], place
+    own = owner[seen]
+    new = np.ones(len(seen), np.bool_)
+    new[1:] = (own[1:] != own[:-1]) | (place[1:] != place[:-1] + 1)
+    begins = np.flatnonzero(new)
+    spans = np.stack((own[begins], place[begins], np.diff(np.append(begins, len(seen)))))
+    return again[entries], None if defined is None else defined[entries], spans
+
+
+def spread(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
+    """The values of (3, m) spans of chunks one by one; (b, k) `starts` and `sizes` of the chunks in each buffer.
+
+    -> (2 b + 2, n): start and size of the chunk in each buffer, how many values it holds, the place of the value.
+    """
+    if native is not None:
+        found: Ints = native.spread(spans, starts, sizes, counts)
+        return found
+    own, first, lengths = spans
+    owner = np.repeat(own, lengths)
+    out = np.empty((2 * len(starts) + 2, len(owner)), np.int64)
+    out[0:-2:2] = starts[:, owner]
+    out[1:-2:2] = sizes[:, owner]
+    out[-2] = counts[owner]
+    out[-1] = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(owner))
+    return out
 
 
 def _levels(data: Bytes, stored: Stored, counts: Ints) -> Levels:

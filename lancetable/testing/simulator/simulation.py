@@ -61,6 +61,7 @@ class Attempt:
     outcome: str = "running"
     error: BaseException | None = None
     versions: list[int] = field(default_factory=list)  # in which it really was published
+    on_published: Callable[[str], Any] | None = None  # told of the manifest at once, before anybody can read it
     commits: int | None = 1  # how many versions one success makes; None for any number
 
 
@@ -83,12 +84,13 @@ class Job:
         *,
         effect: Callable[..., Any] | None = None,
         commits: int | None = 1,
+        on_published: Callable[[str], Any] | None = None,
     ) -> T | None:
         """Make one change and note what the caller was told. Returns what `act` returns, None where it failed.
 
         `effect` is for a judge of your own, which finds it with the attempt: what the change does to the contents.
         """
-        mine = Attempt(self.name, name, effect, commits=commits)
+        mine = Attempt(self.name, name, effect, commits=commits, on_published=on_published)
         self.run.attempts.append(mine)
         self.current = mine
         faults = self.task.faults
@@ -374,6 +376,8 @@ def _published(run: Run, path: str, task: Task | None) -> None:
     run._owner.setdefault((directory, parsed[0]), []).append(attempt)
     if attempt is not None:
         attempt.versions.append(parsed[0])
+        if attempt.on_published is not None:
+            attempt.on_published(path)
 
 
 def _told(run: Run) -> str:

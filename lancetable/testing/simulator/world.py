@@ -13,12 +13,15 @@ import secrets
 import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from unittest import mock
 
+from lancetable.commit import backoff
 from lancetable.commit.backoff import Backoff
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.file import pool
@@ -26,11 +29,15 @@ from lancetable.handlers import choose as choose_module
 from lancetable.handlers import external
 from lancetable.handlers.external import ManifestRow
 from lancetable.handlers.row_stores import MemoryManifestStore
+from lancetable.ops import compact
 from lancetable.store import memory
 from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, PutOutcome
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.simulator.scheduler import Crash, Scheduler, Task
 from lancetable.testing.stores import WrappingStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["FaultAt", "Faults", "SimulatedStore", "World", "virtual"]
 
@@ -278,6 +285,8 @@ def virtual(world: World) -> Iterator[None]:
         (os, "urandom", choose(os.urandom, rng.randbytes)),
         (memory, "MemoryStore", _Door(memory.MemoryStore, open_memory)),
         (external, "uuid4", choose(uuid.uuid4, uuid4)),
+        (compact, "ThreadPoolExecutor", choose(ThreadPoolExecutor, _AtOnce)),
+        (backoff, "_crowds", OrderedDict()),  # what a process remembers of other runs
         (choose_module, "_external_store", choose(choose_module._external_store, lambda *_: world.rows)),
     ]
     with contextlib.ExitStack() as stack:
@@ -288,6 +297,28 @@ def virtual(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(external.ExternalHandler.__init__, "__defaults__", (sleep,)))
         stack.enter_context(mock.patch.object(pool._here, "worker", True, create=True))
         yield
+
+
+class _AtOnce:
+    """An executor that does everything when it is submitted: a task of the simulation is one thread."""
+
+    def __init__(self, max_workers: int | None = None) -> None:
+        del max_workers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run it; an error is kept for the one who asks, the death of the process is not."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 class _Door:

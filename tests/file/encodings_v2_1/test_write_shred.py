@@ -123,3 +123,15 @@ def test_a_struct_that_can_never_be_null_gets_no_nullable_layer() -> None:
         (field,) = Schema.from_arrow(pa.schema([pa.field("c", kind, nullable)])).fields
         (leaf,) = leaves_of(field)
         assert shred(array, leaf.steps).layers == (1, 4, layer)
+
+
+def test_slices_of_fixed_size_lists_in_each_other_under_null_lists() -> None:
+    """Arrow takes and filters wrong items of them."""
+    rows = pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(pa.array(range(240)), 2), 3)
+    structs = pa.StructArray.from_arrays([rows], ["f"])
+    ends = pa.py_buffer(np.array([0, 10, 13, 15, 20, 40], np.int32))
+    array = pa.Array.from_buffers(pa.list_(structs.type), 5, [pa.py_buffer(b"\x1b"), ends], children=[structs])
+    (found,) = shredded(array.slice(1))
+    items = [item["f"] for item in structs.to_pylist()]
+    # The null list has an entry of its own.
+    assert found.values.to_pylist() == [*items[10:13], *items[15:40]]

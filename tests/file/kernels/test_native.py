@@ -631,6 +631,7 @@ def test_rows_of_lists(seed: int, with_definition: bool, spot: int | None) -> No
             assert found[1].tolist() == definition[wanted].tolist()
             wanted = wanted[definition[wanted] <= 1]
         owner = np.searchsorted(cuts, wanted, "right") - 1
-        assert chosen[found[2]].tolist() == owner.tolist()
+        each = agree(picks, lambda: picks.spread(found[2], starts[None, chosen], sizes[None, chosen], counts[chosen]))
+        assert each[0].tolist() == starts[owner].tolist()
         visible = definition <= 1 if with_definition else np.ones(count, np.bool_)
-        assert found[3].tolist() == [int(visible[cuts[own] : at].sum()) for own, at in zip(owner, wanted)]
+        assert each[3].tolist() == [int(visible[cuts[own] : at].sum()) for own, at in zip(owner, wanted)]

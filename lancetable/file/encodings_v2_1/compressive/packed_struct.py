@@ -252,7 +252,8 @@ def variable_rows_of(
 ) -> tuple[VariablePackedStruct, VariableWidth]:
     """Structs with children of any width as rows of bytes, those of null structs empty."""
     if valid is not None:
-        array = array.filter(pa.array(valid))
+        # Rebuilt from its start first: Arrow filters wrong items of slices of lists inside of lists.
+        array = pa.concat_arrays([array, array.slice(0, 0)]).filter(pa.array(valid))
     fields = []
     streams: list[Runs] = []
     for number, field in enumerate(array.type):

@@ -10,6 +10,7 @@ Source: protos/encodings_v2_1.proto.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -25,30 +26,29 @@ from lancetable.file.encodings_v2_1.base import (
     decode_levels,
     pick_values,
 )
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Indices, Joined
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Indices, Joined, take_spans
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.rle import Rle
-from lancetable.file.encodings_v2_1.layouts.chunk_table import ChunkTable, RowIndex, fetch_chunks
+from lancetable.file.encodings_v2_1.layouts.chunk_table import ChunkTable, RowIndex, fetch_pieces
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels
 from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels import miniblock, picks
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.file.kernels.picks import Pieces, Stored
 
-__all__ = ["ChunkPage", "has_form", "read_rows"]
+__all__ = ["ChunkPage", "chunk_page", "has_form", "read_rows"]
 
 _LEVEL_BITS: Final = 16
 _DENSE: Final = 4  # chunks of which more than one value in so many is wanted are decoded
 
 
 class ChunkPage(NamedTuple):
-    """A page, as far as its rows are concerned. `rows` are those wanted of it, ascending."""
+    """A page, as far as its rows are concerned."""
 
-    rows: Ints
-    num_rows: int
     table: ChunkTable
     row_index: RowIndex | None
+    forms: tuple[int, int]  # of the levels, as picks.py calls them; 0 where there are none or no lists
     repetition: Compressive | None
     definition: Compressive | None
     values: Compressive
@@ -58,6 +58,19 @@ class ChunkPage(NamedTuple):
 def has_form(encoding: Compressive | None) -> bool:
     """Whether the levels of single chunks can be found in this encoding."""
     return _form(encoding) is not None
+
+
+def chunk_page(
+    table: ChunkTable,
+    row_index: RowIndex | None,
+    repetition: Compressive | None,
+    definition: Compressive | None,
+    values: Compressive,
+    items: pa.Array | None,
+) -> ChunkPage:
+    """What `read_rows` wants to know about a page."""
+    forms = (_form(repetition) or 0, _form(definition) or 0)
+    return ChunkPage(table, row_index, forms, repetition, definition, values, items)
 
 
 def _form(encoding: Compressive | None) -> int | None:
@@ -75,106 +88,110 @@ def _form(encoding: Compressive | None) -> int | None:
     return None
 
 
-def read_rows(pages: Sequence[ChunkPage], layers: Layers, *, large: bool, gap: int, limit: int) -> ReadPlan[Decoded]:
-    """The wanted rows of pages that lie one after the other and have these layers, buffers and (`large`) sizes.
+def read_rows(
+    pages: Sequence[ChunkPage], rows: Sequence[Ints], layers: Layers, *, large: bool, gap: int, limit: int
+) -> ReadPlan[Decoded]:
+    """Some `rows` of each of the pages, which lie one after the other and have these layers, buffers and sizes.
 
-    Pages with lists need an index, and levels for which `has_form` holds.
+    Rows ascend; sizes are those of `large` chunks or not. Pages with lists need an index, and levels for which
+    `has_form` holds.
     """
     if (pages[0].repetition is None) != (layers.num_lists == 0):
         raise CorruptFileError("repetition levels and list layers contradict each other")
-    table = ChunkTable.joined([page.table for page in pages])
-    if len(pages) == 1:
-        rows = pages[0].rows
-    else:
-        before = np.cumsum([0, *(page.num_rows for page in pages)]).tolist()
-        rows = np.concatenate([page.rows + start for page, start in zip(pages, before)])
     if layers.num_lists:
-        return (yield from _rows_of_lists(pages, table, rows, layers, large, gap, limit))
+        return (yield from _rows_of_lists(pages, rows, layers, large, gap, limit))
     first = pages[0]
-    chosen = table.values.searchsorted(rows, "right") - 1
-    places = rows - table.values[chosen]
-    data, starts = yield from fetch_chunks(table, chosen, gap)
-    counts = table.values[chosen + 1] - table.values[chosen]
+    starts, ends, counts, places = picks.locate([page.table for page in pages], rows)
+    data, at = yield from fetch_pieces(starts, ends, gap)
     num_levels, sizes, found = miniblock.chunk_headers(
         data,
-        starts,
-        table.ends[chosen] - table.starts[chosen],
+        at,
+        ends - starts,
         (first.repetition is not None) + (first.definition is not None),
         first.values.num_buffers,
         large,
     )
-    ends = [len(rows)] if len(pages) == 1 else np.cumsum([len(page.rows) for page in pages]).tolist()
-    definition = None
     skip = len(sizes) - first.values.num_buffers
+    stops = list(itertools.accumulate(map(len, rows)))
+    definition = None
     if first.definition is not None:
         if (num_levels != counts).any():
             raise CorruptFileError("levels and values of a chunk differ in number")
         pieces = Pieces(data, found[skip - 1], sizes[skip - 1], counts, places)
         parts = [
             _pick_levels(page.definition, _piece(pieces, begin, end), limit)
-            for page, begin, end in _runs(pages, ends, _same_definition)
+            for page, begin, end in _runs(pages, stops, _same_definition)
         ]
         definition = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    buffers = [Pieces(data, at, size, counts, places) for at, size in zip(found[skip:], sizes[skip:])]
-    values = _pick(pages, ends, buffers, len(rows), limit)
-    check_levels(None, definition, layers, len(rows), None)
-    return Decoded(values, None, definition, layers.kinds, len(rows))
+    buffers = [Pieces(data, where, size, counts, places) for where, size in zip(found[skip:], sizes[skip:])]
+    values = _pick(pages, stops, buffers, len(at), limit)
+    check_levels(None, definition, layers, len(at), None)
+    return Decoded(values, None, definition, layers.kinds, len(at))
 
 
 def _rows_of_lists(
-    pages: Sequence[ChunkPage], table: ChunkTable, rows: Ints, layers: Layers, large: bool, gap: int, limit: int
+    pages: Sequence[ChunkPage], rows: Sequence[Ints], layers: Layers, large: bool, gap: int, limit: int
 ) -> ReadPlan[Decoded]:
-    index = RowIndex.joined([page.row_index for page in pages if page.row_index is not None])
-    chosen = picks.chunks_of_rows(index.starts, index.continues, rows)
-    data, starts = yield from fetch_chunks(table, chosen, gap)
-    counts = table.values[chosen + 1] - table.values[chosen]
+    tables, indices, forms = [], [], []
+    for page in pages:
+        assert page.row_index is not None
+        tables.append(page.table)
+        indices.append(page.row_index)
+        forms.append(page.forms)
+    located, every_row, bounds = picks.locate_lists(tables, indices, rows, forms)
+    starts, ends, counts, numbers, first_rows, num_rows, repetition_forms, definition_forms = located
+    data, at = yield from fetch_pieces(starts, ends, gap)
     first = pages[0]
     has_definition = first.definition is not None
     num_levels, sizes, found = miniblock.chunk_headers(
-        data, starts, table.ends[chosen] - table.starts[chosen], 1 + has_definition, first.values.num_buffers, large
+        data, at, ends - starts, 1 + has_definition, first.values.num_buffers, large
     )
-    # Chunks of different pages do not continue each other: their numbers must not touch.
-    page_ends = np.cumsum([len(page.table.starts) for page in pages])
-    ends_of_pages = chosen.searchsorted(page_ends).tolist()
-    numbers = chosen if len(pages) == 1 else chosen + page_ends.searchsorted(chosen, "right")
-    lengths = np.diff([0, *ends_of_pages])
-    repetition, definition, owner, places = picks.entries_of_rows(
+    repetition, definition, spans = picks.entries_of_rows(
         data,
-        Stored(found[0], sizes[0], np.repeat([_form(page.repetition) for page in pages], lengths)),
-        Stored(found[1], sizes[1], np.repeat([_form(page.definition) for page in pages], lengths))
-        if has_definition
-        else None,
+        Stored(found[0], sizes[0], repetition_forms),
+        Stored(found[1], sizes[1], definition_forms) if has_definition else None,
         num_levels,
         counts,
         numbers,
-        index.starts[chosen],
-        index.starts[chosen + 1] - index.starts[chosen],
-        rows,
+        first_rows,
+        num_rows,
+        every_row,
         layers.num_lists,
         layers.max_visible,
         layers.num_levels,
     )
     skip = 1 + has_definition
-    starts_of, sizes_of = found[skip:], sizes[skip:]
-    if _DENSE * len(owner) > int(counts.sum()):
+    count = int(spans[2].sum())
+    if _DENSE * count > int(counts.sum()):
         # Long lists fill their chunks: decoding these costs less than finding each value.
-        values = _decode(
-            pages, ends_of_pages, [Chunks(data, *each) for each in zip(starts_of, sizes_of)], counts, limit
-        )
-        if len(owner) < values.length:
-            values = values.take((np.cumsum(counts) - counts)[owner] + places)
+        buffers = [Chunks(data, *each) for each in zip(found[skip:], sizes[skip:])]
+        values = _decode(pages, bounds[1:], buffers, counts, limit)
+        if count < values.length:
+            values = take_spans(values, (np.cumsum(counts) - counts)[spans[0]] + spans[1], spans[2])
     else:
-        own_counts = counts[owner]
-        buffers = [Pieces(data, at[owner], size[owner], own_counts, places) for at, size in zip(starts_of, sizes_of)]
-        ends = [len(owner)] if len(pages) == 1 else owner.searchsorted(ends_of_pages).tolist()
-        values = _pick(pages, ends, buffers, len(owner), limit)
-    return Decoded(values, repetition, definition, layers.kinds, len(rows))
+        spread = picks.spread(spans, found[skip:], sizes[skip:], counts)
+        pieces = [
+            Pieces(data, spread[number], spread[number + 1], spread[-2], spread[-1])
+            for number in range(0, len(spread) - 2, 2)
+        ]
+        values = _pick(pages, _values_before(spans, bounds[1:], count), pieces, count, limit)
+    return Decoded(values, repetition, definition, layers.kinds, len(every_row))
+
+
+def _values_before(spans: Ints, bounds: Sequence[int], count: int) -> list[int]:
+    """How many values of the spans lie in the chunks before each bound."""
+    if len(bounds) == 1:
+        return [count]
+    before: list[int] = np.append(0, np.cumsum(spans[2]))[spans[0].searchsorted(bounds)].tolist()
+    return before
 
 
 def _runs(
     pages: Sequence[ChunkPage], ends: Sequence[int], same: Callable[[ChunkPage, ChunkPage], bool]
 ) -> list[tuple[ChunkPage, int, int]]:
     """(first page, begin, end) of the values of pages that follow each other and are the same in this respect."""
+    if len(pages) == 1:
+        return [(pages[0], 0, ends[0])]
     runs: list[tuple[ChunkPage, int, int]] = []
     for page, begin, end in zip(pages, [0, *ends], ends):
         if begin == end:

@@ -8,7 +8,6 @@ Source: protos/encodings_v2_1.proto.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from lancetable.file.encodings_v2_1.base import Bytes, Ints
 from lancetable.file.fetch import ReadPlan, cluster, join
 from lancetable.store.base import ByteRange
 
-__all__ = ["ChunkTable", "Kept", "RowIndex", "fetch_chunks", "parse_index", "parse_table"]
+__all__ = ["ChunkTable", "Kept", "RowIndex", "fetch_chunks", "fetch_pieces", "parse_index", "parse_table"]
 
 _MAX_VALUES: Final = 1 << 15  # of a chunk
 
@@ -37,17 +36,6 @@ class ChunkTable(NamedTuple):
         """(chunks,) values in each."""
         return np.diff(self.values)
 
-    @classmethod
-    def joined(cls, tables: Sequence[ChunkTable]) -> ChunkTable:
-        """Of several pages, as if they were one."""
-        if len(tables) == 1:
-            return tables[0]
-        return cls(
-            np.concatenate([table.starts for table in tables]),
-            np.concatenate([table.ends for table in tables]),
-            _chained([table.values for table in tables]),
-        )
-
 
 class RowIndex(NamedTuple):
     """`starts` (chunks + 1,): rows that start before each chunk; `continues` (chunks,): whether the last row of a chunk
@@ -57,20 +45,13 @@ class RowIndex(NamedTuple):
     starts: Ints
     continues: npt.NDArray[np.bool_]
 
-    @classmethod
-    def joined(cls, indices: Sequence[RowIndex]) -> RowIndex:
-        """Of several pages, as if they were one."""
-        if len(indices) == 1:
-            return indices[0]
-        return cls(_chained([index.starts for index in indices]), np.concatenate([each.continues for each in indices]))
-
 
 class Kept:
     """What has been parsed of a page and is small enough to stay. `layout` tells whose it is; `row_key` what must be
-    the same in pages whose rows are read together.
+    the same in pages whose rows are read together; `rows` what chunk_rows.py needs, once all of it is known.
     """
 
-    __slots__ = ("index", "items", "layout", "row_key", "table")
+    __slots__ = ("index", "items", "layout", "row_key", "rows", "table")
 
     def __init__(self, layout: Any, row_key: tuple[Any, ...] | None) -> None:
         self.layout = layout
@@ -78,6 +59,7 @@ class Kept:
         self.table: ChunkTable | None = None
         self.index: RowIndex | None = None
         self.items: tuple[pa.DataType, pa.Array] | None = None
+        self.rows: Any = None
 
 
 def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bool) -> ChunkTable:
@@ -127,15 +109,13 @@ def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
     return RowIndex(starts, continues)
 
 
-def _chained(pieces: Sequence[Ints]) -> Ints:
-    """Counts before each chunk, page by page -> the same as if the pages were one."""
-    ends = np.cumsum([0, *(int(piece[-1]) for piece in pieces)]).tolist()
-    return np.concatenate([*(piece[:-1] + before for piece, before in zip(pieces, ends)), ends[-1:]])
-
-
 def fetch_chunks(table: ChunkTable, chosen: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
     """Ascending chunks, which may be named repeatedly: a buffer that holds them, and their positions in it."""
-    starts, ends = table.starts[chosen], table.ends[chosen]
+    return (yield from fetch_pieces(table.starts[chosen], table.ends[chosen], gap))
+
+
+def fetch_pieces(starts: Ints, ends: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
+    """Ascending pieces of the file: a buffer that holds them, and their positions in it."""
     ranges, shift = cluster(starts, ends, gap)
     buffers = yield ranges
     return np.frombuffer(join(buffers), np.uint8), starts - shift

@@ -43,7 +43,7 @@ from lancetable.file.encodings_v2_1.chunks import (
     Limits,
     power_of_two,
 )
-from lancetable.file.encodings_v2_1.layouts.chunk_rows import ChunkPage, has_form, read_rows
+from lancetable.file.encodings_v2_1.layouts.chunk_rows import ChunkPage, chunk_page, has_form, read_rows
 from lancetable.file.encodings_v2_1.layouts.chunk_table import (
     ChunkTable,
     Kept,
@@ -91,7 +91,7 @@ class MiniBlock:
     def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
         layers = layers_of(self.layers)
         everything = isinstance(rows, range) and len(rows) == page.length
-        if not everything and (not isinstance(rows, range) or len(rows) <= _FEW) and self._has_rows(layers):
+        if not everything and (not isinstance(rows, range) or len(rows) <= _FEW) and _kept(page, self).row_key:
             return (yield from self.read_together([(page, self, _numbers(rows))], column, gap))
         by_index = layers.num_lists > 0 and not everything and self.indexed and isinstance(rows, range)
         everything = everything or (layers.num_lists > 0 and not by_index) or not isinstance(rows, range)
@@ -126,8 +126,8 @@ class MiniBlock:
         """What must be the same in pages whose rows are read together; None where they cannot be."""
         return _kept(page, self).row_key
 
-    def _row_key(self) -> tuple[Any, ...] | None:
-        if not self._has_rows(layers_of(self.layers)):
+    def _row_key(self, page: Page) -> tuple[Any, ...] | None:
+        if len(page.buffers) < 2 or not self._has_rows(layers_of(self.layers)):
             return None
         kinds = (self.repetition is None, self.definition is None, self.values.num_buffers, self.large_chunks)
         return (self.layers, *kinds, self.indexed, self.dictionary is None)
@@ -136,14 +136,30 @@ class MiniBlock:
         self, parts: Sequence[tuple[Page, MiniBlock, Ints]], column: Column, gap: int
     ) -> ReadPlan[Decoded]:
         """Some rows of each of several pages, whose layouts join this one, as if the pages were one."""
-        layers = layers_of(self.layers)
-        known, _ = yield from _fetch_metadata([(page, layout) for page, layout, _ in parts], column, self.indexed)
-        pages = [
-            ChunkPage(rows, page.length, table, index, layout.repetition, layout.definition, layout.values, items)
-            for (page, layout, rows), (table, index, items) in zip(parts, known)
-        ]
+        pages: list[ChunkPage] = []
+        rows: list[Ints] = []
+        for page, layout, wanted in parts:
+            kept = _kept(page, layout)
+            if kept.rows is None or not (kept.items is None or kept.items[0].equals(column.data_type)):
+                pages = yield from self._chunk_pages([(page, layout) for page, layout, _ in parts], column)
+                rows = [wanted for _, _, wanted in parts]
+                break
+            pages.append(kept.rows)
+            rows.append(wanted)
         limit = parts[0][0].limits.page_bytes
-        return (yield from read_rows(pages, layers, large=self.large_chunks, gap=gap, limit=limit))
+        layers = layers_of(self.layers)
+        return (yield from read_rows(pages, rows, layers, large=self.large_chunks, gap=gap, limit=limit))
+
+    def _chunk_pages(self, pages: Sequence[tuple[Page, MiniBlock]], column: Column) -> ReadPlan[list[ChunkPage]]:
+        known, _ = yield from _fetch_metadata(pages, column, self.indexed)
+        found = []
+        for (page, layout), (table, index, items) in zip(pages, known):
+            made = chunk_page(table, index, layout.repetition, layout.definition, layout.values, items)
+            kept = _kept(page, layout)
+            if items is None or (kept.items is not None and kept.items[1] is items):
+                kept.rows = made
+            found.append(made)
+        return found
 
     def _check(self, page: Page, column: Column, layers: Layers) -> None:
         wanted = 2 + (self.dictionary is not None) + self.indexed
@@ -329,7 +345,7 @@ def _kept(page: Page, layout: MiniBlock) -> Kept:
     kept = page.kept
     if isinstance(kept, Kept) and kept.layout is layout:
         return kept
-    kept = page.kept = Kept(layout, layout._row_key())
+    kept = page.kept = Kept(layout, layout._row_key(page))
     return kept
 
 
