@@ -1397,9 +1397,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         self._table = settings.update_schema_metadata(self._table, checked_changes(values), replace=replace)
         return self.schema_metadata
 
-    def update_field_metadata(
-        self, field_updates: dict[str, dict[str, str | None]], *, replace: bool = False
-    ) -> None:
+    def update_field_metadata(self, field_updates: dict[str, dict[str, str | None]], *, replace: bool = False) -> None:
         """Change the metadata of fields, given by their paths ("a.b"). Raises ColumnNotFoundError."""
         changes = {path: checked_changes(values) for path, values in checked_mapping(field_updates).items()}
         self._table = settings.update_field_metadata(self._table, changes, replace=replace)

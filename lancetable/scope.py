@@ -41,8 +41,7 @@ DATASET: Groups = [
     ("the MemWAL", OUTSIDE, "initialize_mem_wal mem_wal_writer mem_wal_index_details"),
     ("refreshed storage credentials", OUTSIDE, "storage_options_accessor"),
 ]
-FRAGMENT: Groups = [
-]
+FRAGMENT: Groups = []
 MERGE_INSERT: Groups = [
     ("several base paths", PLANNED, "target_bases target_all_bases"),
     ("the MemWAL", OUTSIDE, "mark_sstables_as_compacted"),

@@ -299,6 +299,27 @@ def test_a_commit_that_only_seemed_lost_keeps_its_files(
     assert {Path(path).name for path in files_in(base, "_transactions")} >= {committed.manifest.transaction_file}
 
 
+@pytest.mark.parametrize("forever", [False, True])
+def test_an_error_after_a_commit_that_only_seemed_lost_is_no_failure(
+    base: TableVersion, maker: Any, forever: bool
+) -> None:
+    version, store = faulty(base)
+    # The second attempt finds the version of the first one and cannot read it.
+    store.fail("read_tail", path_part="_versions/18446744073709551613", forever=forever)
+    if forever:
+        store.fail("read_all", path_part="_versions/18446744073709551613", forever=True)
+    version = replace(version, handler=Forgetful(version.handler))
+    operation = maker.make("Append")
+    if forever:
+        with pytest.raises(CommitStateUnknownError):
+            commit(version, operation)
+        assert store.calls["delete"] == 0
+    else:
+        assert commit(version, operation).version == 2
+    assert latest(base).version == 2
+    assert {Path(path).name for path in files_in(base, "_transactions")} >= {latest(base).manifest.transaction_file}
+
+
 def test_a_visible_manifest_that_cannot_be_made_durable_is_unknown(base: TableVersion, maker: Any) -> None:
     version, store = faulty(base)
     store.fail("put_if_absent", how="lost_reply")

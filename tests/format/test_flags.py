@@ -44,7 +44,7 @@ def test_unknown_bits_are_named(bit):
 
 def test_lineage_in_hidden_columns_is_read_but_not_written():
     flags.check_readable(1 << 11, "t", writer_flags=1 << 11)
-    with pytest.raises(UnsupportedFeatureError, match="cannot write t.*bit 11"):
+    with pytest.raises(UnsupportedFeatureError, match=r"cannot write t.*bit 11"):
         flags.check_writable(1 << 11, "t", reader_flags=1 << 11)
 
 
