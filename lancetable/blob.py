@@ -21,13 +21,12 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.file.blob_files import (
-    PREPARED,
     BlobDescriptor,
     BlobDescriptorArrayBuilder,
     DedicatedBlobWriter,
     PackedBlobWriter,
 )
-from lancetable.format.blobs import BLOB_V2_NAME
+from lancetable.format.blobs import BLOB_V2_NAME, PREPARED
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 
 if TYPE_CHECKING:

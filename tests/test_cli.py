@@ -174,3 +174,15 @@ def test_blob_descriptions_are_inspected(tmp_path: Path) -> None:
     assert [field["path"] for field in run_json("inspect", path)["schema"]] == ["b"]
     (used,) = run_json("inspect", "compression", path)[0]["encodings"]
     assert used.startswith("full_zip(variable_packed_struct(")
+
+
+def test_probe(tmp_path: Path) -> None:
+    facts = json.loads(run("probe", str(tmp_path / "t"), "--keys", "3", "--threads", "4", "--json"))
+    assert (facts["safe_for_many_writers"], facts["keys_with_one_winner"], facts["most_winners"]) == (True, 3, 1)
+    assert list(tmp_path.rglob("*.*")) == []
+    rows = f"manifest_store=sqlite:///{tmp_path}/rows.db"
+    facts = json.loads(run("probe", str(tmp_path / "t"), "--keys", "2", "--threads", "3", "--json", "-o", rows))
+    assert facts["safe_for_many_writers"]
+    assert "Sqlite" in facts["commits"]
+    text = run("probe", "ftp://nobody.invalid/t", code=2)
+    assert "no" in text and "commit_lock" in text and "unsafe_single_writer" in text

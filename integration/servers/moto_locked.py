@@ -16,6 +16,7 @@ import contextlib
 import json
 import logging
 import re
+import socket
 import sys
 import threading
 import time
@@ -148,7 +149,7 @@ class _Lab:
             row[3] = int(how)
             return _failed(environ, start_response, how)
         if how == "dropped":
-            raise ConnectionAbortedError(how)
+            raise _dropped(environ)
         started: list[Any] = []
 
         def note(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
@@ -158,9 +159,9 @@ class _Lab:
         body = list(self._app(environ, note))
         row[3], row[5] = int(started[-1].split()[0]), sum(map(len, body))
         if how == "stored_then_dropped":
-            raise ConnectionAbortedError(how)
+            raise _dropped(environ)
         if how == "stored_then_500":
-            return _failed(environ, start_response, "500")
+            return _failed(environ, start_response, "500", unread=False)
         if how:
             start_response(started[-1], [])
         return body
@@ -186,9 +187,17 @@ class _Lab:
         return [data]
 
 
-def _failed(environ: dict[str, Any], start_response: Callable[..., Any], how: str) -> list[bytes]:
+def _dropped(environ: dict[str, Any]) -> Exception:
+    """Ends the connection without an answer."""
+    with contextlib.suppress(OSError):
+        environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+    return ConnectionAbortedError("planned")
+
+
+def _failed(environ: dict[str, Any], start_response: Callable[..., Any], how: str, unread: bool = True) -> list[bytes]:
     status, code = _BODIES[how]
-    environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    if unread:
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     if environ.get("HTTP_X_AMZ_TARGET"):
         data = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "planned"}).encode()
     else:

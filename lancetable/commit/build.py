@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyroaring
 
+from lancetable.commit import once
 from lancetable.commit.assign import (
     assign_row_ids,
     fragment_ids,
@@ -626,6 +627,7 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
     message.timestamp.seconds, message.timestamp.nanos = divmod(timestamp_ns, 1_000_000_000)
     message.transaction_file = transaction_name(transaction.read_version, transaction.uuid)
     message.tag = transaction.tag
+    once.note(message, transaction)
     message.writer_version.CopyFrom(writer_version())
     # Clustering and the like are dropped by every writer; only sections that are packed anew get offsets.
     message.ClearField("index_section")

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lancetable.commit import once
 from lancetable.commit.backoff import Backoff, crowd_at
 from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest
 from lancetable.commit.cleanup import clean_up_after_commit
@@ -312,6 +313,7 @@ class _Run:
         """Write the transaction and the next manifest. None: another writer was first."""
         newest, store, base = self.newest, self.base.store, self.base.base
         version, naming = newest.version + 1, newest.location.naming
+        once.refuse_repeat(newest.manifest.config, self.ours)
         # Built before anything is written: an operation that does not fit the table leaves no trace.
         built = self._build(version)
         head = dictionary_head(store, base, built.message, _source(newest, self.ours))

@@ -34,17 +34,17 @@ from lancetable.file.blob_files import (
     DedicatedBlobWriter,
     PackedBlobWriter,
     describe_prepared,
-    is_prepared,
+    holds_prepared,
     plain_field,
 )
 from lancetable.file.columns import column_map
 from lancetable.file.container import ALIGNMENT, ColumnPages, Page
-from lancetable.file.extension import user_array
+from lancetable.file.extension import storage_array, user_array
 from lancetable.file.fetch import Rows
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
-from lancetable.format.blobs import stored_schema
-from lancetable.format.schema import Schema
+from lancetable.format.blobs import replace_blobs, stored_schema
+from lancetable.format.schema import Field, Schema
 from lancetable.format.version import DEFAULT_VERSION, STABLE_VERSION, FileVersion
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.store.base import ObjectStore
@@ -360,7 +360,7 @@ class LanceFileWriter:
         }
         self._writer: FileWriter | None = None
         self._waiting_metadata: dict[str, str] = {}
-        self._prepared: frozenset[str] = frozenset()  # columns that describe blobs
+        self._prepared: dict[str, tuple[Field, pa.DataType]] = {}  # columns that describe blobs; how they are stored
         self._lock = threading.Lock()
         self._closed = False
         if schema is not None:
@@ -422,24 +422,34 @@ class LanceFileWriter:
 
     def _stored(self, batch: pa.RecordBatch, writer: FileWriter) -> pa.RecordBatch:
         """The batch with prepared columns as descriptions of blobs; inline bytes are written."""
-        columns = [
-            describe_prepared(column, writer.write_blob) if name in self._prepared else column
-            for name, column in zip(batch.schema.names, batch.columns)
-        ]
+
+        def describe(_: Field, blobs: pa.Array) -> pa.Array:
+            return describe_prepared(blobs, writer.write_blob)
+
+        columns = []
+        for name, column in zip(batch.schema.names, batch.columns):
+            if name in self._prepared:
+                field, stored = self._prepared[name]
+                column = replace_blobs(storage_array(column, field.data_type, name), field, stored, describe)
+            columns.append(column)
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
     def _open(self, schema: pa.Schema) -> FileWriter:
-        self._prepared = frozenset(field.name for field in schema if is_prepared(field))
-        if self._prepared and self._version is not FileVersion.V2_2:
+        prepared = [field.name for field in schema if holds_prepared(field)]
+        if prepared and self._version is not FileVersion.V2_2:
             raise UnsupportedFeatureError(
                 f"columns that describe blobs need data file version 2.2, not {self._version}", feature="blob files"
             )
-        if self._prepared:
-            fields = [plain_field(field) if field.name in self._prepared else field for field in schema]
-            schema = pa.schema(fields, schema.metadata)
+        if prepared:
+            schema = pa.schema(list(map(plain_field, schema)), schema.metadata)
         converted = Schema.from_arrow(schema, check=False)
-        if self._prepared:
-            converted = stored_schema(converted)
+        if prepared:
+            given, converted = converted, stored_schema(converted)
+            self._prepared = {
+                field.name: (field, stored.data_type)
+                for field, stored in zip(given.fields, converted.fields)
+                if field.name in prepared
+            }
         # The file appears under its name when it is complete, so a schema that cannot be written leaves nothing.
         sink = self._store.open_writer(self._path)
         try:

@@ -16,7 +16,8 @@ The name of a blob file is its id, lowest bit first, below the name of the data 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,10 +26,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.errors import InvalidInputError, InvalidOperationError, UnsupportedFeatureError
+from lancetable.errors import (
+    CorruptFileError,
+    InvalidInputError,
+    InvalidOperationError,
+    OutOfRangeError,
+    UnsupportedFeatureError,
+)
 from lancetable.file.encodings_v2_0.blob import describe_blobs
-from lancetable.format.blobs import DESCRIPTION_V2, BlobKind, blob_file_path
+from lancetable.format.blobs import DESCRIPTION_V2, PREPARED, BlobKind, blob_file_path
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
+from lancetable.format.paths import check_relative
 from lancetable.format.schema import BLOB_V2_NAME
 
 if TYPE_CHECKING:
@@ -43,20 +51,12 @@ __all__ = [
     "DedicatedBlobWriter",
     "PackedBlobWriter",
     "describe_prepared",
+    "holds_prepared",
     "is_prepared",
     "plain_field",
+    "with_fields",
 ]
 
-PREPARED: Final = pa.struct(
-    [
-        ("kind", pa.uint8()),
-        ("data", pa.large_binary()),
-        ("uri", pa.string()),
-        ("blob_id", pa.uint32()),
-        ("blob_size", pa.uint64()),
-        ("position", pa.uint64()),
-    ]
-)
 _MAX_ID: Final = (1 << 32) - 1
 _MAX_SIZE: Final = (1 << 64) - 1
 
@@ -219,8 +219,28 @@ class BlobDescriptorArrayBuilder:
         self._add(np.array([BlobKind.DEDICATED]), _checked_id(blob_id), _sizes([0]), _sizes([size]))
 
     def append_managed(self, uri: str, offset: int, size: int, *, base_id: int | None = None) -> None:
-        """Raises UnsupportedFeatureError: blobs that a table keeps under other names are not built."""
-        raise UnsupportedFeatureError("managed blobs are not supported yet", feature="managed blobs")
+        """A row for `size` bytes from `offset` on of an object that lies at `uri` below the table, or below its base
+        path `base_id`. Nothing is written or looked up.
+
+        Tables with such rows have the schema metadata `lance.blob.managed` = `true`. Raises InvalidInputError for a
+        uri that is not a plain relative path; OutOfRangeError.
+        """
+        self._check_open()
+        if not isinstance(uri, str):
+            raise TypeError(f"uri must be text, not {type(uri).__name__}")
+        try:
+            check_relative(uri)
+        except CorruptFileError as error:
+            raise InvalidInputError(f"the name of a managed blob: {error}") from error
+        kind = BlobKind.MANAGED if base_id is None else BlobKind.MANAGED_BASE
+        row = {
+            "kind": int(kind),
+            "uri": uri,
+            "blob_id": None if base_id is None else _number("base_id", base_id, _MAX_ID),
+            "blob_size": _number("size", size, _MAX_SIZE),
+            "position": _number("offset", offset, _MAX_SIZE),
+        }
+        self._parts.append(pa.array([row], PREPARED))
 
     def append(self, value: BlobDescriptor) -> None:
         """A row for what a writer has written."""
@@ -284,14 +304,43 @@ def is_prepared(field: pa.Field) -> bool:
     """Whether this is the field of a prepared column."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
-        return bool(kind.extension_name == BLOB_V2_NAME.decode() and kind.storage_type == PREPARED)
-    return bool((field.metadata or {}).get(EXTENSION_NAME_KEY.encode()) == BLOB_V2_NAME and kind == PREPARED)
+        return bool(kind.extension_name == BLOB_V2_NAME.decode() and kind.storage_type.equals(PREPARED))
+    return bool((field.metadata or {}).get(EXTENSION_NAME_KEY.encode()) == BLOB_V2_NAME and kind.equals(PREPARED))
 
 
 def plain_field(field: pa.Field) -> pa.Field:
-    """The field of a prepared column without an extension type, of which only the name is left."""
-    metadata = {**(field.metadata or {}), EXTENSION_NAME_KEY.encode(): BLOB_V2_NAME}
-    return pa.field(field.name, PREPARED, field.nullable, metadata)
+    """The field with prepared columns in it, inside of structs and lists too, without an extension type, of which only
+    the name is left; the field itself if there are none.
+    """
+    if is_prepared(field):
+        metadata = {**(field.metadata or {}), EXTENSION_NAME_KEY.encode(): BLOB_V2_NAME}
+        return pa.field(field.name, PREPARED, field.nullable, metadata)
+    return with_fields(field, plain_field)
+
+
+def with_fields(field: pa.Field, make: Callable[[pa.Field], pa.Field]) -> pa.Field:
+    """The field with each field right below it replaced, that of a list or of a struct; itself if that changes none."""
+    kind = field.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        below = [kind.value_field]
+    else:
+        below = list(kind) if pa.types.is_struct(kind) else []
+    made = list(map(make, below))
+    if all(new.equals(old, check_metadata=True) for new, old in zip(made, below)):
+        return field
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct(made))
+    return field.with_type(pa.list_(made[0]) if pa.types.is_list(kind) else pa.large_list(made[0]))
+
+
+def holds_prepared(field: pa.Field) -> bool:
+    """Whether this is the field of a prepared column or holds one in structs and lists."""
+    kind = field.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return holds_prepared(kind.value_field)
+    if is_prepared(field):
+        return True
+    return bool(pa.types.is_struct(kind)) and any(map(holds_prepared, kind))
 
 
 def describe_prepared(array: pa.Array, sink: BlobSink) -> pa.StructArray:
@@ -303,30 +352,38 @@ def describe_prepared(array: pa.Array, sink: BlobSink) -> pa.StructArray:
         array = array.storage
     null = array.is_null().to_numpy(zero_copy_only=False)
     kind = _numbers(array.field("kind"), np.uint8, 0)
-    inline, packed, dedicated = (~null & (kind == each) for each in (0, 1, 2))
-    if (~null & (kind > BlobKind.DEDICATED)).any():
+    inline, packed, dedicated, elsewhere, managed, managed_base = (~null & (kind == each) for each in BlobKind)
+    if elsewhere.any():
         raise UnsupportedFeatureError("blobs that lie elsewhere cannot be written", feature="external blobs")
+    if (~null & (kind > BlobKind.MANAGED_BASE)).any():
+        raise InvalidInputError(f"a prepared blob of unknown kind {int(kind[~null].max())}")
+    named = managed | managed_base
+    sized = packed | dedicated | named
+    placed = packed | named
+    identified = packed | dedicated | managed_base
     data = array.field("data")
     for name, rows in (
         ("kind", ~null),
         ("data", inline),
-        ("blob_id", packed | dedicated),
-        ("blob_size", packed | dedicated),
-        ("position", packed),
+        ("uri", named),
+        ("blob_id", identified),
+        ("blob_size", sized),
+        ("position", placed),
     ):
         missing = rows & array.field(name).is_null().to_numpy(zero_copy_only=False)
         if missing.any():
             raise InvalidInputError(f"row {int(missing.argmax())} of a prepared blob column has no {name!r}")
-    position = np.where(packed, _numbers(array.field("position"), np.uint64, 0), 0).astype(np.uint64)
-    size = np.where(packed | dedicated, _numbers(array.field("blob_size"), np.uint64, 0), 0).astype(np.uint64)
-    blob_id = np.where(packed | dedicated, _numbers(array.field("blob_id"), np.uint32, 0), 0).astype(np.uint32)
+    position = np.where(placed, _numbers(array.field("position"), np.uint64, 0), 0).astype(np.uint64)
+    size = np.where(sized, _numbers(array.field("blob_size"), np.uint64, 0), 0).astype(np.uint64)
+    blob_id = np.where(identified, _numbers(array.field("blob_id"), np.uint32, 0), 0).astype(np.uint32)
     if inline.any():
         places = describe_blobs(data.filter(pa.array(inline)), sink)
         position[inline], size[inline] = np.asarray(places.field(0)), np.asarray(places.field(1))
+    nothing = pa.array(np.full(len(array), ""), pa.string())
     columns = [
         pa.array(np.where(null, 0, kind).astype(np.uint8)),
         *(pa.array(each) for each in (position, size, blob_id)),
-        pa.array(np.full(len(array), ""), pa.string()),
+        pc.if_else(pa.array(named), array.field("uri"), nothing) if named.any() else nothing,
     ]
     mask = pa.array(null) if null.any() else None
     return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTION_V2), mask=mask)
@@ -343,6 +400,13 @@ def _checked_id(blob_id: int) -> int:
     if not 0 < blob_id <= _MAX_ID:
         raise InvalidInputError(f"a blob id lies between 1 and {_MAX_ID}, got {blob_id}")
     return blob_id
+
+
+def _number(name: str, value: int, most: int) -> int:
+    number = operator.index(value)
+    if not 0 <= number <= most:
+        raise OutOfRangeError(f"{name} lies between 0 and {most}, got {number}")
+    return number
 
 
 def _sizes(values: Sequence[int]) -> npt.NDArray[np.uint64]:

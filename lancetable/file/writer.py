@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -43,6 +43,10 @@ __all__ = ["FileWriter", "WrittenFile", "storage_arrays"]
 _MAX_ALIGNMENT: Final = 1 << 20
 _PARALLEL_ROWS: Final = 32 * 1024
 _MIN_STATISTICS_BYTES: Final = 4 << 20  # looked at by another thread from here on
+# Of fewer rows, columns are read as fast as their statistics where they take less than so many bytes on average.
+_FEW_ROWS: Final = 2048
+_MIN_COLUMN_BYTES: Final = 4096
+_SMALL_PIECE_BYTES: Final = 16 << 10  # pieces of a page below this are written together
 # Batches below this many rows are joined until there are twice as many, or too many bytes or batches.
 _SMALL_ROWS: Final = 32 * 1024
 _MAX_JOINED_BYTES: Final = 8 << 20
@@ -64,8 +68,9 @@ class FileWriter:
 
     `data_cache_bytes`: what may wait for its page in all columns together, 8 MiB for each column if not given.
     `max_page_bytes`: a single array larger than this is cut into several pages. `statistics`: add zone maps of
-    `zone_rows` rows to files of 64 KiB or more. `keep_arrays`: the memory of the batches will not change, so that what
-    waits need not be copied. `buffer_alignment`: where buffers begin, a power of two from 64 on; 4096 suits direct I/O.
+    `zone_rows` rows to files of 64 KiB or more whose columns are not tiny. `keep_arrays`: the memory of the batches will
+    not change, so that what waits need not be copied. `buffer_alignment`: where buffers begin, a power of two from 64
+    on; 4096 suits direct I/O.
     Small batches are joined before they are encoded: an error of a value may come from a later `write` or from `close`.
     Raises UnsupportedFeatureError for versions that are not built and for fields the version cannot hold.
     """
@@ -109,7 +114,10 @@ class FileWriter:
         self._columns = family.writers(schema, options, self._write_buffer)
         self._messages = [_column_message(encoding) for column in self._columns for encoding in column.column_encodings]
         self._global_buffers: list[ByteRange] = []
-        self._statistics = StatisticsBuilder(schema, zone_rows) if statistics and schema.fields else None
+        self._zone_rows = zone_rows if statistics and schema.fields else 0  # 0: no statistics
+        self._statistics: StatisticsBuilder | None = None
+        self._unseen: list[list[pa.Array]] = []  # few rows, of which it is open whether statistics are worth it
+        self._unseen_rows = 0
         self._gathering: Future[None] | None = None
         self._num_rows = 0
         self._closed: WrittenFile | None = None
@@ -217,6 +225,8 @@ class FileWriter:
         self._write_small()
         self._write_columns([(column, column.finish) for column in self._columns], self._num_rows >= _PARALLEL_ROWS)
         self._statistics_are_gathered()
+        if self._statistics is None and self._unseen and self._out.tell() >= _MIN_COLUMN_BYTES * len(self._messages):
+            self._open_statistics()
         if self._statistics is not None and self._out.tell() >= MIN_FILE_BYTES:
             self.add_schema_metadata(METADATA_KEY, str(self.add_global_buffer(self._statistics.finish())))
         self._pad()
@@ -255,15 +265,30 @@ class FileWriter:
 
     def _gather_statistics(self, arrays: list[pa.Array]) -> None:
         """Let the statistics look at the next rows, beside the encoding of a large batch."""
-        if self._statistics is None or not arrays:
+        if not self._zone_rows or not arrays:
             return
+        statistics = self._statistics
+        if statistics is None:
+            self._unseen_rows += len(arrays[0])
+            if self._unseen_rows < _FEW_ROWS and sum([array.nbytes for array in arrays]) < _MAX_JOINED_BYTES:
+                self._unseen.append(arrays)
+                return
+            statistics = self._open_statistics()
         batch = pa.RecordBatch.from_arrays(arrays, self._names)
         self._statistics_are_gathered()
-        beside = batch.num_rows * self._statistics.row_bytes >= _MIN_STATISTICS_BYTES
+        beside = batch.num_rows * statistics.row_bytes >= _MIN_STATISTICS_BYTES
         if beside and not pool.in_worker() and pool.size() > 1:
-            self._gathering = pool.pool().submit(self._statistics.add, batch)
+            self._gathering = pool.pool().submit(statistics.add, batch)
         else:
-            self._statistics.add(batch)
+            statistics.add(batch)
+
+    def _open_statistics(self) -> StatisticsBuilder:
+        """Begin statistics with the rows that wait for them."""
+        self._statistics = StatisticsBuilder(self._schema, self._zone_rows)
+        for arrays in self._unseen:
+            self._statistics.add(pa.RecordBatch.from_arrays(arrays, self._names))
+        self._unseen = []
+        return self._statistics
 
     def _statistics_are_gathered(self) -> None:
         """Wait until the statistics have seen all rows."""
@@ -300,17 +325,35 @@ class FileWriter:
             wait(waiting)
 
     def _write_pages(self, pages: Iterable[EncodedPage]) -> None:
+        padding = self._padding
         for page in pages:
             positions = []
             sizes = []
+            small: list[Any] = []  # pieces and padding still to be written
+            position = self._out.tell()
             for pieces in page.buffers:
-                self._pad()
-                start = self._out.tell()
+                over = position % len(padding)
+                if over:
+                    small.append(padding[over:])
+                    position += len(padding) - over
+                positions.append(position)
+                there_at_once = isinstance(pieces, tuple | list)
                 for piece in pieces:
+                    size = memoryview(piece).nbytes
+                    position += size
+                    if there_at_once and size < _SMALL_PIECE_BYTES:
+                        small.append(piece)
+                        continue
+                    if small:
+                        self._out.write(b"".join(small))
+                        small.clear()
                     self._out.write(piece)
-                positions.append(start)
-                sizes.append(self._out.tell() - start)
-            self._pad()
+                sizes.append(position - positions[-1])
+            over = position % len(padding)
+            if over:
+                small.append(padding[over:])
+            if small:
+                self._out.write(b"".join(small))
             message = self._messages[page.column].pages.add()
             message.buffer_offsets.extend(positions)
             message.buffer_sizes.extend(sizes)

@@ -7,6 +7,8 @@
          1  packed      in a file that several blobs share, at `position`     data/<stem of the data file>/<name>.blob
          2  dedicated   in a file of its own
          3  external    in an object named by `blob_uri`, below the base path whose id is `blob_id` (0: anywhere)
+         4  managed     in an object below the root of the table that wrote the data file, `blob_uri` from there
+         5  the same    below the base path whose id is `blob_id`
 
 The name of a blob file is its 32-bit id, the least significant bit first: 1 -> 1000..., 2 -> 0100... Descriptions are
 children of no id, so they are never fields of a table. Source: fact sheets of the table format and of version 2.2.
@@ -29,6 +31,7 @@ __all__ = [
     "BLOB_V2_NAME",
     "DESCRIPTION",
     "DESCRIPTION_V2",
+    "PREPARED",
     "BlobKind",
     "blob_directory",
     "blob_file_path",
@@ -37,6 +40,7 @@ __all__ = [
     "replace_blobs",
     "stored_schema",
     "with_bytes",
+    "with_prepared",
 ]
 
 _STRUCT: Final = "struct"
@@ -50,6 +54,8 @@ class BlobKind(IntEnum):
     PACKED = 1
     DEDICATED = 2
     EXTERNAL = 3
+    MANAGED = 4
+    MANAGED_BASE = 5
 
 
 DESCRIPTION: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
@@ -66,6 +72,22 @@ DESCRIPTION_V2: Final = pa.struct(
 )
 """What the column of a blob of the second form holds; a null blob is a null struct."""
 
+PREPARED: Final = pa.struct(
+    [
+        ("kind", pa.uint8()),
+        ("data", pa.large_binary()),
+        ("uri", pa.string()),
+        ("blob_id", pa.uint32()),
+        ("blob_size", pa.uint64()),
+        ("position", pa.uint64()),
+    ]
+)
+"""A blob on its way into a data file, of which the writer already knows where it is going to lie."""
+
+_PREPARED_PARTS: Final = tuple(
+    Field(part.name, -1, -1, kind)
+    for part, kind in zip(PREPARED, ("uint8", "large_binary", "string", "uint32", "uint64", "uint64"))
+)
 _METADATA_V2: Final[Mapping[str, bytes]] = {PACKED_KEY: b"true", BLOB_KEY: b"true"}
 
 
@@ -90,6 +112,23 @@ def stored_schema(schema: Schema) -> Schema:
 def holds_blobs(field: Field) -> bool:
     """Whether the field is a blob of the second form or holds one."""
     return any(each.is_blob_v2 for each in field.walk())
+
+
+def with_prepared(field: Field, found: pa.DataType) -> Field:
+    """The field with those blobs prepared that are it in `found`, the Arrow type of its values."""
+    if isinstance(found, pa.BaseExtensionType):
+        found = found.storage_type
+    if field.is_blob_v2:
+        return replace(field, children=_PREPARED_PARTS) if found.equals(PREPARED) else field
+    types = pa.types
+    if field.is_list and (types.is_list(found) or types.is_large_list(found)):
+        children: tuple[Field, ...] = (with_prepared(field.children[0], found.value_type),)
+    elif field.is_struct and types.is_struct(found):
+        known = {each.name: each.type for each in found}
+        children = tuple([with_prepared(child, known.get(child.name, child.data_type)) for child in field.children])
+    else:
+        return field
+    return field if all(new is old for new, old in zip(children, field.children)) else replace(field, children=children)
 
 
 def replace_blobs(

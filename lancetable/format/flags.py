@@ -18,6 +18,7 @@ __all__ = [
     "COVERING_INDICES",
     "DELETIONS",
     "MANAGED_BLOBS",
+    "MANAGED_BLOBS_KEY",
     "MIXED_FILE_VERSIONS",
     "NO_TRANSACTION_FILE",
     "READER_KNOWN",
@@ -50,6 +51,9 @@ FRAGMENT_TREE: Final = 1 << 12
 MANAGED_BLOBS: Final = 1 << 14
 NO_FIELD_ID_REUSE: Final = 1 << 15
 ZONE_WRITE_SEEDS: Final = 1 << 16
+
+MANAGED_BLOBS_KEY: Final = "lance.blob.managed"
+"""Schema metadata of tables that may refer to objects of their own as blobs, `true` then."""
 
 # Indices are carried along and never used to find rows, so what only concerns them does not stop a reader.
 READER_KNOWN: Final = (
@@ -137,6 +141,7 @@ def compute(
     has_config: bool = False,
     has_base_paths: bool = False,
     has_covering_indices: bool = False,
+    has_managed_blobs: bool = False,
     transaction_file: bool = True,
     previous: tuple[int, int] = (0, 0),
 ) -> tuple[int, int]:
@@ -146,6 +151,7 @@ def compute(
         | (STABLE_ROW_IDS if stable_row_ids else 0)
         | (BASE_PATHS if has_base_paths else 0)
         | (COVERING_INDICES if has_covering_indices else 0)
+        | (MANAGED_BLOBS if has_managed_blobs else 0)
     )
     writer_only = (TABLE_CONFIG if has_config else 0) | (0 if transaction_file else NO_TRANSACTION_FILE)
     reader, writer = previous
@@ -172,6 +178,7 @@ def compute_for(
         has_config=len(manifest.config) > 0,
         has_base_paths=len(manifest.base_paths) > 0,
         has_covering_indices=any(index.covering_fields for index in indices),
+        has_managed_blobs=manifest.schema_metadata.get(MANAGED_BLOBS_KEY) == b"true",
         transaction_file=bool(manifest.transaction_file),
         previous=previous,
     )

@@ -31,6 +31,7 @@ __all__ = [
     "DETACHED_BIT",
     "HINT_NAME",
     "INDICES_DIR",
+    "MANAGED_BLOBS_DIR",
     "MAX_VERSION",
     "REFS_DIR",
     "TAGS_DIR",
@@ -68,6 +69,7 @@ REFS_DIR: Final = "_refs"
 TAGS_DIR: Final = "_refs/tags"
 BRANCHES_DIR: Final = "_refs/branches"
 TREE_DIR: Final = "tree"
+MANAGED_BLOBS_DIR: Final = "_blobs"
 BRANCH_CONTENTS: Final = (VERSIONS_DIR, TRANSACTIONS_DIR, DELETIONS_DIR, INDICES_DIR, DATA_DIR)
 HINT_NAME: Final = "latest_version_hint.json"
 

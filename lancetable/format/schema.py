@@ -156,13 +156,15 @@ class Field:
             logical_type=self.logical_type,
             nullable=self.nullable,
             encoding=cast("file_pb2.Encoding", self.encoding),  # any number: only 0.1 reads it
-            extension_name=self.extension_name or "",
-            metadata=self.metadata,
-            unenforced_primary_key=self.is_primary_key,
-            unenforced_primary_key_position=self.primary_key_position,
-            unenforced_clustering_key=self.is_clustering_key,
-            unenforced_clustering_key_position=self.clustering_key_position,
         )
+        if self.metadata:  # what few fields have is not mentioned for the others: schemas can be wide
+            message.metadata.update(self.metadata)
+            message.extension_name = self.extension_name or ""
+        if self.is_primary_key or self.is_clustering_key or self.primary_key_position or self.clustering_key_position:
+            message.unenforced_primary_key = self.is_primary_key
+            message.unenforced_primary_key_position = self.primary_key_position
+            message.unenforced_clustering_key = self.is_clustering_key
+            message.unenforced_clustering_key_position = self.clustering_key_position
         if self.dictionary is not None:
             offset, length = self.dictionary
             message.dictionary.SetInParent()

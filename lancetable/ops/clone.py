@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from lancetable.commit.clone import commit_clone
 from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, LanceError, UnsupportedFeatureError
+from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.blobs import blob_directory
-from lancetable.format.paths import INDICES_DIR, data_path, deletion_path, join
+from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
 from lancetable.handlers.choose import choose_handler
 from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
@@ -83,6 +84,18 @@ def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
         root = source.base_file_path(index.base_id, folder) if index.HasField("base_id") else join(source.base, folder)
         for each in source.store.list_recursive(root):
             yield join(root, each.name), join(base, f"{folder}/{each.name}")
+    yield from _managed_blobs(source, base)
+
+
+def _managed_blobs(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
+    """Objects that descriptions of blobs name, where writers put them."""
+    if not source.manifest.reader_flags & flags.MANAGED_BLOBS:
+        return
+    files = [file for fragment in source.manifest.fragments for file in fragment.files]
+    for root in sorted({source.data_file_root(file) for file in files}):
+        for each in source.store.list_recursive(join(root, MANAGED_BLOBS_DIR)):
+            name = f"{MANAGED_BLOBS_DIR}/{each.name}"
+            yield join(root, name), join(base, name)
 
 
 def _uuid_text(data: bytes) -> str:

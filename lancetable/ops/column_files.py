@@ -26,7 +26,7 @@ from lancetable.table.fragments import live_offsets, physical_rows
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
-__all__ = ["Values", "add_column_file", "add_column_files", "discard_column_files"]
+__all__ = ["Values", "add_column_file", "add_column_files", "discard_column_files", "spread"]
 
 Values = Callable[[Fragment], Iterable[pa.RecordBatch]]
 """The new values of a fragment: batches whose rows are its live rows in order."""
@@ -73,7 +73,7 @@ def add_column_file(
         version.store,
         version.base,
         schema,
-        conform(_spread(batches, live_offsets(version, fragment), num_rows, fragment.id), schema),
+        conform(spread(batches, live_offsets(version, fragment), num_rows, fragment.id), schema),
         _ONE_FILE,
         version.manifest.file_version,
         progress,
@@ -125,7 +125,7 @@ def _without(files: Iterable[DataFile], moved: set[int]) -> Iterator[DataFile]:
             yield replace(file, fields=tuple(TOMBSTONE if field in moved else field for field in file.fields))
 
 
-def _spread(
+def spread(
     batches: Iterable[pa.RecordBatch], live: np.ndarray | None, num_rows: int, fragment_id: int
 ) -> Iterator[pa.RecordBatch]:
     """The batches with a row for each physical row; `live` are the offsets of the live ones, None for all."""

@@ -31,17 +31,21 @@ from lancetable.errors import (
 from lancetable.expr import columns_of, data_type, parse_expression
 from lancetable.expr.names import VIRTUAL_COLUMNS
 from lancetable.expr.nullability import may_be_null
+from lancetable.file.writer import FileWriter
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
+from lancetable.format.paths import data_path
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
-from lancetable.ops.column_files import Values, add_column_file, add_column_files, discard_column_files
+from lancetable.ops.column_files import Values, add_column_file, add_column_files, discard_column_files, spread
 from lancetable.ops.columns import evaluation_schema
+from lancetable.ops.migrate import data_file, name_of, written_before
 from lancetable.ops.scan import execute_scan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.table.fragments import memory_per_row, num_live_rows, physical_rows, read_rows
+from lancetable.ops.write import conform
+from lancetable.table.fragments import live_offsets, memory_per_row, num_live_rows, physical_rows, read_rows
 from lancetable.table.version import TableVersion
 
 __all__ = [
@@ -52,11 +56,15 @@ __all__ = [
     "add_nulls",
     "add_stream",
     "alter",
+    "applied_values",
+    "commit_fragments",
+    "computed_values",
     "drop",
     "expression_schema",
     "fragment_with_expressions",
     "fragment_with_function",
     "fragment_with_stream",
+    "resumable_fragment",
 ]
 
 _BYTES_AT_ONCE = 64 << 20  # of a column that is converted
@@ -118,7 +126,7 @@ def add_expressions(
     Raises InvalidSqlError, ColumnNotFoundError, AlreadyExistsError.
     """
     schema = _extended(version, expression_schema(version, expressions))
-    return _add(version, schema, _computed(version, expressions, batch_size))
+    return _add(version, schema, computed_values(version, expressions, batch_size))
 
 
 def add_function(
@@ -133,14 +141,14 @@ def add_function(
     """Add the columns `new`, which `function` makes from batches of `columns` (None: all, `_rowid` is allowed)."""
     schema = _extended(version, new)
     if checkpoint is None:
-        return _add(version, schema, _applied(version, function, new, columns, batch_size))
+        return _add(version, schema, applied_values(version, function, new, columns, batch_size))
     added = _added(version, schema)
     # What is written stays on an error: the checkpoint knows of it.
     fragments = []
     for fragment in version.manifest.fragments:
         done = checkpoint.load_fragment(fragment.id)
         if done is None:
-            values = _applied(version, function, new, columns, batch_size, checkpoint)
+            values = applied_values(version, function, new, columns, batch_size, checkpoint)
             done = add_column_file(version, fragment, added, values(fragment))
             checkpoint.save_fragment(done)
         fragments.append(done)
@@ -178,7 +186,7 @@ def fragment_with_expressions(
 ) -> tuple[Fragment, Schema]:
     """One fragment with computed columns, and the schema that a Merge of such fragments has; nothing is committed."""
     schema = _extended(version, expression_schema(version, expressions))
-    return _one(version, fragment, schema, _computed(version, expressions, batch_size))
+    return _one(version, fragment, schema, computed_values(version, expressions, batch_size))
 
 
 def fragment_with_function(
@@ -191,7 +199,7 @@ def fragment_with_function(
     batch_size: int | None = None,
 ) -> tuple[Fragment, Schema]:
     """One fragment with the columns that `function` makes, and the schema to be; nothing is committed."""
-    return _one(version, fragment, _extended(version, new), _applied(version, function, new, columns, batch_size))
+    return _one(version, fragment, _extended(version, new), applied_values(version, function, new, columns, batch_size))
 
 
 def fragment_with_stream(
@@ -207,6 +215,44 @@ def fragment_with_stream(
     return _one(version, fragment, _extended(version, reader.schema), values)
 
 
+def resumable_fragment(
+    version: TableVersion, fragment: Fragment, new: pa.Schema, values: Values, job: str
+) -> tuple[Fragment, bool]:
+    """One fragment with the columns `new`, and whether an earlier run of `job` had written them.
+
+    The name of the file follows from the job and from what the fragment is made of, deleted rows included, so that a
+    run that was interrupted finds what it wrote. Nothing is committed; see `commit_fragments`.
+    """
+    added, target = _added(version, _extended(version, new)), version.manifest.file_version
+    if target.is_legacy or any(part.is_blob or part.is_blob_v2 for part in added.walk()):
+        return _one(version, fragment, _extended(version, new), values)[0], False
+    deleted = "" if fragment.deletion_file is None else repr(fragment.deletion_file)
+    name = name_of(fragment, added, target, job, deleted)
+    file = written_before(version, fragment, added, name, target)
+    reused = file is not None
+    if file is None:
+        live, num_rows = live_offsets(version, fragment), physical_rows(version, fragment)
+        sink = version.store.open_writer(data_path(version.base, name))
+        with FileWriter(sink, added, target, keep_arrays=True) as writer:
+            rows = 0
+            for batch in conform(spread(values(fragment), live, num_rows, fragment.id), added):
+                writer.write(batch)
+                rows += batch.num_rows
+            if rows != num_rows:
+                raise InvalidInputError(f"fragment {fragment.id} needs values for {num_rows} rows and got {rows}")
+            written = writer.close()
+        version.store.sync(version.base)
+        file = data_file(name, written.fields, written.column_indices, target, written.size_bytes)
+    return replace(fragment, files=(*fragment.files, file)), reused
+
+
+def commit_fragments(version: TableVersion, fragments: Sequence[Fragment], new: pa.Schema) -> TableVersion:
+    """Commit fragments of `version`, all of them, that have got the columns `new`; their files stay on a conflict."""
+    schema = _extended(version, new)
+    preserves = _all_nullable(_added(version, schema))
+    return _commit_merge(version, tuple(fragments), schema, preserves_nullability=preserves)
+
+
 def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> pa.Schema:
     """The columns that SQL expressions make. Raises InvalidSqlError, ColumnNotFoundError."""
     arrow = evaluation_schema(version.schema)
@@ -220,7 +266,7 @@ def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> 
     return pa.schema(fields)
 
 
-def _computed(version: TableVersion, expressions: Mapping[str, str], batch_size: int | None) -> Values:
+def computed_values(version: TableVersion, expressions: Mapping[str, str], batch_size: int | None) -> Values:
     def values(fragment: Fragment) -> Iterator[pa.RecordBatch]:
         options = ScanOptions(columns=dict(expressions), fragments=[fragment.id], batch_size=batch_size)
         yield from execute_scan(version, plan_scan(version, options))
@@ -228,7 +274,7 @@ def _computed(version: TableVersion, expressions: Mapping[str, str], batch_size:
     return values
 
 
-def _applied(
+def applied_values(
     version: TableVersion,
     function: Function,
     new: pa.Schema,

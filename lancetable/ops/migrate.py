@@ -49,7 +49,7 @@ from lancetable.store.open import open_store
 from lancetable.table.fragments import Selection, bytes_per_row, files_of, physical_rows, read_columns_of
 from lancetable.table.version import TableVersion, latest
 
-__all__ = ["Migrated", "migrate", "rename_manifests", "rename_manifests_at"]
+__all__ = ["Migrated", "data_file", "migrate", "name_of", "rename_manifests", "rename_manifests_at", "written_before"]
 
 logger = logging.getLogger(__name__)
 
@@ -131,8 +131,8 @@ def _moved(version: TableVersion, fragment: Fragment, target: FileVersion, count
     if not fields:
         return None
     schema = Schema(tuple(map(_without_position, fields)), version.schema.metadata)
-    name = _name(fragment, schema, target)
-    file = _written_before(version, fragment, schema, name, target)
+    name = name_of(fragment, schema, target)
+    file = written_before(version, fragment, schema, name, target)
     if file is not None:
         counts[1] += 1
     else:
@@ -143,15 +143,15 @@ def _moved(version: TableVersion, fragment: Fragment, target: FileVersion, count
     return replace(fragment, files=(file,), physical_rows=physical_rows(version, fragment))
 
 
-def _name(fragment: Fragment, schema: Schema, target: FileVersion) -> str:
+def name_of(fragment: Fragment, schema: Schema, target: FileVersion, *more: str) -> str:
     """The same for the same content: names of data files are opaque, and never used twice for different bytes."""
-    parts = [target.number, *[file.path for file in fragment.files]]
+    parts = [target.number, *[file.path for file in fragment.files], *more]
     parts += [f"{each.id}:{each.logical_type}:{each.nullable}" for each in schema.walk()]
     digest = uuid.uuid5(uuid.NAMESPACE_URL, "\n".join(parts)).bytes
     return "".join(f"{byte:08b}" for byte in digest[:3]) + digest[3:].hex() + ".lance"
 
 
-def _written_before(
+def written_before(
     version: TableVersion, fragment: Fragment, schema: Schema, name: str, target: FileVersion
 ) -> DataFile | None:
     """The file of an earlier run, if it is there and whole."""
@@ -172,7 +172,7 @@ def _written_before(
         version.store.delete([path])
         return None
     ids, columns = number_columns(schema, target)
-    return _data_file(name, tuple(ids), tuple(columns), target, size_bytes)
+    return data_file(name, tuple(ids), tuple(columns), target, size_bytes)
 
 
 def _write(
@@ -183,10 +183,10 @@ def _write(
         for batch in _batches(version, fragment, fields):
             writer.write(batch)
         written = writer.close()
-    return _data_file(name, written.fields, written.column_indices, target, written.size_bytes)
+    return data_file(name, written.fields, written.column_indices, target, written.size_bytes)
 
 
-def _data_file(
+def data_file(
     name: str, ids: tuple[int, ...], columns: tuple[int, ...], target: FileVersion, size_bytes: int
 ) -> DataFile:
     major, minor = target.manifest_pair

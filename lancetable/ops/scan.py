@@ -33,7 +33,7 @@ from lancetable.ops.columns import PHYSICAL_ADDRESS, ColumnLike, assemble, witho
 from lancetable.ops.metered import MeteredStore
 from lancetable.ops.order import ColumnOrdering, foremost, sort_indices
 from lancetable.ops.pace import Pace, give_back
-from lancetable.ops.prune import prunable_columns, prune_fragment
+from lancetable.ops.prune import intersect, prunable_columns, prune_fragment
 from lancetable.ops.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.ops.take import fetch_addresses, virtual_values
 from lancetable.table.fragments import (
@@ -194,13 +194,15 @@ def matching_offsets(version: TableVersion, fragment: Fragment, predicate: Filte
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
-def matching_rows(version: TableVersion, predicate: Filter) -> Iterator[tuple[Fragment, Offsets]]:
+def matching_rows(
+    version: TableVersion, predicate: Filter, fragments: Sequence[int] | None = None
+) -> Iterator[tuple[Fragment, Offsets]]:
     """The fragments with live rows that satisfy the predicate, in the order of the manifest, each with the physical
-    offsets of these rows, ascending int64.
+    offsets of these rows, ascending int64. `fragments` are the ids of those to look at, None means all.
 
     One pass over the whole version: what statistics rule out is not read. Raises as `matching_offsets`.
     """
-    plan = plan_scan(version, ScanOptions(columns=[], filter=predicate))
+    plan = plan_scan(version, ScanOptions(columns=[], filter=predicate, fragments=fragments))
     with _Run(version, plan) as run:
         groups = _grouped(run.windows(run.table_rows()))
         pairs = itertools.chain.from_iterable(run.map(run.match_windows, groups))
@@ -395,10 +397,12 @@ class _Run:
         `window_rows` is asked for the size of each when it is cut.
         """
         plan, rows = self.plan, self.rows
-        if plan.predicate is not None:
+        if plan.predicate is not None or plan.row_ranges:
             unpruned = ((position, self._all_rows(position)) for position in plan.fragments)
-            ranges = self._pruned(plan.predicate) if plan.use_stats else unpruned
+            ranges = self._pruned(plan.predicate) if plan.predicate is not None and plan.use_stats else unpruned
             for position, kept in ranges:
+                if position in plan.row_ranges:
+                    kept = intersect(kept, [plan.row_ranges[position]])
                 yield from self._counted(_cut(position, rows.fragments[position], kept, window_rows))
             return
         skip, left = plan.offset, plan.limit

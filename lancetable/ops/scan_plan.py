@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -49,7 +49,8 @@ _BLOB_HANDLING = {None: False, "blobs_descriptions": False, "all_descriptions": 
 class ScanOptions:
     """What a scan is asked for; the names and meanings are those of `LanceDataset.scanner`.
 
-    `fragments` are fragment ids, in the order to scan them (None: all). Options that only tune another reader
+    `fragments` are fragment ids, in the order to scan them (None: all). `row_ranges` limits some of them, by id, to a
+    range of physical rows; no limit, offset or order goes with it. Options that only tune another reader
     (`batch_readahead`, `io_buffer_size`, `scan_in_order`) are accepted and change no result.
     """
 
@@ -62,6 +63,7 @@ class ScanOptions:
     strict_batch_size: bool | None = None
     order_by: Sequence[str | ColumnOrdering] | None = None
     fragments: Sequence[int] | None = None
+    row_ranges: Mapping[int, range] | None = None
     with_row_id: bool | None = None
     with_row_address: bool | None = None
     include_deleted_rows: bool | None = None
@@ -79,7 +81,7 @@ class ScanOptions:
 class ScanPlan:
     """What a scan will read and give.
 
-    `fragments` are positions in the manifest. `shared[i]` is the place among `filter_columns` of the i-th field of
+    `fragments` are positions in the manifest, and so are the keys of `row_ranges`. `shared[i]` is the place among `filter_columns` of the i-th field of
     `projection.columns` when it is read together with the filter's columns; None: it is fetched late. `keys` gives the
     columns of `order` (and the addresses of their rows), None without an order.
     """
@@ -87,6 +89,7 @@ class ScanPlan:
     projection: Projection
     fragments: tuple[int, ...]
     num_fragments_of_version: int
+    row_ranges: Mapping[int, range] = field(default_factory=dict)
     predicate: Expr | None = None
     filter_columns: tuple[Field, ...] = ()
     filter_virtual: tuple[str, ...] = ()
@@ -166,6 +169,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     predicate = None if options.filter is None else resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes)
     positions = _fragment_positions(version, options.fragments)
+    row_ranges = _row_ranges(version, options)
     if isinstance(predicate, Literal):
         # Nothing is read to learn what a constant says: every row passes, or none.
         positions = positions if predicate.value.as_py() else ()
@@ -178,6 +182,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
         projection=projection,
         fragments=positions,
         num_fragments_of_version=len(version.manifest.fragments),
+        row_ranges=row_ranges,
         predicate=predicate,
         filter_columns=filter_columns,
         filter_virtual=filter_virtual,
@@ -298,6 +303,15 @@ def _fragment_positions(version: TableVersion, ids: Sequence[int] | None) -> tup
             raise InvalidInputError(f"version {version.version} has no fragment {each}")
         positions.append(position)
     return tuple(positions)
+
+
+def _row_ranges(version: TableVersion, options: ScanOptions) -> dict[int, range]:
+    if not options.row_ranges:
+        return {}
+    if options.limit is not None or options.offset or options.order_by:
+        raise InvalidInputError("row_ranges go with no limit, offset or order_by")
+    positions = _fragment_positions(version, list(options.row_ranges))
+    return dict(zip(positions, options.row_ranges.values(), strict=True))
 
 
 def _row_count(name: str, value: int | None) -> int | None:

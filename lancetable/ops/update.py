@@ -10,7 +10,7 @@ that is replaced, and that no expression uses, is not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,15 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field, Schema, parse_path
 from lancetable.format.version import FileVersion
 from lancetable.ops.columns import VIRTUAL, column_not_found, evaluation_schema
-from lancetable.ops.moved_rows import Window, commit_prepared, live_rows, prepare_update, read_windows, windows_of
+from lancetable.ops.moved_rows import (
+    Prepared,
+    Window,
+    commit_prepared,
+    live_rows,
+    prepare_update,
+    read_windows,
+    windows_of,
+)
 from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import matching_rows
 from lancetable.table.deletions import DeletionVector
@@ -38,7 +46,7 @@ from lancetable.table.version import TableVersion
 if TYPE_CHECKING:
     from lancetable.ops.scan_plan import Filter
 
-__all__ = ["update"]
+__all__ = ["prepare", "update"]
 
 
 def update(
@@ -62,19 +70,34 @@ def update(
     """
 
     def attempt(base: TableVersion) -> tuple[TableVersion, int]:
-        assignments = _resolve(base.schema, updates)
-        rows = _Rows(base, where)
-        prepared = prepare_update(
-            base,
-            _changed(base, assignments, rows),
-            rows.moved,
-            lambda: rows.vectors,
-            changed_fields=[part.id for each in assignments for part in each.field.walk()],
-            file_version=file_version,
-        )
-        return commit_prepared(base, prepared), rows.num_rows
+        prepared, num_rows = prepare(base, updates, where, file_version=file_version)
+        return commit_prepared(base, prepared), num_rows
 
     return on_newest(version, attempt, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
+
+
+def prepare(
+    version: TableVersion,
+    updates: Mapping[str, str],
+    where: Filter | None = None,
+    *,
+    fragments: Sequence[int] | None = None,
+    file_version: FileVersion | None = None,
+) -> tuple[Prepared, int]:
+    """Write the files of an update of all fragments, or of those with these ids, without committing it; also returns
+    how many rows change. Raises as `update`.
+    """
+    assignments = _resolve(version.schema, updates)
+    rows = _Rows(version, where, fragments)
+    prepared = prepare_update(
+        version,
+        _changed(version, assignments, rows),
+        rows.moved,
+        lambda: rows.vectors,
+        changed_fields=[part.id for each in assignments for part in each.field.walk()],
+        file_version=file_version,
+    )
+    return prepared, rows.num_rows
 
 
 # --- which rows ------------------------------------------------------------------------------------------------------
@@ -83,10 +106,10 @@ def update(
 class _Rows:
     """The rows to change by fragment, in scan order."""
 
-    def __init__(self, version: TableVersion, where: Filter | None) -> None:
+    def __init__(self, version: TableVersion, where: Filter | None, fragments: Sequence[int] | None) -> None:
         self.vectors: dict[int, DeletionVector] = {}
         self._fragments: dict[int, Fragment] = {}
-        for fragment, offsets in live_rows(version) if where is None else matching_rows(version, where):
+        for fragment, offsets in _rows_where(version, where, fragments):
             self._fragments[fragment.id] = fragment
             self.vectors[fragment.id] = DeletionVector.of_ascending(offsets)
 
@@ -97,6 +120,15 @@ class _Rows:
     def moved(self) -> Iterator[tuple[Fragment, Offsets]]:
         for fragment_id, vector in self.vectors.items():
             yield self._fragments[fragment_id], vector.offsets().astype(np.int64)
+
+
+def _rows_where(
+    version: TableVersion, where: Filter | None, fragments: Sequence[int] | None
+) -> Iterator[tuple[Fragment, Offsets]]:
+    if where is not None:
+        return matching_rows(version, where, fragments)
+    wanted = None if fragments is None else set(fragments)
+    return live_rows(version, [each for each in version.manifest.fragments if wanted is None or each.id in wanted])
 
 
 # --- what becomes of them --------------------------------------------------------------------------------------------

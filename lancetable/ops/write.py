@@ -31,11 +31,12 @@ from lancetable.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
+from lancetable.file.blob_files import is_prepared, plain_field, with_fields
 from lancetable.file.extension import storage_array
 from lancetable.file.reader import FAMILIES
 from lancetable.format import flags
 from lancetable.format import transaction as tx
-from lancetable.format.blobs import holds_blobs
+from lancetable.format.blobs import holds_blobs, with_prepared
 from lancetable.format.fragment import Fragment
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNaming, data_path, join, parse_transaction_name
@@ -62,6 +63,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_BYTES_OR_URI = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
 
 WriteMode = Literal["create", "append", "overwrite"]
 
@@ -189,7 +192,7 @@ def write_fragments(
                 raise SchemaMismatchError(
                     f"data files of version {file_version} cannot be mixed with those of a table in {table_format}"
                 )
-            if any(each.is_blob_v2 for each in target.schema.fields):
+            if any(map(holds_blobs, target.schema.fields)):
                 schema = blob_schema(schema, file_version)
             stored = conforming(Schema.from_arrow(schema), target.schema)
             if file_version.is_legacy:
@@ -324,7 +327,8 @@ def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str,
             # With or without the children that name a part of an object elsewhere.
             present.append(expected.id)
             continue
-        if found.logical_type != expected.logical_type:
+        # Of lists whose blobs once had the first form, pylance goes on saying that they hold no structs.
+        if found.logical_type.removesuffix(".struct") != expected.logical_type.removesuffix(".struct"):
             return f"`{path}` should have type {expected.logical_type} but type was {found.logical_type}"
         if expected.is_struct and not expected.is_packed and expected.children:
             complaint = _compare(found.children, expected.children, f"{path}.", present)
@@ -341,10 +345,15 @@ def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str,
 
 def conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
     """Each batch with the columns of `schema` in its order, as storage types, required columns checked."""
+    has_blobs = any(map(holds_blobs, schema.fields))
     target = schema.to_storage_arrow()
+    table = schema
     required = [(place, each) for place, each in enumerate(schema.fields) if _has_required(each)]
     for batch in batches:
         names = batch.schema.names
+        if has_blobs:
+            schema = _as_prepared(table, batch.schema)
+            target = schema.to_storage_arrow()
         if names == schema.names and all(
             found.type.equals(wanted.type) for found, wanted in zip(batch.schema, target, strict=True)
         ):
@@ -365,6 +374,13 @@ def _column(batch: pa.RecordBatch, names: list[str], each: Field) -> pa.Array:
     return batch.column(each.name)
 
 
+def _as_prepared(schema: Schema, found: pa.Schema) -> Schema:
+    """The schema of a table, with blobs prepared where a batch has them so."""
+    types = {each.name: each.type for each in found}
+    fields = tuple([with_prepared(each, types.get(each.name, each.data_type)) for each in schema.fields])
+    return schema if all(new is old for new, old in zip(fields, schema.fields)) else Schema(fields, schema.metadata)
+
+
 def _blobs(array: pa.Array, field: Field) -> pa.Array:
     """Blobs of the second form with the children that the schema has, from bytes or from other children, inside of
     structs and lists too. What cannot be one is left as it is.
@@ -380,11 +396,11 @@ def _blobs(array: pa.Array, field: Field) -> pa.Array:
         return _blob(array, field)
     if field.is_list and _is_list(found):
         items = _blobs(array.values, field.children[0])
-        data_type = (pa.large_list if pa.types.is_large_list(found) else pa.list_)(
-            found.value_field.with_type(items.type)
-        )
+        item = found.value_field.with_type(items.type)
+        data_type = pa.large_list(item) if pa.types.is_large_list(found) else pa.list_(item)
+        validity_and_offsets = array.buffers()[:2]
         return pa.Array.from_buffers(
-            data_type, len(array), array.buffers()[:2], array.null_count, array.offset, [items]
+            data_type, len(array), validity_and_offsets, array.null_count, array.offset, [items]
         )
     if field.is_struct and pa.types.is_struct(found) and found.num_fields:
         known = {child.name: child for child in field.children}
@@ -415,12 +431,18 @@ def blob_schema(schema: pa.Schema, version: FileVersion) -> pa.Schema:
     """The schema with blobs in the form that new tables of a version have: from 2.2 on the second."""
     if version is not FileVersion.V2_2:
         return schema
-    for number, each in enumerate(schema):
-        if pa.types.is_large_binary(each.type) and BLOB_KEY.encode() in (each.metadata or {}):
-            kind = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
-            metadata = {EXTENSION_NAME_KEY: BLOB_V2_NAME}
-            schema = schema.set(number, pa.field(each.name, kind, each.nullable, metadata))
-    return schema
+    return pa.schema([_blob_field(each) for each in schema], schema.metadata)
+
+
+def _blob_field(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if is_prepared(field):
+        return pa.field(field.name, _BYTES_OR_URI, field.nullable, plain_field(field).metadata)
+    if pa.types.is_large_binary(kind):
+        if BLOB_KEY.encode() not in (field.metadata or {}):
+            return field
+        return pa.field(field.name, _BYTES_OR_URI, field.nullable, {EXTENSION_NAME_KEY: BLOB_V2_NAME})
+    return with_fields(field, _blob_field)
 
 
 def _is_list(data_type: pa.DataType) -> bool:

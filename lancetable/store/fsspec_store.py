@@ -1,8 +1,9 @@
 """Any file system of fsspec as a store.
 
-It reads everything that fsspec reads. It creates nothing exclusively: `mode="create"` is a check followed by a write
-in most file systems, and some servers ignore the condition, so `conditional_create` is "none" and committing is
-refused unless the caller takes care of it (see handlers/choose.py).
+It reads everything that fsspec reads. It creates nothing exclusively, but for a memory file system that the caller
+hands in: `mode="create"` is a check followed by a write in most file systems, so `conditional_create` is "none" and
+committing is refused unless the caller takes care of it (see handlers/choose.py). Clouds have a class of their own
+(fsspec_cloud.py).
 
 Rules that keep fsspec honest: arguments by keyword only (the order of `start` and `end` differs between classes), no
 listing caches, no shared instances, no negative and no empty ranges, the length of every reply checked, and a new
@@ -70,7 +71,10 @@ class FsspecStore:
         self._file_system: Any = None
         self._pid = -1
         self._made_directories: set[str] = set()
-        self.capabilities = Capabilities(conditional_create="none", ordered_list=False, durable=True, local=False)
+        in_memory = given is not None and getattr(given, "protocol", None) == "memory" and hasattr(given, "store")
+        self.capabilities = Capabilities(
+            conditional_create="native" if in_memory else "none", ordered_list=False, durable=True, local=False
+        )
 
     @property
     def scheme(self) -> str:
@@ -229,7 +233,14 @@ class FsspecStore:
             raise self._failure(error, path) from error
 
     def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
-        """Refused: nothing here creates an object exactly once."""
+        """In a memory file system of the caller, by its dictionary. Elsewhere refused: nothing creates exactly once."""
+        if self.capabilities.conditional_create == "native":
+            from fsspec.implementations.memory import MemoryFile
+
+            file_system = self.file_system
+            key = file_system._strip_protocol(path)
+            file = MemoryFile(file_system, key, bytes(data))
+            return PutOutcome.WON if file_system.store.setdefault(key, file) is file else PutOutcome.LOST
         raise UnsupportedFeatureError(
             f"{self._protocol}:// cannot create an object only where none exists", feature="conditional create"
         )

@@ -21,15 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.file.blob_files import describe_prepared
 from lancetable.file.encodings_v2_0.blob import describe_blobs
-from lancetable.format.blobs import DESCRIPTION_V2, BlobKind, blob_file_path, replace_blobs, stored_schema
+from lancetable.format.blobs import DESCRIPTION_V2, PREPARED, BlobKind, blob_file_path, replace_blobs, stored_schema
+from lancetable.format.flags import MANAGED_BLOBS_KEY
 
 if TYPE_CHECKING:
     from lancetable.file.column import BlobSink
     from lancetable.format.schema import Field, Schema
     from lancetable.store.base import ObjectStore, ObjectWriter
 
-__all__ = ["BlobColumns"]
+__all__ = ["BlobColumns", "check_places"]
 
 _PREFIX: Final = "lance-encoding:blob-"
 _INLINE_BYTES: Final = 64 * 1024
@@ -71,7 +73,7 @@ class BlobColumns:
     """Writes the blobs of one data file.
 
     `path` is where the data file will be, `sink` puts bytes into it, `pack_bytes` is the largest shared file where the
-    field does not say. Raises UnsupportedFeatureError for blobs inside of fixed-size lists and maps.
+    field does not say.
     """
 
     def __init__(
@@ -83,8 +85,6 @@ class BlobColumns:
         self._packs: dict[int, _Pack] = {}  # by field id
         self._next_id = 1
         self._written: list[str] = []
-        for field in schema.fields:
-            _check_place(field)
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch as the data file stores it: blobs written, their descriptions in place of them."""
@@ -108,6 +108,9 @@ class BlobColumns:
         self._store.delete(self._written)
 
     def _write(self, field: Field, array: pa.StructArray) -> pa.StructArray:
+        if array.type.equals(PREPARED):
+            self._check_prepared(field, array)
+            return describe_prepared(array, self._sink)
         data = array.field("data")
         valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
         _check_values(field, array, data, valid)
@@ -132,6 +135,27 @@ class BlobColumns:
                 kind[row] = BlobKind.PACKED
                 blob_id[row], position[row] = self._write_packed(field, payload, limits)
         return _descriptions(kind, position, sizes, blob_id, valid)
+
+    def _check_prepared(self, field: Field, array: pa.StructArray) -> None:
+        """Prepared blobs may lie in this data file or, if the table says so, be objects of the table."""
+        kinds = set(array.field("kind").filter(array.is_valid()).unique().to_pylist())
+        if kinds & {BlobKind.PACKED, BlobKind.DEDICATED}:
+            raise InvalidInputError(
+                f"column {field.name!r}: blob files lie beside the data file that describes them, and this one just "
+                "got its name; write the data file with LanceFileWriter and commit it",
+                column=field.name,
+            )
+        if BlobKind.MANAGED in kinds and self._schema.metadata.get(MANAGED_BLOBS_KEY) != b"true":
+            raise InvalidInputError(
+                f"column {field.name!r}: managed blobs need a table with the schema metadata {MANAGED_BLOBS_KEY}=true",
+                column=field.name,
+            )
+        if BlobKind.MANAGED_BASE in kinds:
+            raise UnsupportedFeatureError(
+                f"column {field.name!r}: managed blobs below a base path cannot be written",
+                feature="managed blobs below base paths",
+                column=field.name,
+            )
 
     def _write_dedicated(self, data: pa.Buffer) -> int:
         blob_id, writer = self._open()
@@ -160,8 +184,13 @@ class BlobColumns:
         return blob_id, self._store.open_writer(path)
 
 
-def _check_place(field: Field, above: tuple[Field, ...] = ()) -> None:
-    """Blobs lie at the top or inside of structs and lists."""
+def check_places(schema: Schema) -> None:
+    """Raises UnsupportedFeatureError for blobs that lie neither at the top nor inside of structs and lists."""
+    for field in schema.fields:
+        _check_place(field, ())
+
+
+def _check_place(field: Field, above: tuple[Field, ...]) -> None:
     if field.is_blob_v2:
         for each in above:
             if not each.is_struct and not each.is_list:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import DEFAULT_LIMITS
 from lancetable.format.blobs import BlobKind, blob_file_path, replace_blobs
-from lancetable.format.paths import check_relative
+from lancetable.format.paths import check_relative, join
 from lancetable.format.schema import Field
 from lancetable.store.base import ByteRange
 
@@ -41,6 +41,7 @@ class DataFilePlace:
 
     path: str
     size_bytes: int
+    root: str = ""  # of the table that wrote it
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,19 @@ def locate_blobs(version: TableVersion, data_file: DataFilePlace | None, descrip
     external = np.flatnonzero(valid & (kind == BlobKind.EXTERNAL))
     if len(external):
         _locate_external(version, data_file, descriptions, external, blob_id, paths, files, size)
-    if valid.any() and int(kind[valid].max()) > BlobKind.EXTERNAL:
+    managed = np.flatnonzero(valid & ((kind == BlobKind.MANAGED) | (kind == BlobKind.MANAGED_BASE)) & (size > 0))
+    if len(managed):
+        bases = np.where(kind[managed] == BlobKind.MANAGED, -1, blob_id[managed])
+        uris = descriptions.field("blob_uri").take(pa.array(managed)).to_pylist()
+        known: dict[tuple[int, str], int] = {}
+        for row, base_id, uri in zip(managed.tolist(), bases.tolist(), uris):
+            number = known.get((base_id, uri))
+            if number is None:
+                number = known[base_id, uri] = len(paths)
+                own = base_id < 0
+                paths.append(join(data_file.root, check_relative(uri)) if own else version.base_file_path(base_id, uri))
+            files[row] = number
+    if valid.any() and int(kind[valid].max()) > BlobKind.MANAGED_BASE:
         found = int(kind[valid].max())
         raise UnsupportedFeatureError(
             f"{data_file.path}: blobs of kind {found} are not supported",

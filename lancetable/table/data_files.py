@@ -24,7 +24,7 @@ from lancetable.format.blobs import blob_directory, stored_schema
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.paths import data_path, new_data_file_name
 from lancetable.format.version import FileVersion
-from lancetable.table.blob_writer import BlobColumns
+from lancetable.table.blob_writer import BlobColumns, check_places
 
 if TYPE_CHECKING:
     from lancetable.format.schema import Schema
@@ -135,6 +135,7 @@ class _Run:
             raise UnsupportedFeatureError(
                 f"Blob v2 requires file version >= 2.2, not {file_version}", feature=f"blob files in {file_version}"
             )
+        check_places(schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         start, num_rows = 0, batch.num_rows

@@ -266,7 +266,8 @@ def blob_data_file(version: TableVersion, fragment: Fragment, field_id: int) -> 
     if number is None:
         return None
     data_file = files.files[number]
-    return DataFilePlace(version.data_file_path(data_file), file_metadata(version, data_file).size_bytes)
+    size_bytes = file_metadata(version, data_file).size_bytes
+    return DataFilePlace(version.data_file_path(data_file), size_bytes, version.data_file_root(data_file))
 
 
 def read_chunks_of(

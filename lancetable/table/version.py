@@ -106,6 +106,12 @@ class TableVersion:
         root, is_dataset_root = self._foreign_base(file.base_id)
         return join(root, f"{DATA_DIR}/{check_relative(file.path)}" if is_dataset_root else check_relative(file.path))
 
+    def data_file_root(self, file: DataFile) -> str:
+        """The root of the table that wrote a data file, or the base path below which it lies; errors as
+        `data_file_path`.
+        """
+        return self.base if file.base_id is None else self._foreign_base(file.base_id)[0]
+
     def deletion_file_path(self, fragment_id: int, file: DeletionFile) -> str:
         """Where a deletion file lies; errors as `data_file_path`."""
         if file.base_id is None:

@@ -13,7 +13,7 @@ from lance.fragment import DataFile, FragmentMetadata
 import lancetable
 from lancetable.errors import InvalidInputError, InvalidOperationError, UnsupportedFeatureError
 from lancetable.file import LanceFileReader, LanceFileSession, LanceFileWriter
-from lancetable.file.blob_files import PREPARED
+from lancetable.format.blobs import PREPARED
 
 VALUES = [b"hello", None, b"", b"world", b"last", b"bigger", b"inline!", None, b"", b"llo", b"bigger"]
 
@@ -108,8 +108,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         builder.append_dedicated(1, -1)
     with pytest.raises(TypeError):
         builder.append(3)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(UnsupportedFeatureError, match="managed"):
-        builder.append_managed("data/x.blob", 0, 1)
     field = builder.field
     for row, error in (
         ({"kind": 3, "uri": "file:///etc/passwd"}, UnsupportedFeatureError),

@@ -298,6 +298,7 @@ def test_no_secret_is_told(s3: Moto, client: str, caplog: pytest.LogCaptureFixtu
 # ---- processes
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pylance warns of every fork
 @pytest.mark.parametrize("client", [None, *CLIENTS])
 def test_a_forked_child_reads_and_commits(s3: Moto, client: str | None) -> None:
     """obstore hangs in a child of a process that used it; the child must get another client, and go on."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ import pyarrow as pa
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.file import kernels
 from lancetable.file.encodings_v2_1 import stats
-from lancetable.file.encodings_v2_1.base import Compressive
+from lancetable.file.encodings_v2_1.base import Compressive, pack_page
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth, is_variable, type_bits
 from lancetable.file.encodings_v2_1.chunks import (
     Chunked,
@@ -39,7 +40,7 @@ from lancetable.file.encodings_v2_1.chunks import (
     power_of_two,
     variable_values,
 )
-from lancetable.file.encodings_v2_1.compressive.bitpacking import encode_inline, inline_bytes
+from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, encode_inline, inline_bytes
 from lancetable.file.encodings_v2_1.compressive.byte_stream_split import encode_byte_streams
 from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeLists, encode_lists, lists_of, zip_lists
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
@@ -55,9 +56,10 @@ from lancetable.file.encodings_v2_1.compressive.rle import encode_runs
 from lancetable.file.encodings_v2_1.compressive.variable import encode_variable, encode_variable_block, variable_of
 from lancetable.file.encodings_v2_1.layouts.constant import encode_all_null, encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed, encode_fullzip_variable
-from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, chunk_limits, encode_miniblock
+from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, MiniBlock, chunk_limits, encode_miniblock
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import Leaf, Shredded, Step, StepKind, leaves_of, shred
+from lancetable.file.kernels import native
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 from lancetable.file.kernels.distinct import index_values
 from lancetable.format.schema import Field
@@ -75,6 +77,7 @@ _FEW_LEVELS: Final = 64
 _DEFAULT_ZSTD_LEVEL: Final = 3
 _SAMPLE_BYTES: Final = 64 << 10
 _MAX_ZIPPED_ITEMS: Final = (1 << 32) - 1
+_PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
 _REPEATED_SHARE: Final = 0.02  # of a column that several copies of a dictionary may add
 
 # What a chunk should hold, and how many values at most: as large as readers take well.
@@ -102,6 +105,8 @@ class Wishes:
     @classmethod
     def of(cls, metadata: Mapping[str, bytes]) -> Wishes:
         """Read the `lance-encoding:` keys."""
+        if not metadata:
+            return _NO_WISHES
         found = {
             key[len(PREFIX) :]: value.decode("utf-8", "replace").strip().lower()
             for key, value in metadata.items()
@@ -297,6 +302,9 @@ def _encode_fixed(column: Column, shredded: Shredded, block: FixedWidth) -> Enco
     dictionary = _fixed_dictionary(column, shredded, block)
     if dictionary is not None:
         return dictionary
+    page = _plain_page(column, shredded, block)
+    if page is not None:
+        return page
 
     def zipped() -> EncodedLayout:
         return encode_fullzip_fixed(shredded, block, Flat(block.bits))
@@ -308,6 +316,31 @@ def _encode_fixed(column: Column, shredded: Shredded, block: FixedWidth) -> Enco
         lambda limits: chunk_fixed(block, column.wishes, limits),
         zipped if block.bits % 8 == 0 else None,
     )
+
+
+def _plain_page(column: Column, shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
+    """Small values without levels or wishes, all chunks in one step of a compiled kernel; None for others."""
+    if native is None or column.wishes is not _NO_WISHES or block.bits not in _PLAIN_BITS:
+        return None
+    if shredded.definition is not None or shredded.repetition is not None or block.length == 0:
+        return None
+    most, target = _MAX_VALUES[column.version], _TARGET_BYTES[column.version]
+    found = native.number_page(block.data, block.bits, block.length, most, target, column.large)
+    if found is None:
+        return None
+    is_packed, words, chunks = found
+    layout, encoding = _plain_layout(is_packed, block.bits, shredded.layers, block.length, column.large)
+    return EncodedLayout(layout, ((words,), (chunks,)), encoding)
+
+
+@lru_cache(maxsize=256)
+def _plain_layout(
+    is_packed: bool, bits: int, layers: tuple[int, ...], num_items: int, large: bool
+) -> tuple[MiniBlock, bytes]:
+    """The layout of such a page and its message: much the same in all columns of a file."""
+    values = InlineBitpacking(bits) if is_packed else Flat(bits)
+    layout = MiniBlock(None, None, values, None, 0, layers, num_items, large, False)
+    return layout, pack_page(layout)
 
 
 def chunk_fixed(block: FixedWidth, wishes: Wishes, limits: Limits) -> Chunked:
@@ -664,8 +697,16 @@ def _encode_struct(column: Column, shredded: Shredded) -> EncodedLayout:
 # ------------------------------------------------------------------------------------------------------------ refusal
 
 
+_ALWAYS_HELD: Final = frozenset(
+    {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+    | {"bool", "halffloat", "float", "double", "string", "binary", "large_string", "large_binary"}
+)
+
+
 def check_field(field: Field, version: FileVersion) -> None:
     """Raise UnsupportedFeatureError, naming the column, for a field that files of this version cannot hold."""
+    if field.logical_type in _ALWAYS_HELD:
+        return
     leaves = list(leaves_of(field))
     if version is FileVersion.V2_1 and any(each.logical_type == "map" for each in field.walk()):
         raise _refused(leaves[0], version, "a map")

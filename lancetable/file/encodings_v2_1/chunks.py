@@ -66,10 +66,11 @@ class LevelsTooDense(Exception):
 
 
 class EncodedLayout(NamedTuple):
-    """A page without its place: how it is laid out, and its buffers."""
+    """A page without its place: how it is laid out, its buffers, and the message of the layout where it is known."""
 
     layout: Layout
     buffers: Sequence[Pieces]
+    encoding: bytes | None = None
 
 
 def power_of_two(count: int) -> int:

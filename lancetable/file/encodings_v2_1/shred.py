@@ -120,6 +120,8 @@ def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True)
     Without `plain_lists` lists are never declared free of nulls where old readers of version 2.1 would stumble: above
     null items, and inside each other.
     """
+    if not steps and not array.null_count and not pa.types.is_dictionary(array.type):
+        return Shredded((ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
     walk = _Walk(array, sum(step.kind is StepKind.LIST for step in steps))
     for step in steps:
         if step.kind is StepKind.STRUCT:

@@ -173,7 +173,8 @@ class FieldWriter:
         encoded = []
         row = job.first_row
         for page in pages:
-            encoded.append(EncodedPage(job.column, page.length, page.page.buffers, pack_page(page.page.layout), row))
+            encoding = page.page.encoding or pack_page(page.page.layout)
+            encoded.append(EncodedPage(job.column, page.length, page.page.buffers, encoding, row))
             row += page.num_rows
         return encoded
 

@@ -431,16 +431,17 @@ cdef void number_chunks_of(const word_t* values, int64_t count, const int64_t* s
 def number_page(values, int bits, int64_t count, int64_t max_values, int64_t target_bytes, bint large):
     """The chunks of a mini-block page of numbers without levels, bit-packed or plain, whatever is smaller.
 
-    -> whether they are packed, the words about the chunks, the chunks; None if runs of equal values may be smaller.
+    -> whether they are packed, the words about the chunks, the chunks; None if runs of equal values may be smaller, or
+    for values at an odd address.
     """
     cdef Bytes source = Bytes(values)
     cdef int64_t plain = (count * bits + 7) // 8, packed = plain, runs = plain, blocks = (count + 1023) // 1024
-    cdef int64_t chunks = blocks, per_chunk = 1024, chunk_bytes, i, at, size, room, total = 0
+    cdef int64_t chunks = blocks, per_chunk = 1024, chunk_bytes = 0, i, at, size, room, total = 0
     cdef bint numbers = bits in (8, 16, 32, 64)
     if bits <= 0 or count <= 0 or plain > source.size or (bits % 8 and bits != 1) or 16 * bits > 8 * target_bytes:
         raise ValueError("values of a wrong width or number")
     if numbers and <uint64_t>source.at % <uint64_t>(bits // 8):
-        raise ValueError("values at an odd address")
+        return None
     sizes = np.empty(blocks, np.int64)
     cdef Bytes held = Bytes(sizes, True)
     cdef int64_t* block_sizes = <int64_t*>held.at

@@ -1,9 +1,9 @@
 """Many zstd frames through one decompressor: making one for each would cost a small frame more than its content does.
 
-    [u64 size][frame]  [u64 size][frame] ...   ->   [frame][frame] ...   ->   a stream of frames, read in one go
+    [u64 size][frame]  [u64 size][frame] ...   ->   [frame][frame] ...   ->   decompressed in one call
 
-A stream does not tell where its frames end, so each must say in its header how long its content is; zstd makes sure
-that it is. Source: RFC 8878, 3.1.1.1.
+That call does not tell where the content of a frame ends, so each must say in its header how long it is; zstd makes
+sure that it is. Source: RFC 8878, 3.1.1.1.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lancetable.file.kernels import miniblock
 
 __all__ = ["decompress_frames"]
 
+_ZSTD: Final = pa.Codec("zstd")
 _MAGIC_BYTES: Final = 4
 _SIZE_BYTES: Final = (0, 2, 4, 8)
 _DICTIONARY_BYTES: Final = (0, 1, 2, 4)
@@ -38,10 +39,7 @@ def decompress_frames(data: Bytes, starts: Ints, sizes: Ints, declared: Ints) ->
     total = int(declared.sum())
     packed = miniblock.join_pieces(data, starts, sizes)
     try:
-        with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), "zstd") as stream:
-            content = stream.read_buffer(total)
-            if content.size != total or stream.read(1):
-                return None
+        content = _ZSTD.decompress(pa.py_buffer(packed), decompressed_size=total)
     except (OSError, pa.ArrowInvalid):
         return None
     return np.frombuffer(content, np.uint8) if total else np.empty(0, np.uint8)
@@ -53,7 +51,7 @@ def _content_sizes(data: Bytes, starts: Ints, sizes: Ints) -> Ints | None:
         return None
     descriptors = data[starts + _MAGIC_BYTES]
     found = np.empty(len(starts), np.int64)
-    for descriptor in np.unique(descriptors).tolist():
+    for descriptor in set(descriptors.tolist()):
         which = np.flatnonzero(descriptors == descriptor)
         is_single = bool(descriptor & 0x20)
         width = _SIZE_BYTES[descriptor >> 6] or int(is_single)

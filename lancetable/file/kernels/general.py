@@ -29,7 +29,7 @@ SCHEMES: Final = ("zstd", "lz4")
 
 Ints = npt.NDArray[np.int64]
 
-_MANY: Final = 4  # zstd frames that are worth a stream
+_MANY: Final = 2  # zstd frames that are worth looking at together
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_PREFIX: Final = struct.Struct("<Q")

@@ -40,6 +40,7 @@ from lancetable.file.kernels.picks import Pieces, Stored
 __all__ = ["ChunkPage", "chunk_page", "has_form", "read_rows"]
 
 _LEVEL_BITS: Final = 16
+_JOINED_ITEMS_BYTES: Final = 64 * 1024  # dictionaries of several pages that are looked at as one
 _DENSE: Final = 4  # chunks of which more than one value in so many is wanted are decoded
 
 
@@ -208,7 +209,7 @@ def _same_definition(one: ChunkPage, other: ChunkPage) -> bool:
 
 
 def _same_values(one: ChunkPage, other: ChunkPage) -> bool:
-    return one.items is None and other.items is None and one.values == other.values
+    return one.values == other.values
 
 
 def _piece(pieces: Pieces, begin: int, end: int) -> Pieces:
@@ -226,7 +227,7 @@ def _pick(pages: Sequence[ChunkPage], ends: Sequence[int], buffers: Sequence[Pie
             block = pick_values(page.values, [_piece(each, begin, end) for each in buffers], limit)
         else:
             block = page.values.decode_chunks([], np.array([end - begin], np.int64), limit)
-        blocks.append(_named(block, page.items))
+        blocks.append(_named(block, pages, ends, begin, end))
     return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), count)
 
 
@@ -235,18 +236,41 @@ def _decode(
 ) -> Block:
     """All values of chunks; those of a page end at `ends`."""
     blocks = []
+    before = [0, *np.cumsum(counts).tolist()]
+    value_ends = [before[end] for end in ends]
     for page, begin, end in _runs(pages, ends, _same_values):
         part = [Chunks(each.data, each.starts[begin:end], each.sizes[begin:end]) for each in buffers]
-        blocks.append(_named(page.values.decode_chunks(part, counts[begin:end], limit), page.items))
-    return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), int(counts.sum()))
+        block = page.values.decode_chunks(part, counts[begin:end], limit)
+        blocks.append(_named(block, pages, value_ends, before[begin], before[end]))
+    return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), before[-1])
 
 
-def _named(block: Block, items: pa.Array | None) -> Block:
-    if items is None:
+def _named(block: Block, pages: Sequence[ChunkPage], ends: Sequence[int], begin: int, end: int) -> Block:
+    """The values `begin` to `end` of the pages, whose values end at `ends`; their dictionaries, if any, as one."""
+    if pages[0].items is None:
         return block
     if not isinstance(block, FixedWidth):
         raise CorruptFileError("indices of a dictionary that are not numbers")
-    return Indices(block, items)
+    every: list[pa.Array] = []
+    lengths: list[int] = []
+    at = begin
+    for page, stop in zip(pages, ends):
+        if at < stop <= end:
+            every.append(page.items)
+            lengths.append(stop - at)
+            at = stop
+    if len(every) < 2:
+        return Indices(block, every[0] if every else pages[0].items)
+    if sum([items.nbytes for items in every]) > _JOINED_ITEMS_BYTES:
+        stops = list(itertools.accumulate(lengths, initial=0))
+        parts = [Indices(block.slice(a, b), items) for items, (a, b) in zip(every, itertools.pairwise(stops))]
+        return Joined(tuple(parts), block.length)
+    sizes = np.array([len(items) for items in every])
+    numbers = block.numbers()
+    places = np.repeat(np.cumsum(sizes) - sizes, lengths) + numbers.astype(np.int64)
+    # A number beyond the dictionary of its page must not name an item of the next one.
+    np.copyto(places, sizes.sum(), where=numbers >= np.repeat(sizes, lengths).astype(np.uint64))
+    return Indices(FixedWidth(32, places.astype(np.uint32), block.length), pa.concat_arrays(every))
 
 
 def _pick_levels(encoding: Compressive | None, pieces: Pieces, limit: int) -> Levels:
