@@ -254,8 +254,6 @@ def test_a_lock_is_entered_around_the_commit_and_its_conflict_passes(tmp_path: P
 def test_stubs_name_the_feature(ds: LanceDataset) -> None:
     with pytest.raises(NotImplementedError, match=r"secondary indexes .*outside"):
         ds.create_index("id", "BTREE")
-    with pytest.raises(NotImplementedError, match=r"compaction .*planned"):
-        ds.optimize.compact_files()
     for arguments in ({"namespace_client": object()}, {"base_store_params": {"a": {}}}):
         with pytest.raises(NotImplementedError):
             lance.dataset(ds.uri, **arguments)

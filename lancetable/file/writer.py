@@ -45,7 +45,7 @@ _PARALLEL_ROWS: Final = 32 * 1024
 _MIN_STATISTICS_BYTES: Final = 4 << 20  # looked at by another thread from here on
 # Of fewer rows, columns are read as fast as their statistics where they take less than so many bytes on average.
 _FEW_ROWS: Final = 2048
-_MIN_COLUMN_BYTES: Final = 4096
+_MIN_COLUMN_BYTES: Final = 16 << 10
 _SMALL_PIECE_BYTES: Final = 16 << 10  # pieces of a page below this are written together
 # Batches below this many rows are joined until there are twice as many, or too many bytes or batches.
 _SMALL_ROWS: Final = 32 * 1024
@@ -68,9 +68,9 @@ class FileWriter:
 
     `data_cache_bytes`: what may wait for its page in all columns together, 8 MiB for each column if not given.
     `max_page_bytes`: a single array larger than this is cut into several pages. `statistics`: add zone maps of
-    `zone_rows` rows to files of 64 KiB or more whose columns are not tiny. `keep_arrays`: the memory of the batches will
-    not change, so that what waits need not be copied. `buffer_alignment`: where buffers begin, a power of two from 64
-    on; 4096 suits direct I/O.
+    `zone_rows` rows to files of 64 KiB or more whose columns are not tiny. `keep_arrays`: the memory of the batches
+    will not change, so that what waits need not be copied. `buffer_alignment`: where buffers begin, a power of two from
+    64 on; 4096 suits direct I/O.
     Small batches are joined before they are encoded: an error of a value may come from a later `write` or from `close`.
     Raises UnsupportedFeatureError for versions that are not built and for fields the version cannot hold.
     """

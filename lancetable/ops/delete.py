@@ -9,6 +9,7 @@ Fragments without a row left are dropped instead of getting a full deletion file
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from lancetable.commit.loop import commit_transaction
 from lancetable.errors import CommitStateUnknownError, LanceError
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
-from lancetable.ops.marks import mark_deleted, remove_marks
+from lancetable.ops.marks import Marked, mark_deleted, remove_marks
 from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import matching_rows
 from lancetable.table.deletions import DeletionVector
@@ -25,7 +26,7 @@ from lancetable.table.version import TableVersion
 if TYPE_CHECKING:
     from pyarrow import compute as pc
 
-__all__ = ["delete"]
+__all__ = ["delete", "prepare"]
 
 
 def delete(
@@ -60,10 +61,22 @@ class _Found:
     num_rows: int
 
 
-def _find(version: TableVersion, predicate: str | pc.Expression) -> _Found:
+def prepare(
+    version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None
+) -> tuple[Marked, int]:
+    """Write the deletion files of all fragments, or of those with these ids, without committing them; also returns how
+    many rows they delete. Raises InvalidSqlError, ColumnNotFoundError.
+    """
+    found = _find(version, predicate, fragments)
+    return mark_deleted(version, found.rows), found.num_rows
+
+
+def _find(
+    version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None
+) -> _Found:
     rows: dict[int, DeletionVector] = {}
     num_rows = 0
-    for fragment, offsets in matching_rows(version, predicate):
+    for fragment, offsets in matching_rows(version, predicate, fragments):
         num_rows += len(offsets)
         rows[fragment.id] = DeletionVector.of_ascending(offsets)
     return _Found(rows, num_rows)

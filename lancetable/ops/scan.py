@@ -79,6 +79,9 @@ _LIMITED_ROWS = 64 * 1024
 # Small fragments share one evaluation of the filter: so many rows together, from fragments with at most so many.
 _SHARED_ROWS = 8 * 1024
 _SMALL_ROWS = 2 * 1024
+# What the other columns of such a group may take in memory to be read before the filter is evaluated, where most of the
+# windows before had matches.
+_TOGETHER_BYTES = 2 * 1024 * 1024
 # Below this many rows handing work to threads costs more than it saves.
 _PARALLEL_ROWS = 128 * 1024
 _PARALLEL_FRAGMENT_ROWS = 8 * 1024
@@ -269,6 +272,8 @@ class _Run:
         self.rows: VersionRows = rows_of(version)
         self.meter: MeteredStore | None = None
         self.pace: Pace | None = None  # of a scan whose result is streamed
+        # Small windows so far, and those with matches; threads may lose a count to each other.
+        self.num_looked = self.num_matched = 0
         self.counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
         self.start_ns = time.perf_counter_ns()
         if plan.stats_callback is not None:
@@ -401,7 +406,7 @@ class _Run:
             unpruned = ((position, self._all_rows(position)) for position in plan.fragments)
             ranges = self._pruned(plan.predicate) if plan.predicate is not None and plan.use_stats else unpruned
             for position, kept in ranges:
-                if position in plan.row_ranges:
+                if plan.row_ranges is not None and position in plan.row_ranges:
                     kept = intersect(kept, [plan.row_ranges[position]])
                 yield from self._counted(_cut(position, rows.fragments[position], kept, window_rows))
             return
@@ -475,7 +480,51 @@ class _Run:
 
     def read_matches(self, windows: Sequence[_Window]) -> list[pa.Table]:
         """The rows of windows that pass the filter, as the plan's output; a table for each window that has some."""
-        return [self._matched(match) for match in self._match(windows)]
+        if len(windows) == 1:
+            return [self._matched(match) for match in self._match(windows)]
+        if self._worth_reading_together(windows):
+            return self._matched_together(windows)
+        matches = self._match(windows)
+        self.num_looked += len(windows)
+        self.num_matched += len(matches)
+        return [self._matched(match) for match in matches]
+
+    def _worth_reading_together(self, windows: Sequence[_Window]) -> bool:
+        """Whether all columns of small windows are read at once: the work for each of them, not the bytes, counts."""
+        if self.num_matched * 2 < max(1, self.num_looked) or self.rows.holds_blob_files:
+            return False
+        row_bytes = memory_per_row(self.version, windows[0].fragment, self.plan.late_columns)
+        return row_bytes * sum([len(window.rows) for window in windows]) <= _TOGETHER_BYTES
+
+    def _matched_together(self, windows: Sequence[_Window]) -> list[pa.Table]:
+        """The rows of small windows that pass the filter as one table; every column is read before it is evaluated."""
+        plan = self.plan
+        num_early = len(plan.filter_columns)
+        looked, columns = self._looked(windows, [*plan.filter_columns, *plan.late_columns])
+        if not looked:
+            return []
+        masks = self._masks(looked, columns[:num_early])
+        counts = [int(np.count_nonzero(mask)) for mask in masks]
+        num_rows = sum(counts)
+        self.num_looked += len(looked)
+        self.num_matched += int(np.count_nonzero(counts))
+        if not num_rows:
+            return []
+        kept = columns
+        if num_rows < sum([selection.num_rows for _, selection in looked]):
+            arrow_mask = pa.array(np.concatenate(masks))
+            kept = [column.filter(arrow_mask) for column in columns]
+        fetched = iter(kept[num_early:])
+        arrays = [next(fetched) if shared is None else kept[shared] for shared in plan.shared]
+        parts: dict[str, list[pa.Array]] = {name: [] for name in plan.projection.virtual}
+        if parts:
+            for (window, selection), mask, count in zip(looked, masks, counts):
+                if count:
+                    rows = narrow(selection, mask, count)
+                    for name, found in parts.items():
+                        found.append(self._virtual(window, rows, name))
+        virtual = {name: pa.concat_arrays(found) for name, found in parts.items()}
+        return [assemble(plan.projection, arrays, virtual, num_rows)]
 
     def _matched(self, match: _Match) -> pa.Table:
         return self._output(match.window, *self._matched_arrays(match))
@@ -552,33 +601,57 @@ class _Run:
         if plan.predicate is None:
             chosen = [(window, select(version, window.fragment, window.rows)) for window in windows]
             return [_Match(window, rows, None, rows.num_rows, []) for window, rows in chosen if rows.num_rows]
-        looked: list[tuple[_Window, Selection, list[ColumnLike]]] = []
-        for window in windows:
-            selection = select(version, window.fragment, window.rows, keep_deleted=plan.include_deleted)
-            if selection.num_rows:
-                read = read_columns_of(version, window.fragment, plan.filter_columns, selection, self.rows)
-                looked.append((window, selection, read))
-                if self.pace is not None:
-                    self.pace.note(selection.num_rows, sum([array.nbytes for array in read]))
+        looked: list[tuple[_Window, Selection]] = []
+        parts: list[list[ColumnLike]] = []
+        for window, selection, read in self._read(windows, plan.filter_columns):
+            looked.append((window, selection))
+            parts.append(read)
         if not looked:
             return []
-        columns = [
-            [*read, *[self._virtual(window, selection, name) for name in plan.filter_virtual]]
-            for window, selection, read in looked
-        ]
-        together = columns[0] if len(columns) == 1 else [_side_by_side(parts) for parts in zip(*columns)]
-        names = [*[field.name for field in plan.filter_columns], *plan.filter_virtual]
-        num_rows = sum([selection.num_rows for _, selection, _ in looked])
-        mask = _mask(plan.predicate, pa.table(together, names=names), num_rows)
+        together = parts[0] if len(parts) == 1 else [_side_by_side(column) for column in zip(*parts)]
         found = []
-        start = 0
-        for window, selection, read in looked:
-            here = mask[start : start + selection.num_rows]
-            start += selection.num_rows
-            count = int(np.count_nonzero(here))
+        for (window, selection), read, mask in zip(looked, parts, self._masks(looked, together)):
+            count = int(np.count_nonzero(mask))
             if count:
-                found.append(_Match(window, selection, None if count == selection.num_rows else here, count, read))
+                found.append(_Match(window, selection, None if count == selection.num_rows else mask, count, read))
         return found
+
+    def _looked(
+        self, windows: Sequence[_Window], columns: Sequence[Field]
+    ) -> tuple[list[tuple[_Window, Selection]], list[ColumnLike]]:
+        """Columns of several windows, each as one array of all of them; windows without a row are left out."""
+        looked: list[tuple[_Window, Selection]] = []
+        chunks: list[list[ColumnLike]] = []
+        for window, selection, read in self._read(windows, columns):
+            looked.append((window, selection))
+            chunks.append(read)
+        return looked, [_side_by_side(column) for column in zip(*chunks)]
+
+    def _read(
+        self, windows: Sequence[_Window], columns: Sequence[Field]
+    ) -> Iterator[tuple[_Window, Selection, list[ColumnLike]]]:
+        for window in windows:
+            selection = select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
+            if selection.num_rows:
+                read = read_columns_of(self.version, window.fragment, columns, selection, self.rows)
+                if self.pace is not None:
+                    self.pace.note(selection.num_rows, sum([array.nbytes for array in read]))
+                yield window, selection, read
+
+    def _masks(
+        self, looked: Sequence[tuple[_Window, Selection]], columns: Sequence[ColumnLike]
+    ) -> list[npt.NDArray[np.bool_]]:
+        """Which rows of each window pass the filter. It is evaluated once, on the columns of all windows together."""
+        plan = self.plan
+        assert plan.predicate is not None
+        virtual = [
+            _side_by_side([self._virtual(window, selection, name) for window, selection in looked])
+            for name in plan.filter_virtual
+        ]
+        names = [*[field.name for field in plan.filter_columns], *plan.filter_virtual]
+        ends = list(itertools.accumulate([selection.num_rows for _, selection in looked]))
+        mask = _mask(plan.predicate, pa.table([*columns, *virtual], names=names), ends[-1])
+        return [mask[start:end] for start, end in zip([0, *ends], ends)]
 
     def _output(self, window: _Window, selection: Selection, arrays: Sequence[ColumnLike]) -> pa.Table:
         projection = self.plan.projection
@@ -629,6 +702,8 @@ def _grouped(windows: Iterable[_Window]) -> Iterator[list[_Window]]:
 
 def _side_by_side(parts: Sequence[ColumnLike]) -> ColumnLike:
     """One column of several small windows."""
+    if len(parts) == 1:
+        return parts[0]
     chunks: list[pa.Array] = []
     for part in parts:
         chunks.extend(part.chunks if isinstance(part, pa.ChunkedArray) else (part,))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -81,15 +81,16 @@ class ScanOptions:
 class ScanPlan:
     """What a scan will read and give.
 
-    `fragments` are positions in the manifest, and so are the keys of `row_ranges`. `shared[i]` is the place among `filter_columns` of the i-th field of
-    `projection.columns` when it is read together with the filter's columns; None: it is fetched late. `keys` gives the
-    columns of `order` (and the addresses of their rows), None without an order.
+    `fragments` are positions in the manifest, and so are the keys of `row_ranges`. `shared[i]` is the place among
+    `filter_columns` of the i-th field of `projection.columns` when it is read together with the filter's columns;
+    None: it is fetched late. `keys` gives the columns of `order` (and the addresses of their rows), None without an
+    order.
     """
 
     projection: Projection
     fragments: tuple[int, ...]
     num_fragments_of_version: int
-    row_ranges: Mapping[int, range] = field(default_factory=dict)
+    row_ranges: Mapping[int, range] | None = None
     predicate: Expr | None = None
     filter_columns: tuple[Field, ...] = ()
     filter_virtual: tuple[str, ...] = ()
@@ -305,9 +306,9 @@ def _fragment_positions(version: TableVersion, ids: Sequence[int] | None) -> tup
     return tuple(positions)
 
 
-def _row_ranges(version: TableVersion, options: ScanOptions) -> dict[int, range]:
+def _row_ranges(version: TableVersion, options: ScanOptions) -> dict[int, range] | None:
     if not options.row_ranges:
-        return {}
+        return None
     if options.limit is not None or options.offset or options.order_by:
         raise InvalidInputError("row_ranges go with no limit, offset or order_by")
     positions = _fragment_positions(version, list(options.row_ranges))

@@ -8,7 +8,7 @@ Sizes come from the manifest and from the footer of one data file, so that cutti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lancetable.format.fragment import Fragment
@@ -37,16 +37,21 @@ def plan_slices(
     task_rows: int,
     task_bytes: int,
     whole_fragments: bool = False,
+    fragments: Collection[int] | None = None,
 ) -> list[tuple[Slice, ...]]:
     """All rows of a version in tasks of about `task_rows` rows or `task_bytes` bytes of `columns` in memory, whichever
-    is less, in table order. With `whole_fragments` none is cut.
+    is less, in table order. With `whole_fragments` none is cut; `fragments` are the ids of those wanted, None means all.
     """
-    fragments = [each for each in version.manifest.fragments if physical_rows(version, each)]
-    per_task = _rows_per_task(version, fragments, columns, task_rows, task_bytes)
+    chosen = [
+        each
+        for each in version.manifest.fragments
+        if (fragments is None or each.id in fragments) and physical_rows(version, each)
+    ]
+    per_task = _rows_per_task(version, chosen, columns, task_rows, task_bytes)
     tasks: list[tuple[Slice, ...]] = []
     task: list[Slice] = []
     filled = 0
-    for fragment in fragments:
+    for fragment in chosen:
         for piece in _pieces(fragment.id, physical_rows(version, fragment), 1 << 62 if whole_fragments else per_task):
             rows = piece.stop - piece.start
             if task and filled + rows > per_task:

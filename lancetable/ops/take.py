@@ -51,6 +51,7 @@ Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedAr
 
 _MAX_KEPT_PROJECTIONS = 64
 _MAX_JOINED_BYTES = 1 << 30
+_LONG_LIST = 1024  # items
 _FEW = 48  # rows that Python sorts faster than NumPy starts
 
 
@@ -255,9 +256,22 @@ def _fetch(
     else:
         num_rows = len(restore)
         order = pa.array(restore)
-        arrays = [_joined(column).take(order) for column in zip(*parts)]
+        arrays = [_taken(_joined(column), order) for column in zip(*parts)]
     num_columns = len(projection.columns)
     return assemble(projection, arrays[:num_columns], dict(zip(projection.virtual, arrays[num_columns:])), num_rows)
+
+
+def _taken(column: ColumnLike, order: pa.Array) -> ColumnLike:
+    """A column in another order. Long lists are copied as a whole, which Arrow would do item by item."""
+    kind = column.type
+    if (
+        (pa.types.is_list(kind) or pa.types.is_large_list(kind))
+        and isinstance(column, pa.Array)
+        and len(column.values) > _LONG_LIST * len(column)
+        and not _keeps_chunks(kind)
+    ):
+        return pa.concat_arrays([column.slice(row, 1) for row in order.to_pylist()])
+    return column.take(order)
 
 
 def _joined(parts: Sequence[ColumnLike]) -> ColumnLike:

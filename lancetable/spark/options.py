@@ -18,17 +18,29 @@ _KNOWN = (
     "timestampasof",
     "batch_size",
     "target_rows_per_task",
+    "target_bytes_per_task",
+    "branch",
+    "create",
+    "txnappid",
+    "txnversion",
+    "startingversion",
+    "startingtimestamp",
+    "maxversionspertrigger",
+    "skipchangecommits",
+    "failondataloss",
     "max_rows_per_file",
     "data_storage_version",
     "checkpointlocation",
 )
 DEFAULT_BATCH_ROWS = 32_768
 DEFAULT_TASK_ROWS = 1_048_576
+DEFAULT_TASK_BYTES = 128 << 20
+LATEST = "latest"
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user asked for. Names arrive in lower case: Spark's options are case-insensitive."""
+    """What the user asked for. `txn` is the name of an application and the number of its change. Names arrive in lower case: Spark's options are case-insensitive."""
 
     uri: str
     columns: tuple[str, ...] | None = None
@@ -37,6 +49,17 @@ class SourceOptions:
     timestamp_as_of: str | None = None
     batch_rows: int = DEFAULT_BATCH_ROWS
     task_rows: int = DEFAULT_TASK_ROWS
+    task_bytes: int = DEFAULT_TASK_BYTES
+    branch: str | None = None
+    create: bool | None = None
+    txn: tuple[str, int] | None = None
+    txn_app: str | None = None
+    checkpoint: str | None = None
+    starting_version: int | str | None = None
+    starting_timestamp: str | None = None
+    max_versions_per_trigger: int | None = None
+    skip_change_commits: bool = False
+    fail_on_data_loss: bool = True
     max_rows_per_file: int | None = None
     data_storage_version: str | None = None
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
@@ -70,12 +93,41 @@ class SourceOptions:
         if options.get("version"):
             version = _integer("version", options["version"], 1)
         columns = options.get("columns")
+        starts = [name for name in ("startingversion", "startingtimestamp") if options.get(name)]
+        if len(starts) > 1:
+            raise InvalidInputError("startingVersion and startingTimestamp both say where to begin; give one of them")
+        starting = options.get("startingversion") or None
+        if options.get("txnversion") and not options.get("txnappid"):
+            raise InvalidInputError("txnVersion numbers the changes of an application: name it with txnAppId")
         return cls(
             uri=_normalise(options["path"]),
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip()),
             filter=options.get("filter") or None,
             version=version,
             timestamp_as_of=options.get("timestampasof") or None,
+            task_bytes=_integer(
+                "target_bytes_per_task", options.get("target_bytes_per_task", str(DEFAULT_TASK_BYTES)), 1
+            ),
+            branch=options.get("branch") or None,
+            create=_flag("create", options["create"]) if options.get("create") else None,
+            txn=(
+                (options["txnappid"], _integer("txnVersion", options["txnversion"], 0))
+                if options.get("txnversion")
+                else None
+            ),
+            txn_app=options.get("txnappid") or None,
+            checkpoint=options.get("checkpointlocation") or None,
+            starting_version=(
+                starting if starting is None or starting == LATEST else _integer("startingVersion", starting, 0)
+            ),
+            starting_timestamp=options.get("startingtimestamp") or None,
+            max_versions_per_trigger=(
+                _integer("maxVersionsPerTrigger", options["maxversionspertrigger"], 1)
+                if options.get("maxversionspertrigger")
+                else None
+            ),
+            skip_change_commits=_flag("skipChangeCommits", options.get("skipchangecommits", "false")),
+            fail_on_data_loss=_flag("failOnDataLoss", options.get("failondataloss", "true")),
             batch_rows=_integer("batch_size", options.get("batch_size", str(DEFAULT_BATCH_ROWS)), 1),
             task_rows=_integer("target_rows_per_task", options.get("target_rows_per_task", str(DEFAULT_TASK_ROWS)), 1),
             max_rows_per_file=(
@@ -87,6 +139,22 @@ class SourceOptions:
             storage_options=storage,
             vector_dimensions=vectors,
         )
+
+    def for_write(self) -> SourceOptions:
+        """The options of a write, which goes to the newest version. Raises InvalidInputError for one that names another
+        version or a part of the table."""
+        named = {"version": self.version, "timestampAsOf": self.timestamp_as_of, "columns": self.columns}
+        named["filter"] = self.filter
+        for name, value in named.items():
+            if value is not None:
+                raise InvalidInputError(f"the option {name} is for reading; a write goes to the newest version")
+        return self
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidInputError(f"the option {name} takes true or false, not {text!r}")
+    return text.lower() == "true"
 
 
 def _integer(name: str, text: str, at_least: int) -> int:

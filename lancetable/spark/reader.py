@@ -1,4 +1,4 @@
-"""Batch reading: the driver pins a version and deals out fragments, tasks scan theirs.
+"""Batch reading: the driver pins a version and deals out rows, tasks scan theirs.
 
 `pushFilters` is not overridden on purpose. In every released PySpark that has it (4.1 to 4.3) a pushed filter leaks
 into later scans of the same frame and returns wrong rows; the option `filter` does the work instead.
@@ -6,108 +6,77 @@ into later scans of the same frame and returns wrong rows; the option `filter` d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lancetable.errors import ColumnNotFoundError
-from lancetable.fragment import LanceFragment
-from lancetable.spark.options import SourceOptions
+from lancetable.ops.scan import execute_scan
+from lancetable.ops.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.slices import Slice, options_of, plan_slices
+from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.types import convert_batch, wire_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from lancetable.dataset import LanceDataset
+    from lancetable.spark.options import SourceOptions
+
+BATCH_BYTES = 16 << 20
 
 
 @dataclass
-class FragmentPartition(InputPartition):
-    """The fragments of one task."""
+class SlicePartition(InputPartition):
+    """The rows of one task."""
 
-    fragment_ids: tuple[int, ...]
+    slices: tuple[Slice, ...]
 
-    def __init__(self, fragment_ids: Sequence[int]) -> None:
-        super().__init__(tuple(fragment_ids))
-        self.fragment_ids = tuple(fragment_ids)
-
-
-class Pin(NamedTuple):
-    """The version that all processes of one read look at: a tag may move, and may name a version of a branch."""
-
-    branch: str | None
-    version: int
-
-    @classmethod
-    def of(cls, dataset: LanceDataset) -> Pin:
-        return cls(dataset.table_version.branch, dataset.version)
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        super().__init__(tuple(slices))
+        self.slices = tuple(slices)
 
 
-def open_pinned(options: SourceOptions, pin: Pin | None = None) -> LanceDataset:
-    """The table at the pinned version, or at the one the options name."""
-    import lancetable
-
-    storage_options = options.storage_options or None
-    if pin is None:
-        version, asof = options.version, options.timestamp_as_of
-        return lancetable.dataset(options.uri, version, asof, storage_options=storage_options)
-    if pin.branch is None:
-        return lancetable.dataset(options.uri, pin.version, storage_options=storage_options)
-    return lancetable.dataset(options.uri, storage_options=storage_options).checkout_version((pin.branch, pin.version))
+def projected_schema(pin: Pin, columns: Sequence[str] | None) -> pa.Schema:
+    """The Arrow schema of a read of these columns, all by default. Raises ColumnNotFoundError."""
+    names = None if columns is None else list(columns)
+    return plan_scan(pin.open(), ScanOptions(columns=names)).output_schema
 
 
-def projected_schema(dataset: LanceDataset, columns: Sequence[str] | None) -> pa.Schema:
-    return dataset.scanner(columns=None if columns is None else list(columns)).projected_schema
-
-
-def pack_fragments(rows: Sequence[tuple[int, int]], task_rows: int) -> list[tuple[int, ...]]:
-    """Neighbouring fragments, given as (id, rows), in groups of up to `task_rows` rows; a larger one stands alone."""
-    groups: list[tuple[int, ...]] = []
-    group: list[int] = []
-    filled = 0
-    for fragment_id, num_rows in rows:
-        if group and filled + num_rows > task_rows:
-            groups.append(tuple(group))
-            group, filled = [], 0
-        group.append(fragment_id)
-        filled += num_rows
-    if group:
-        groups.append(tuple(group))
-    return groups
+def scan_slices(pin: Pin, slices: Iterable[Slice], options: ScanOptions, wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of slices in the exact form that Spark wants; runs in tasks."""
+    version = pin.open()
+    for scan in options_of(slices, options):
+        for batch in execute_scan(version, plan_scan(version, scan)):
+            yield convert_batch(batch, wire)
 
 
 class LanceReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType, pin: Pin | None) -> None:
-        dataset = open_pinned(options, pin)
-        known = projected_schema(dataset, options.columns).names
+        self._pin = pinned(options) if pin is None else pin
+        known = projected_schema(self._pin, options.columns).names
         for name in schema.fieldNames():
             if name not in known:
                 raise ColumnNotFoundError(f"no column {name!r} in {options.uri}; there are {', '.join(known)}")
         self._options = options
         self._schema = schema
-        self._pin = Pin.of(dataset)
+        self._columns = [name for name in (options.columns or known) if name in schema.fieldNames()]
 
     def partitions(self) -> list[InputPartition]:
-        dataset = open_pinned(self._options, self._pin)
-        rows = [(fragment.fragment_id, fragment.count_rows()) for fragment in dataset.get_fragments()]
-        # A table without rows gets one partition without fragments: Spark would replace an empty list by a null one.
-        groups = pack_fragments(rows, self._options.task_rows) or [()]
-        return [FragmentPartition(group) for group in groups]
+        options = self._options
+        tasks = plan_slices(
+            self._pin.open(), columns=self._columns, task_rows=options.task_rows, task_bytes=options.task_bytes
+        )
+        # A table without rows gets one partition without rows: Spark would replace an empty list by a null one.
+        return [SlicePartition(task) for task in tasks or [()]]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        wire = wire_schema(self._schema)
-        if not partition.fragment_ids:
-            return
-        dataset = open_pinned(self._options, self._pin)
-        columns = self._options.columns
-        scanner = dataset.scanner(
-            columns=[name for name in (columns or wire.names) if name in wire.names],
+        options = ScanOptions(
+            columns=self._columns,
             filter=self._options.filter,
-            fragments=[LanceFragment(dataset, fragment_id) for fragment_id in partition.fragment_ids],
             batch_size=self._options.batch_rows,
+            batch_size_bytes=BATCH_BYTES,
         )
-        for batch in scanner.to_batches():
-            yield convert_batch(batch, wire)
+        yield from scan_slices(self._pin, partition.slices, options, wire_schema(self._schema))

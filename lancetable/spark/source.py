@@ -12,17 +12,23 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.reader import LanceReader, Pin, open_pinned, projected_schema
+from lancetable.spark.pin import Pin, pinned
+from lancetable.spark.reader import LanceReader, projected_schema
+from lancetable.spark.stream_sink import LanceStreamWriter
+from lancetable.spark.stream_source import LanceStreamReader
 from lancetable.spark.types import spark_schema
 from lancetable.spark.writer import LanceWriter
 
 
 class LanceDataSource(DataSource):
-    """`spark.read.format("lance")` and `df.write.format("lance").mode("append" | "overwrite")`.
+    """`spark.read.format("lance")`, `df.write.format("lance").mode("append" | "overwrite")`, and both as streams.
 
     Reading: `columns` ("id,price"), `filter` (SQL, evaluated in the library, not by Spark), `version`, `tag` or
-    `timestampAsOf`, `batch_size` (rows), `target_rows_per_task`, `storage.<key>`.
-    Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `storage.<key>`.
+    `timestampAsOf`, `branch`, `batch_size` (rows), `target_rows_per_task`, `target_bytes_per_task`, `storage.<key>`.
+    Reading a stream, besides: `startingVersion` (a number or "latest"), `startingTimestamp`, `maxVersionsPerTrigger`,
+    `skipChangeCommits`, `failOnDataLoss`.
+    Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`, `txnAppId` with
+    `txnVersion`, `storage.<key>`.
     """
 
     def __init__(self, options: Any) -> None:
@@ -35,12 +41,17 @@ class LanceDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = SourceOptions.parse(self.options)
-        dataset = open_pinned(options)
-        self._pin = Pin.of(dataset)
-        return spark_schema(projected_schema(dataset, options.columns))
+        self._pin = pinned(options)
+        return spark_schema(projected_schema(self._pin, options.columns))
 
     def reader(self, schema: StructType) -> LanceReader:
         return LanceReader(SourceOptions.parse(self.options), schema, self._pin)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
         return LanceWriter(SourceOptions.parse(self.options), schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> LanceStreamReader:  # noqa: N802  # Spark's name
+        return LanceStreamReader(SourceOptions.parse(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LanceStreamWriter:  # noqa: N802  # Spark's name
+        return LanceStreamWriter(SourceOptions.parse(self.options), schema, overwrite)

@@ -1,7 +1,8 @@
 """Batch writing: tasks write fragments, the driver commits them once.
 
 A task's files are named apart per attempt and count only when the message that names them reaches the commit, so a
-retried or speculative task never doubles rows. Files that a failed task leaves behind are not part of any version.
+retried or speculative task never doubles rows. A task that fails removes its files; those of a killed one are part of
+no version and wait for a cleanup.
 
 Spark also calls `abort` when `commit` raised, or its process died, after the version had appeared. The transaction is
 therefore named when the write begins: as long as its file is there a commit was begun and not surely given up, and the
@@ -11,21 +12,30 @@ data files stay.
 from __future__ import annotations
 
 import json
+import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from lancetable.errors import DatasetNotFoundError, SchemaMismatchError
+from lancetable.commit.once import last_number, properties_of
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, SchemaMismatchError
+from lancetable.ops import commit as commits
+from lancetable.ops.write import discard_fragments
 from lancetable.spark.options import SourceOptions
+from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.types import convert_batches, table_schema, wire_schema
-from lancetable.table.version import open_version
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from lancetable.fragment_metadata import FragmentMetadata
+    from lancetable.operation import LanceOperation
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,107 +46,153 @@ class WrittenFragments(WriterCommitMessage):
     num_rows: int
 
 
+def write_task(
+    iterator: Iterator[pa.RecordBatch], schema: pa.Schema, pin: Pin | None, options: SourceOptions, mode: str
+) -> WrittenFragments:
+    """Write the rows of one task as fragments, cast to `schema`; runs in tasks.
+
+    `pin` is the version to append to or to replace, None where there is no table yet.
+    """
+    from lancetable.dataset import LanceDataset
+    from lancetable.fragment import write_fragments
+
+    rows = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in convert_batches(iterator, schema):
+            if batch.num_rows:
+                rows += batch.num_rows
+                yield batch
+
+    batches = counted()
+    first = next(batches, None)
+    if first is None:
+        return WrittenFragments([], 0)
+
+    def all_batches() -> Iterator[pa.RecordBatch]:
+        yield first
+        yield from batches
+
+    arguments: dict[str, Any] = {}
+    if options.max_rows_per_file is not None:
+        arguments["max_rows_per_file"] = options.max_rows_per_file
+    fragments = write_fragments(
+        pa.RecordBatchReader.from_batches(schema, all_batches()),
+        options.uri if pin is None else LanceDataset.from_version(pin.open()),
+        schema,
+        mode=mode,
+        data_storage_version=options.data_storage_version,
+        storage_options=options.storage_options or None,
+        **arguments,
+    )
+    return WrittenFragments([json.dumps(fragment.to_json()) for fragment in fragments], rows)
+
+
+def fragments_of(messages: Iterable[WriterCommitMessage | None]) -> list[FragmentMetadata]:
+    """The fragments of all tasks that came to an end, in the order of the tasks."""
+    from lancetable.fragment_metadata import FragmentMetadata
+
+    return [
+        FragmentMetadata.from_json(text)
+        for message in messages
+        if isinstance(message, WrittenFragments)
+        for text in message.fragments
+    ]
+
+
+def discard_written(
+    options: SourceOptions, messages: Iterable[WriterCommitMessage | None], transaction_uuid: str | None
+) -> None:
+    """Remove the files of messages, unless the transaction may be committed."""
+    paths = [file.path for fragment in fragments_of(messages) for file in fragment.files]
+    discard_fragments(
+        options.uri, paths, storage_options=options.storage_options or None, transaction_uuid=transaction_uuid
+    )
+
+
 class LanceWriter(DataSourceArrowWriter):
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
-        import lancetable
-
         self._options = options
-        self._overwrite = overwrite
         self._transaction_uuid = str(uuid.uuid4())
+        self._skip = False
         wire_schema(schema)  # a type without an Arrow form is refused here, before any task starts
-        incoming = table_schema(schema, options.vector_dimensions)
+        self._schema = table_schema(schema, options.vector_dimensions)
+        self._mode = "overwrite"
+        self._pin: Pin | None = None
         try:
-            dataset = lancetable.dataset(options.uri, storage_options=options.storage_options or None)
+            self._pin = pinned(options.for_write())
         except DatasetNotFoundError:
-            self._read_version: int | None = None
-            self._schema = incoming
+            if options.create is False:
+                raise
             return
-        self._read_version = dataset.version
-        if overwrite:
-            self._schema = incoming
-            return
-        self._schema = _append_schema(incoming, dataset.schema, options.uri)
+        if options.create:
+            raise AlreadyExistsError(f"create='true', and there is a table at {options.uri}", path=options.uri)
+        self._skip = self._was_committed()
+        if not overwrite:
+            self._mode = "append"
+            table = self._pin.open().schema.to_arrow()
+            self._schema = appended_schema(self._schema, table, options.uri)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
-        from lancetable.fragment import write_fragments
-
-        rows = 0
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal rows
-            for batch in convert_batches(iterator, self._schema):
-                if batch.num_rows:
-                    rows += batch.num_rows
-                    yield batch
-
-        batches = counted()
-        first = next(batches, None)
-        if first is None:
+        if self._skip:
             return WrittenFragments([], 0)
-        arguments: dict[str, Any] = {}
-        if self._options.max_rows_per_file is not None:
-            arguments["max_rows_per_file"] = self._options.max_rows_per_file
-
-        def all_batches() -> Iterator[pa.RecordBatch]:
-            yield first
-            yield from batches
-
-        fragments = write_fragments(
-            pa.RecordBatchReader.from_batches(self._schema, all_batches()),
-            self._options.uri,
-            self._schema,
-            mode="overwrite" if self._overwrite or self._read_version is None else "append",
-            data_storage_version=self._options.data_storage_version,
-            storage_options=self._options.storage_options or None,
-            **arguments,
-        )
-        return WrittenFragments([json.dumps(fragment.to_json()) for fragment in fragments], rows)
+        return write_task(iterator, self._schema, self._pin, self._options, self._mode)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        from lancetable.fragment import FragmentMetadata
-        from lancetable.operation import LanceOperation, Transaction
-        from lancetable.ops import commit as commits
-
-        fragments = [
-            FragmentMetadata.from_json(text)
-            for message in messages
-            if isinstance(message, WrittenFragments)
-            for text in message.fragments
-        ]
-        operation: LanceOperation.BaseOperation
-        if self._overwrite or self._read_version is None:
-            operation = LanceOperation.Overwrite(self._schema, fragments)
-        else:
-            operation = LanceOperation.Append(fragments)
-        transaction = Transaction(self._read_version or 0, operation, self._transaction_uuid).to_format()
-        storage_options = self._options.storage_options or None
-        if self._read_version is None:
-            # Not an Overwrite of whatever is there by now: a table that another job made meanwhile keeps its rows.
-            commits.commit(self._options.uri, transaction, storage_options=storage_options)
-        else:
-            target = open_version(self._options.uri, self._read_version, storage_options=storage_options)
-            commits.commit(target, transaction)
+        if self._skip:
+            logger.info("%s: %s was committed before", self._options.uri, self._options.txn)
+            return
+        txn, fragments = self._options.txn, fragments_of(messages)
+        properties = {} if txn is None else properties_of(*txn)
+        try:
+            commit_written(self._options, self._pin, self._operation(fragments), self._transaction_uuid, properties)
+        except AlreadyExistsError:
+            if txn is None or not self._was_committed():
+                raise
+            # Another run of the same job was faster: this one has nothing to add.
+            discard_written(self._options, messages, self._transaction_uuid)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        from lancetable.fragment import FragmentMetadata
-        from lancetable.ops.write import discard_fragments
+        discard_written(self._options, messages, self._transaction_uuid)
 
-        fragments = [
-            FragmentMetadata.from_json(text)
-            for message in messages
-            if isinstance(message, WrittenFragments)
-            for text in message.fragments
-        ]
-        paths = [file.path for fragment in fragments for file in fragment.files]
-        discard_fragments(
-            self._options.uri,
-            paths,
-            storage_options=self._options.storage_options or None,
-            transaction_uuid=self._transaction_uuid,
-        )
+    def _operation(self, fragments: list[FragmentMetadata]) -> LanceOperation.BaseOperation:
+        from lancetable.operation import LanceOperation
+
+        if self._mode == "append":
+            return LanceOperation.Append(fragments)
+        return LanceOperation.Overwrite(self._schema, fragments)
+
+    def _was_committed(self) -> bool:
+        if self._options.txn is None:
+            return False
+        app, number = self._options.txn
+        last = last_number(pinned(self._options.for_write()).open().manifest.config, app)
+        return last is not None and last >= number
 
 
-def _append_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schema:
+def commit_written(
+    options: SourceOptions,
+    pin: Pin | None,
+    operation: LanceOperation.BaseOperation,
+    transaction_uuid: str,
+    properties: dict[str, str],
+) -> None:
+    """Commit what tasks wrote, judged against everything since `pin`; without one, as a new table.
+
+    Raises AlreadyExistsError for a change that was committed before, and for a table that another job made meanwhile,
+    whose rows stay; CommitConflictError, CommitStateUnknownError.
+    """
+    from lancetable.operation import Transaction
+
+    transaction = Transaction(0 if pin is None else pin.version, operation, transaction_uuid, properties).to_format()
+    if pin is None:
+        commits.commit(options.uri, transaction, storage_options=options.storage_options or None)
+    else:
+        commits.commit(pin.open(), transaction)
+
+
+def appended_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schema:
     """The table's fields that the frame brings, in the table's own types; what does not fit is refused."""
     unknown = [name for name in incoming.names if name not in table.names]
     if unknown:

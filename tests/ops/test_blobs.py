@@ -331,7 +331,10 @@ BAD: list[tuple[str, pa.Array, type[Exception]]] = [
     ("sum wraps", described(position=2**64 - 1, size=2), CorruptFileError),
     ("huge", described(size=2**63), CorruptFileError),
     ("file 0", described(kind=1, blob_id=0), CorruptFileError),
-    ("kind 4", described(kind=4), UnsupportedFeatureError),
+    ("no name", described(kind=4), CorruptFileError),
+    ("a managed blob in another place", described(kind=4, blob_uri="../x"), CorruptFileError),
+    ("a managed blob below an unknown base", described(kind=5, blob_id=7, blob_uri="x"), CorruptFileError),
+    ("kind 6", described(kind=6), UnsupportedFeatureError),
     ("absolute uri", described(kind=3, blob_uri="/etc/passwd"), UnsupportedFeatureError),
     ("unknown base", described(kind=3, blob_id=7, blob_uri="x"), CorruptFileError),
     ("v1 past the file", pa.array([{"position": 99, "size": 2}], DESCRIPTION), CorruptFileError),
@@ -342,7 +345,7 @@ BAD: list[tuple[str, pa.Array, type[Exception]]] = [
 @pytest.mark.parametrize("array, expected", [case[1:] for case in BAD], ids=[case[0] for case in BAD])
 def test_descriptions_are_not_trusted(array: pa.Array, expected: type[Exception], tmp_path: Path) -> None:
     write(tmp_path / "t", "2.2", values=[b"x"])
-    with pytest.raises(expected, match=r"d\.lance|base path"):
+    with pytest.raises(expected, match=r"d\.lance|base path|unsafe path"):
         locate_blobs(version_of(tmp_path / "t"), DataFilePlace("data/d.lance", 100), array)
 
 

@@ -142,6 +142,22 @@ def test_the_first_form_becomes_the_second_in_tables_of_2_2(tmp_path: Path) -> N
         assert len(lance.dataset(str(tmp_path / f"{name}lance")).to_table(blob_handling="all_binary")) == 2 * len(made)
 
 
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+@pytest.mark.parametrize(
+    "data", [[b"a", b"", b"x"], [b"a", None, b"x"], [None, None, b"x"], [b"x", b"y", b"z"]], ids=str
+)
+def test_null_structs_above_the_first_form(data: list[Any], version: str, tmp_path: Path) -> None:
+    first = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    values = pa.array(data, pa.large_binary())
+    struct = pa.StructArray.from_arrays([values], fields=[first], mask=pa.array([False, False, True]))
+    lt.write_dataset(table_of(struct), tmp_path / "t", data_storage_version=version)
+    for library in LIBRARIES:
+        ds = library.dataset(str(tmp_path / "t"))
+        found = ds.to_table(columns=["c.b"], blob_handling="all_binary")
+        assert found["c.b"].to_pylist() == [*data[:2], None]
+        assert ds.to_table(blob_handling="all_binary")["c"].is_null().to_pylist() == [False, False, True]
+
+
 # ------------------------------------------------------------------------------------------------ prepared columns
 
 

@@ -15,7 +15,7 @@ Nullable takes its form page by page. Field metadata `lance-encoding:compression
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, pack_
 from lancetable.file.encodings_v2_0.binary import encode_binary
 from lancetable.file.encodings_v2_0.dictionary import encode_dictionary, encode_strings, probe_strings
 from lancetable.file.encodings_v2_0.fixed_size_list import encode_fixed_size_lists
-from lancetable.file.encodings_v2_0.flat import encode_values, value_width
+from lancetable.file.encodings_v2_0.flat import Flat, encode_values, value_width
 from lancetable.file.encodings_v2_0.nullable import Nullable, encode_nullable
 from lancetable.file.kernels.varbin import offset_dtype
 from lancetable.format.schema import Field
@@ -47,7 +47,15 @@ def encode_page(column: int, field: Field, arrays: Sequence[pa.Array]) -> Encode
         return EncodedPage(column, len(array), pieces, message)
     buffers = BufferList()
     encoding = _encode_field(field, arrays, buffers)
-    return EncodedPage(column, sum(map(len, arrays)), buffers.buffers, pack_page(encoding))
+    is_plain = type(encoding) is Nullable and type(encoding.values) is Flat
+    message = _packed(encoding) if is_plain else pack_page(encoding)
+    return EncodedPage(column, sum(map(len, arrays)), buffers.buffers, message)
+
+
+@lru_cache(maxsize=64)
+def _packed(encoding: Nullable) -> bytes:
+    """The message of plain values, much the same in all columns of a file."""
+    return pack_page(encoding)
 
 
 def _encode_field(field: Field, arrays: Sequence[pa.Array], buffers: BufferList) -> ArrayEncoding:

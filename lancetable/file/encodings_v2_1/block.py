@@ -537,6 +537,8 @@ class Joined:
         return Joined(taken, len(indices))
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
+        if is_variable(data_type) and all(isinstance(part, (Coded, VariableWidth)) for part in self.parts):
+            return self._strings(limit).to_array(data_type, validity, limit)
         arrays = []
         at = 0
         for part in self.parts:
@@ -546,7 +548,25 @@ class Joined:
             arrays.append(part.to_array(data_type, None if bits is None else pa.py_buffer(bits), limit))
             at += part.length
         if sum([array.nbytes for array in arrays]) > limit:
-            raise CorruptFileError(
-                "values of several pages that take too much memory", expected=f"at most {limit} bytes"
-            )
+            raise _too_much(limit)
         return pa.concat_arrays(arrays)
+
+    def _strings(self, limit: int) -> VariableWidth:
+        """The values of parts that are all strings or bytes."""
+        ends: list[npt.NDArray[Any]] = [np.zeros(1, np.int64)]
+        content = []
+        total = 0
+        for part in self.parts:
+            assert isinstance(part, (Coded, VariableWidth))
+            whole = part.expand(limit) if isinstance(part, Coded) else part
+            first, last = int(whole.offsets[0]), int(whole.offsets[-1])
+            ends.append(whole.offsets[1:] + np.int64(total - first))
+            content.append(memoryview(whole.data).cast("B")[first:last])
+            total += last - first
+            if total > limit:
+                raise _too_much(limit)
+        return VariableWidth(np.concatenate(ends), b"".join(content))
+
+
+def _too_much(limit: int) -> CorruptFileError:
+    return CorruptFileError("values of several pages that take too much memory", expected=f"at most {limit} bytes")

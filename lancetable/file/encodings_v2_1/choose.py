@@ -527,32 +527,35 @@ def _fixed_dictionary(column: Column, shredded: Shredded, block: FixedWidth) -> 
     width = block.bits // 8
     kind = pa.int64() if block.bits == 64 else pa.binary(width)
     array = pa.Array.from_buffers(kind, block.length, [None, pa.py_buffer(block.data)])
-    plain = block.length * width
-    if block.bits == 64:
+
+    def plain() -> int:
+        if block.bits == 128:
+            return block.length * width
         values = block.numbers()
-        plain = min(
-            plain,
-            inline_bytes(stats.block_widths(values), 64),
-            9 * (stats.estimate_runs(values) + block.length // 255),
-        )
+        runs = 9 * (stats.estimate_runs(values) + block.length // 255)
+        return min(block.length * width, inline_bytes(stats.block_widths(values), 64), runs)
+
     return _dictionary_if_smaller(column, shredded, array, plain, width)
 
 
 def _dictionary_if_smaller(
-    column: Column, shredded: Shredded, array: pa.Array, plain: int, item_bytes: float
+    column: Column, shredded: Shredded, array: pa.Array, plain: Callable[[], int], item_bytes: float
 ) -> EncodedLayout | None:
-    """A page with a dictionary if it takes clearly less than `plain` bytes for values of this mean size."""
+    """A page with a dictionary if it takes clearly less than `plain()` bytes for values of this mean size."""
     wishes = column.wishes
     count = len(array)
     most = int(count / wishes.dictionary_divisor)
     distinct = stats.count_distinct(array, most, item_bytes)
-    if distinct is None or _dictionary_bytes(distinct, count, item_bytes) > wishes.dictionary_ratio * plain:
+    if distinct is None:
+        return None
+    plain_bytes = plain()
+    if _dictionary_bytes(distinct, count, item_bytes) > wishes.dictionary_ratio * plain_bytes:
         return None
     found = index_values(array, most)
     if found is None or len(found.items) == 0:
         return None
     items, indices = found.items, found.indices.view(np.uint8)
-    if _dictionary_bytes(len(items), count, items.nbytes / len(items)) > plain:
+    if _dictionary_bytes(len(items), count, items.nbytes / len(items)) > plain_bytes:
         return None
     return _dictionary_page(column, shredded, FixedWidth(32, indices, count), items)
 
@@ -616,8 +619,8 @@ def _encode_variable(column: Column, shredded: Shredded, block: VariableWidth) -
     count = block.length
     if count >= _MIN_DICTIONARY_VALUES:
         # What the codes of FSST usually save.
-        plain = content * (0.55 if tries_fsst else 1) + word * count
-        page = _dictionary_if_smaller(column, shredded, shredded.values, int(plain), content / count + word)
+        plain = int(content * (0.55 if tries_fsst else 1)) + word * count
+        page = _dictionary_if_smaller(column, shredded, shredded.values, lambda: plain, content / count + word)
         if page is not None:
             return page
     strings = compress_strings(block) if tries_fsst else None

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lancetable.file.kernels import native_write
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 
 __all__ = ["block_widths", "byte_entropy", "count_distinct", "count_runs", "estimate_runs", "is_constant"]
@@ -23,6 +24,7 @@ _MIN_SAMPLE_VALUES: Final = 64
 _SAMPLE_BYTES: Final = 256 << 10
 _LARGER_SAMPLE: Final = 8
 _SURE_PAIRS: Final = 4
+_INT64: Final = pa.int64().id
 
 UInt = npt.NDArray[Any]  # unsigned, 1 to 8 bytes wide
 
@@ -82,20 +84,32 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
     for size in (least, _LARGER_SAMPLE * least):
         if 2 * size >= count:
             break
-        places = np.linspace(0, count - 1, size).astype(np.int64)
-        counts = np.asarray(array.take(pa.array(places)).value_counts().field(1))
-        once, twice = int(np.count_nonzero(counts == 1)), int(np.count_nonzero(counts == 2))
+        found, once, twice = _sampled(array, size)
         # After Chao: how many were not seen shows in how many were seen only once or twice.
-        estimate = len(counts) + once * max(once - 1, 0) // (2 * (twice + 1))
+        estimate = found + once * max(once - 1, 0) // (2 * (twice + 1))
         # Few values seen twice are no proof where even of `most` values hardly any would have been.
         if estimate > most and (size > least or size * size > _SURE_PAIRS * 2 * most):
             return None
-        if once * 8 < len(counts):
+        if once * 8 < found:
             return estimate
     else:
         return estimate
-    found = len(array.unique())
+    found = _sampled(array, count)[0]
     return found if found <= most else None
+
+
+def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:
+    """Different values among `size` of an array, spread over it; how many of them occur once, and twice."""
+    count = len(array)
+    if native_write is not None and array.type.id == _INT64 and not array.null_count:
+        values = np.frombuffer(array.buffers()[1], np.uint64, count, 8 * array.offset)
+        counted: tuple[int, int, int] = native_write.count_numbers(values, size)
+        return counted
+    if size == count:
+        return len(array.unique()), 0, 0
+    places = np.linspace(0, count - 1, size).astype(np.int64)
+    counts = np.asarray(array.take(pa.array(places)).value_counts().field(1))
+    return len(counts), int(np.count_nonzero(counts == 1)), int(np.count_nonzero(counts == 2))
 
 
 def is_constant(values: npt.NDArray[Any]) -> bool:

@@ -183,12 +183,17 @@ class FieldWriter:
         described = describe_blobs(shredded.values, self._blobs)
         positions = np.array(described.field(0))
         sizes = np.asarray(described.field(1))
-        definition = shredded.definition
+        layers, definition = shredded.layers, shredded.definition
         if definition is not None:
             hidden = definition > 0
-            positions[hidden] = definition[hidden].astype(np.uint64) << np.uint64(16)
+            levels = definition[hidden].astype(np.uint64)
+            if layers[0] == ALL_VALID_ITEM:
+                # pylance finds nulls further out only where the blobs themselves may be null, one level below.
+                layers = (NULLABLE_ITEM, *layers[1:])
+                levels += np.uint64(1)
+            positions[hidden] = levels << np.uint64(16)
             sizes = np.where(hidden, np.uint64(0), sizes)
-        page = encode_blobs(positions, sizes, shredded.layers, job.leaf.large)
+        page = encode_blobs(positions, sizes, layers, job.leaf.large)
         yield EncodedRows(page, len(job.array), len(job.array))
 
 

@@ -403,18 +403,21 @@ def pack_inline(values, int bits):
     return packed, sizes
 
 
-cdef int64_t sampled_runs(const word_t* values, int64_t count) noexcept nogil:
-    """About the runs of equal values, from slices spread over them; exact for few values."""
+cdef int64_t fewest_runs(const word_t* values, int64_t count, int64_t enough) noexcept nogil:
+    """Runs of equal values; only about, from slices spread over them, where they seem to be twice `enough`."""
     cdef int64_t i, piece, at, changes = 0
-    if count <= 4096:
-        for i in range(1, count):
-            changes += values[i] != values[i - 1]
-        return 1 + changes
-    for piece in range(16):
-        at = piece * (count - 256) // 15
-        for i in range(at + 1, at + 256):
-            changes += values[i] != values[i - 1]
-    return 1 + changes * count // (16 * 255)
+    if count > 4096:
+        for piece in range(16):
+            at = piece * (count - 256) // 15
+            for i in range(at + 1, at + 256):
+                changes += values[i] != values[i - 1]
+        changes = changes * count // (16 * 255)
+        if 1 + changes >= 2 * enough:
+            return 1 + changes
+        changes = 0
+    for i in range(1, count):
+        changes += values[i] != values[i - 1]
+    return 1 + changes
 
 
 cdef void number_chunks_of(const word_t* values, int64_t count, const int64_t* sizes, uint8_t* out) noexcept nogil:
@@ -449,17 +452,17 @@ def number_page(values, int bits, int64_t count, int64_t max_values, int64_t tar
         with nogil:
             if bits == 8:
                 packed = block_sizes_of(<uint8_t*>source.at, count, block_sizes)
-                runs = sampled_runs(<uint8_t*>source.at, count)
+                runs = fewest_runs(<uint8_t*>source.at, count, 1 + min(packed, plain) // 2)
             elif bits == 16:
                 packed = block_sizes_of(<uint16_t*>source.at, count, block_sizes)
-                runs = sampled_runs(<uint16_t*>source.at, count)
+                runs = fewest_runs(<uint16_t*>source.at, count, 1 + min(packed, plain) // 3)
             elif bits == 32:
                 packed = block_sizes_of(<uint32_t*>source.at, count, block_sizes)
-                runs = sampled_runs(<uint32_t*>source.at, count)
+                runs = fewest_runs(<uint32_t*>source.at, count, 1 + min(packed, plain) // 5)
             else:
                 packed = block_sizes_of(<uint64_t*>source.at, count, block_sizes)
-                runs = sampled_runs(<uint64_t*>source.at, count)
-        if runs * (bits // 8 + 1) < 2 * (packed if packed < plain else plain):
+                runs = fewest_runs(<uint64_t*>source.at, count, 1 + min(packed, plain) // 9)
+        if runs * (bits // 8 + 1) < min(packed, plain):
             return None
     cdef bint is_packed = packed < plain
     if is_packed:
@@ -2305,6 +2308,48 @@ def unpack_lz4(data, starts, sizes, lengths):
             done += (<int64_t*>length.at)[i]
     check(code)
     return out
+
+
+# ------------------------------------------------------------------------------------------------ twins of frames.py
+
+
+cdef int64_t frame_content(const uint8_t* frame, int64_t size) noexcept nogil:
+    """What the header of a zstd frame says about its content, -1 if it says nothing."""
+    cdef uint8_t descriptor
+    cdef int64_t begin, width
+    if size < 5 or lt_load32(frame) != <uint32_t>0xFD2FB528:
+        return -1
+    descriptor = frame[4]
+    width = (1 << (descriptor >> 6)) if descriptor >> 6 else <int64_t>((descriptor & 0x20) != 0)
+    begin = 5 + (0 if descriptor & 0x20 else 1) + (1 << (descriptor & 3) >> 1)
+    if width == 0 or size < begin + width:
+        return -1
+    if width == 1:
+        return frame[begin]
+    if width == 2:
+        return <int64_t>lt_load16(frame + begin) + 256
+    if width == 4:
+        return lt_load32(frame + begin)
+    return <int64_t>min(lt_load64(frame + begin), <uint64_t>1 << 62)
+
+
+def frame_contents(data, starts, sizes):
+    """-> what each frame says about its content, or None if one does not say it."""
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t count = first.size // 8, i, found = 0
+    cdef Bytes size = column(sizes, count, 8)
+    out = np.empty(count, np.int64)
+    cdef Bytes target = Bytes(out, True)
+    with nogil:
+        for i in range(count):
+            if not inside((<int64_t*>first.at)[i], (<int64_t*>size.at)[i], source.size):
+                found = -1
+                break
+            found = frame_content(source.at + (<int64_t*>first.at)[i], (<int64_t*>size.at)[i])
+            if found < 0:
+                break
+            (<int64_t*>target.at)[i] = found
+    return None if found < 0 else out
 
 
 # ------------------------------------------------------------------------------------------------ twins of interleave.py

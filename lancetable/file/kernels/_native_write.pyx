@@ -621,3 +621,48 @@ def index_strings(offsets, data, validity, int64_t skip, int64_t most, int offse
     if code == -3:
         raise CorruptFileError("a value lies outside of its page")
     return None if code < 0 else (indices, firsts[: table.count])
+
+
+# ------------------------------------------------------------------------------------------------------ twin of stats.py
+
+
+def count_numbers(values, int64_t size):
+    """Different numbers among `size` of (n,) numbers of 64 bits, spread over them; how many occur once, and twice."""
+    cdef Bytes source = Bytes(values)
+    cdef int64_t count = source.size // 8, i, place, found = 0, once = 0, twice = 0, slots = 16
+    if size < 0 or size > count:
+        raise ValueError("a sample larger than its values")
+    if size == 0:
+        return 0, 0, 0
+    while slots < 2 * size:
+        slots *= 2
+    # Keys, and behind them how often each occurs, counted to 3; 0 where there is no key.
+    cdef uint64_t* keys = <uint64_t*>malloc(9 * slots)
+    if keys == NULL:
+        raise MemoryError
+    cdef uint8_t* seen = <uint8_t*>(keys + slots)
+    cdef uint64_t key, mask = slots - 1
+    cdef uint64_t at
+    with nogil:
+        memset(seen, 0, slots)
+        for i in range(size):
+            place = i if size == count else i * (count - 1) // (size - 1) if size > 1 else 0
+            key = ltw_load64(source.at + 8 * place)
+            at = key * <uint64_t>0x9E3779B97F4A7C15ULL
+            at = (at ^ (at >> 32)) & mask
+            while seen[at] and keys[at] != key:
+                at = (at + 1) & mask
+            if not seen[at]:
+                keys[at] = key
+                seen[at] = 1
+                found += 1
+                once += 1
+            elif seen[at] == 1:
+                seen[at] = 2
+                once -= 1
+                twice += 1
+            elif seen[at] == 2:
+                seen[at] = 3
+                twice -= 1
+    free(keys)
+    return found, once, twice

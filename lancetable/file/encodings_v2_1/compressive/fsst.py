@@ -51,18 +51,19 @@ class Fsst:
         return fsst.SymbolTable.parse(self.symbol_table)
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        return self._coded(self.values.decode_chunks(buffers, counts, limit))
+        return self.coded(self.values.decode_chunks(buffers, counts, limit))
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
-        return self._coded(pick_values(self.values, buffers, limit))
+        return self.coded(pick_values(self.values, buffers, limit))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        return self._coded(self.values.decode_blocks(chunks, counts, limit))
+        return self.coded(self.values.decode_blocks(chunks, counts, limit))
 
     def decode_values(self, values: Block, limit: int) -> Block:
-        return self._coded(self.values.decode_values(values, limit))
+        return self.coded(self.values.decode_values(values, limit))
 
-    def _coded(self, codes: Block) -> Block:
+    def coded(self, codes: Block) -> Block:
+        """What the values stand for; they are expanded when they are wanted."""
         if not isinstance(codes, VariableWidth):
             raise misplaced(self, "values of a fixed width")
         return Coded(codes, self.table) if self.table.encoded else codes

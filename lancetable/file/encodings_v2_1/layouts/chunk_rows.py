@@ -29,6 +29,7 @@ from lancetable.file.encodings_v2_1.base import (
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Indices, Joined, take_spans
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
 from lancetable.file.encodings_v2_1.compressive.rle import Rle
 from lancetable.file.encodings_v2_1.layouts.chunk_table import ChunkTable, RowIndex, fetch_pieces
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels
@@ -212,6 +213,15 @@ def _same_values(one: ChunkPage, other: ChunkPage) -> bool:
     return one.values == other.values
 
 
+def _same_chunks(one: ChunkPage, other: ChunkPage) -> bool:
+    return _stored(one.values) == _stored(other.values)
+
+
+def _stored(values: Compressive) -> Compressive:
+    """How values lie in their chunks; symbol tables, of which every page has its own, expand them later."""
+    return values.values if isinstance(values, Fsst) else values
+
+
 def _piece(pieces: Pieces, begin: int, end: int) -> Pieces:
     if begin == 0 and end == len(pieces.starts):
         return pieces
@@ -222,12 +232,17 @@ def _piece(pieces: Pieces, begin: int, end: int) -> Pieces:
 def _pick(pages: Sequence[ChunkPage], ends: Sequence[int], buffers: Sequence[Pieces], count: int, limit: int) -> Block:
     """One value of each piece; those of a page end at `ends`."""
     blocks = []
-    for page, begin, end in _runs(pages, ends, _same_values):
+    for page, begin, end in _runs(pages, ends, _same_chunks):
         if buffers:
-            block = pick_values(page.values, [_piece(each, begin, end) for each in buffers], limit)
+            block = pick_values(_stored(page.values), [_piece(each, begin, end) for each in buffers], limit)
         else:
             block = page.values.decode_chunks([], np.array([end - begin], np.int64), limit)
-        blocks.append(_named(block, pages, ends, begin, end))
+        if isinstance(page.values, Fsst):
+            for each, start, stop in _parts(pages, ends, begin, end):
+                assert isinstance(each.values, Fsst)
+                blocks.append(each.values.coded(block.slice(start, stop)))
+        else:
+            blocks.append(_named(block, pages, ends, begin, end))
     return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), count)
 
 
@@ -245,27 +260,34 @@ def _decode(
     return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), before[-1])
 
 
+def _parts(pages: Sequence[ChunkPage], ends: Sequence[int], begin: int, end: int) -> list[tuple[ChunkPage, int, int]]:
+    """Which of the values `begin` to `end`, counted from `begin` on, are of which page; those of a page end at `ends`.
+
+    At least one part, which may be empty.
+    """
+    parts = []
+    at = begin
+    for page, stop in zip(pages, ends):
+        if at < stop <= end:
+            parts.append((page, at - begin, stop - begin))
+            at = stop
+    return parts or [(pages[0], 0, 0)]
+
+
 def _named(block: Block, pages: Sequence[ChunkPage], ends: Sequence[int], begin: int, end: int) -> Block:
     """The values `begin` to `end` of the pages, whose values end at `ends`; their dictionaries, if any, as one."""
     if pages[0].items is None:
         return block
     if not isinstance(block, FixedWidth):
         raise CorruptFileError("indices of a dictionary that are not numbers")
-    every: list[pa.Array] = []
-    lengths: list[int] = []
-    at = begin
-    for page, stop in zip(pages, ends):
-        if at < stop <= end:
-            every.append(page.items)
-            lengths.append(stop - at)
-            at = stop
-    if len(every) < 2:
-        return Indices(block, every[0] if every else pages[0].items)
+    parts = _parts(pages, ends, begin, end)
+    if len(parts) == 1:
+        return Indices(block, parts[0][0].items)
+    every = [page.items for page, _, _ in parts if page.items is not None]
     if sum([items.nbytes for items in every]) > _JOINED_ITEMS_BYTES:
-        stops = list(itertools.accumulate(lengths, initial=0))
-        parts = [Indices(block.slice(a, b), items) for items, (a, b) in zip(every, itertools.pairwise(stops))]
-        return Joined(tuple(parts), block.length)
+        return Joined(tuple([Indices(block.slice(a, b), page.items) for page, a, b in parts]), block.length)
     sizes = np.array([len(items) for items in every])
+    lengths = [stop - start for _, start, stop in parts]
     numbers = block.numbers()
     places = np.repeat(np.cumsum(sizes) - sizes, lengths) + numbers.astype(np.int64)
     # A number beyond the dictionary of its page must not name an item of the next one.

@@ -1,0 +1,59 @@
+"""What one version added to the one before, for readers that follow a table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lancetable.format import transaction as tx
+from lancetable.table import transactions
+from lancetable.table.version import TableVersion
+
+__all__ = ["Appended", "appended_by"]
+
+_NO_ROWS = (
+    tx.Rewrite,
+    tx.ReserveFragments,
+    tx.Merge,
+    tx.Project,
+    tx.UpdateConfig,
+    tx.CreateIndex,
+    tx.UpdateBases,
+    tx.UpdateMemWalState,
+)
+
+
+class Appended(NamedTuple):
+    """The fragments that hold the rows that a version added; none if it changed no row."""
+
+    fragment_ids: frozenset[int]
+
+
+def appended_by(version: TableVersion) -> Appended | str:
+    """The rows that a version added, or, where it did something else to rows, what that was."""
+    transaction = transactions.read(version.store, version.base, version.file)
+    if transaction is None:
+        return "does not say what it changed"
+    operation = transaction.operation
+    if isinstance(operation, _NO_ROWS):
+        return Appended(frozenset())
+    if isinstance(operation, tx.Append):
+        return Appended(_last_fragments(version, len(operation.fragments)))
+    if isinstance(operation, tx.Overwrite):
+        if version.version == 1:
+            return Appended(frozenset(each.id for each in version.manifest.fragments))
+        return "overwrote the table"
+    if isinstance(operation, tx.Update):
+        if operation.updated_fragments or operation.removed_fragment_ids:
+            return "updated rows"
+        return Appended(_last_fragments(version, len(operation.new_fragments)))
+    if isinstance(operation, tx.Delete):
+        if operation.updated_fragments or operation.deleted_fragment_ids:
+            return "deleted rows"
+        return Appended(frozenset())
+    return f"is a {type(operation).__name__}"
+
+
+def _last_fragments(version: TableVersion, count: int) -> frozenset[int]:
+    """The newest fragments: ids only rise, and a commit gives them to its new fragments last."""
+    ids = sorted(each.id for each in version.manifest.fragments)
+    return frozenset(ids[len(ids) - count :]) if count else frozenset()

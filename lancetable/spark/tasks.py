@@ -1,0 +1,95 @@
+"""Running tasks: JSON in, JSON out, on the executors of a session or on threads of this process.
+
+    client: plan ─► [task, ...] ─► Runner.run(work, tasks) ─► [result, ...] ─► client: one commit
+                                    │ Spark: range(n) ─► mapInArrow ─► collect, once
+                                    └ threads
+
+A task may run more than once (Spark repeats failed and slow ones); only the result of one run comes back. So work may
+write files under new names, but commit nothing. `work` travels in a pickle: the library must be installed where the
+tasks run, in the same Python version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from lancetable import errors
+from lancetable.errors import CorruptFileError, LanceError, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work", "answer", "raise_refusals"]
+
+Json: TypeAlias = dict[str, Any]
+Work: TypeAlias = Callable[[Json], Json]
+
+_REFUSED = "refused"
+
+
+class Runner(Protocol):
+    """Where tasks run."""
+
+    def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
+        """What `work` returns for each task, in the order of the tasks.
+
+        Raises the LanceError of a task that was refused; any other failure as the runner reports it.
+        """
+
+
+class ThreadRunner:
+    """Tasks on threads of this process, for tables that need no cluster, and for tests."""
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        self._num_threads = num_threads or min(8, os.cpu_count() or 1)
+
+    def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
+        texts = [json.dumps(task) for task in tasks]
+        with ThreadPoolExecutor(self._num_threads) as pool:
+            return raise_refusals([json.loads(text) for text in pool.map(lambda text: answer(work, text), texts)])
+
+
+class SparkRunner:
+    """Tasks on the executors of a session, classic or Connect: one task for each partition of a range."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
+        if not tasks:
+            return []
+        texts = [json.dumps(task) for task in tasks]
+
+        def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield pa.record_batch({"task": pa.array([number], pa.int64()), "result": [answer(work, texts[number])]})
+
+        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, "task bigint, result string")
+        results = {row["task"]: row["result"] for row in frame.collect()}
+        return raise_refusals([json.loads(results[number]) for number in range(len(texts))])
+
+
+def answer(work: Work, text: str) -> str:
+    """The result of one task. What would fail again at every attempt is an answer too, so that it is not repeated."""
+    try:
+        return json.dumps(work(json.loads(text)))
+    except (StoreError, CorruptFileError):
+        raise
+    except LanceError as error:
+        return json.dumps({_REFUSED: type(error).__name__, "message": str(error)})
+
+
+def raise_refusals(results: list[Json]) -> list[Json]:
+    """The results, if all tasks came to an end. Raises the LanceError of the first one that was refused."""
+    for result in results:
+        if _REFUSED in result:
+            kind = getattr(errors, result[_REFUSED], LanceError)
+            raise kind(result["message"])
+    return results
