@@ -142,6 +142,32 @@ def _like(expr: Like, rows: Rows) -> Values:
     return kernels.like(_value(expr.arg, rows), pattern, expr.ignore_case)
 
 
+def _and(expr: And, rows: Rows) -> Values:
+    result = _value(expr.args[0], rows)
+    for arg in expr.args[1:]:
+        if _all_are(False, result):
+            return result
+        result = kernels.both([result, _value(arg, rows)])
+    return result
+
+
+def _or(expr: Or, rows: Rows) -> Values:
+    result = _value(expr.args[0], rows)
+    for arg in expr.args[1:]:
+        if _all_are(True, result):
+            return result
+        result = kernels.either([result, _value(arg, rows)])
+    return result
+
+
+def _all_are(value: bool, values: Values) -> bool:
+    """Whether each row has this truth value: then no other operand of AND or OR changes anything."""
+    if isinstance(values, pa.Scalar):
+        return False
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    return all(chunk.null_count == 0 and chunk.true_count == (len(chunk) if value else 0) for chunk in chunks)
+
+
 def _known(expr: Known, rows: Rows) -> Values:
     valid = pc.is_valid(_value(expr.arg, rows))
     return pc.if_else(valid, pa.scalar(expr.value), pa.scalar(None, pa.bool_()))
@@ -180,8 +206,8 @@ _NODES: dict[type[Expr], Callable[[Any, Rows], Values]] = {
     Column: _column,
     Literal: lambda expr, rows: expr.value,
     Compare: _compare,
-    And: lambda expr, rows: kernels.both([_value(arg, rows) for arg in expr.args]),
-    Or: lambda expr, rows: kernels.either([_value(arg, rows) for arg in expr.args]),
+    And: _and,
+    Or: _or,
     Not: lambda expr, rows: pc.invert(_value(expr.arg, rows)),
     Known: _known,
     IsNull: lambda expr, rows: pc.is_null(_value(expr.arg, rows)),

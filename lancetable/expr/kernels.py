@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lancetable.expr import kinds
 from lancetable.expr.casts import cast_values
+from lancetable.file.kernels import native_search
 
 Values = Any
 """A pa.Array, pa.ChunkedArray or pa.Scalar."""
@@ -26,6 +27,10 @@ FLIPPED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 NEGATED = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 _FEW_MEMBERS = 4
+_MANY_VALUES = 1024
+_SMALL_TABLE = 64 * 1024  # entries of a table of members that are made for any number of values
+_MOST_HASH_BITS = 20
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: products differ in their upper bits
 _LIKE_SAMPLE = 2048  # rows that tell whether matches are few
 _LIKE_BLOCK = 256 * 1024  # bytes searched at once; they stay in the cache of the processor
 
@@ -145,13 +150,77 @@ def in_set(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
         # Comparing with each is faster than looking each value up.
         found = pc.fill_null(functools.reduce(pc.or_, [pc.equal(values, member) for member in members]), False)
     else:
-        found = pc.is_in(values, value_set=members)
+        table = _member_table(values, members)
+        if table is not None:
+            found = _looked_up(values, *table)
+            return found if not has_null else pc.if_else(pc.fill_null(found, False), found, pa.scalar(None, pa.bool_()))
+        found = _in_far_members(values, members)
     null = pa.scalar(None, pa.bool_())
     if has_null:
         return pc.if_else(found, found, null)
     if values.type != pa.null() and _null_count(values) == 0:
         return found
     return pc.if_else(pc.is_valid(values), found, null)
+
+
+def _member_table(values: Values, members: pa.Array[Any]) -> tuple[int, npt.NDArray[np.bool_]] | None:
+    """The least member, and for it and each whole number after it up to the last one whether it is a member; None where
+    members are no whole numbers or lie too far apart for so many values."""
+    if is_constant(values) or not pa.types.is_integer(values.type) or values.type != members.type or not len(members):
+        return None
+    bounds = pc.min_max(members)
+    if not bounds["min"].is_valid:
+        return None
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    if most - least > max(_SMALL_TABLE, len(values)):
+        return None
+    if len(values) < _MANY_VALUES:
+        return None
+    # One more entry, never set, for everything outside.
+    table = np.zeros(most - least + 2, np.bool_)
+    table[[each - least for each in members.drop_null().to_pylist()]] = True
+    return least, table
+
+
+def _looked_up(values: Values, least: int, table: npt.NDArray[np.bool_]) -> Values:
+    """Which whole numbers a table of `_member_table` has; null where they are."""
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([_looked_up(chunk, least, table) for chunk in values.chunks], type=pa.bool_())
+    numbers = kinds.numbers_of(values)
+    unsigned = np.dtype(f"u{numbers.itemsize}")
+    # Numbers below the least one wrap to large ones.
+    at = numbers.view(unsigned) - np.array(least, numbers.dtype).view(unsigned)
+    if len(table) - 1 <= np.iinfo(unsigned).max:
+        at = np.minimum(at, unsigned.type(len(table) - 1))
+    return kinds.array_of_numbers(table[at], values)
+
+
+def _in_far_members(values: Values, members: pa.Array[Any]) -> Values:
+    """`pc.is_in`; of many whole numbers only those are looked up whose hash is that of a member."""
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([_in_far_members(chunk, members) for chunk in values.chunks], type=pa.bool_())
+    bits = max(16, len(members).bit_length() + 5)
+    if (
+        is_constant(values)
+        or not pa.types.is_integer(values.type)
+        or values.type != members.type
+        or bits > _MOST_HASH_BITS
+        or len(values) >> bits - 4 == 0
+    ):
+        return pc.is_in(values, value_set=members)
+    known = np.zeros(1 << bits, np.bool_)
+    known[_hashed(kinds.numbers_of(members), bits)] = True
+    candidates = np.flatnonzero(known[_hashed(kinds.numbers_of(values), bits)])
+    found = np.zeros(len(values), np.bool_)
+    found[candidates] = np.asarray(pc.is_in(values.take(pa.array(candidates)), value_set=members))
+    return pa.array(found)
+
+
+def _hashed(numbers: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint64]:
+    hashed = numbers.astype(np.uint64)
+    hashed *= _GOLDEN
+    hashed >>= np.uint64(64 - bits)
+    return hashed
 
 
 def _null_count(values: Values) -> int:
@@ -176,7 +245,7 @@ def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
 
 def contains(values: Values, text: str) -> Values:
     """Which strings hold a text."""
-    if text and not any(special in text for special in "%_\\"):
+    if text and pa.types.is_string(values.type) and not any(special in text for special in "%_\\"):
         return _like_constant(values, f"%{text}%", False)
     return pc.match_substring(values, text)
 
@@ -184,18 +253,38 @@ def contains(values: Values, text: str) -> Values:
 def _like_constant(values: Values, pattern: str, ignore_case: bool) -> Values:
     inner = pattern[1:-1]
     if (
-        ignore_case
-        or len(pattern) < 3
+        len(pattern) < 3
         or not (pattern[0] == pattern[-1] == "%")
         or any(special in inner for special in "%_\\")
         or not isinstance(values, pa.Array | pa.ChunkedArray)
         or not pa.types.is_string(values.type)
     ):
         return pc.match_like(values, pattern, ignore_case=ignore_case)
-    needle = inner.encode()
-    if isinstance(values, pa.Array):
-        return _containing(values, needle, pattern)
-    return pa.chunked_array([_containing(chunk, needle, pattern) for chunk in values.chunks], type=pa.bool_())
+    if isinstance(values, pa.ChunkedArray):
+        tested = [_like_constant(chunk, pattern, ignore_case) for chunk in values.chunks]
+        return pa.chunked_array(tested, type=pa.bool_())
+    if native_search is not None:
+        found = _searched(values, inner, ignore_case)
+        if found is not None:
+            return found
+    if ignore_case:
+        return pc.match_like(values, pattern, ignore_case=True)
+    return _containing(values, inner.encode(), pattern)
+
+
+def _searched(values: pa.Array, text: str, ignore_case: bool) -> pa.Array | None:
+    """Which strings contain a text; None where the compiled search does not know the cases of its letters."""
+    needle = text.lower() if ignore_case else text
+    if ignore_case and not needle.isascii():
+        return None
+    offsets = np.frombuffer(values.buffers()[1] or bytes(4), np.int32, len(values) + 1, values.offset * 4)
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+    encoded = needle.encode()
+    fold = bytes([0x20 * (ignore_case and chr(byte).isalpha()) for byte in encoded])
+    # Two letters beyond ASCII are written as a k and an s of another case.
+    ascii_only = ignore_case and any(char in "ks" for char in needle)
+    found = native_search.containing(offsets, data, encoded, fold, ascii_only)
+    return None if found is None else kinds.array_of_numbers(found, values)
 
 
 def _containing(values: pa.Array, needle: bytes, pattern: str) -> pa.Array:

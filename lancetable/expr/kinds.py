@@ -5,6 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 Kind = str
@@ -173,3 +175,25 @@ def scalar_of_count(count: int, data_type: pa.DataType) -> pa.Scalar[Any]:
         return pa.scalar(decimal.Decimal((sign, digits, -data_type.scale)), data_type)
     width = pa.int32() if data_type == pa.date32() or pa.types.is_time32(data_type) else pa.int64()
     return pa.scalar(count, width).cast(data_type)
+
+
+def numbers_of(values: pa.Array[Any]) -> npt.NDArray[Any]:
+    """The numbers of an array of integers, floats, dates or moments, without a copy; any number stands for a null."""
+    width = values.type.bit_width // 8
+    data = values.buffers()[1]
+    kind = "f" if pa.types.is_floating(values.type) else "u" if pa.types.is_unsigned_integer(values.type) else "i"
+    if data is None or not len(values):
+        return np.zeros(len(values), f"{kind}{width}")
+    return np.frombuffer(data, f"{kind}{width}", len(values), values.offset * width)
+
+
+def array_of_numbers(numbers: npt.NDArray[Any], like: pa.Array[Any]) -> pa.Array[Any]:
+    """An array of numbers or truth values that is null where `like`, of the same length, is."""
+    if not like.null_count:
+        return pa.array(numbers)
+    if like.offset % 8:
+        return pa.array(numbers, mask=like.is_null().to_numpy(zero_copy_only=False))
+    valid = like.buffers()[0]
+    made = pa.array(numbers)
+    valid = valid.slice(like.offset // 8, (len(like) + 7) // 8)
+    return pa.Array.from_buffers(made.type, len(made), [valid, made.buffers()[1]], like.null_count)

@@ -419,7 +419,7 @@ class _BoolSummary:
         nulls, trues = _sums(self._nulls, firsts), _sums(self._trues, firsts)
         unknown = nulls == zone_rows
         low, high = (trues + nulls == zone_rows) & ~unknown, (trues > 0) | unknown
-        return ZoneStats(nulls, pa.array(low), pa.array(high), None)
+        return ZoneStats(nulls, _from_flags(low), _from_flags(high), None)
 
 
 class _ScalarSummary:
@@ -603,6 +603,11 @@ def _reduce(ufunc: np.ufunc, pieces: list[npt.NDArray[Any]], firsts: Int64, dtyp
     return reduced
 
 
+def _from_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
 def _from_values(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
@@ -642,11 +647,12 @@ def _fold_bound(bounds: pa.Array, which: str) -> pa.Array:
 
 
 def _to_ipc(statistics: FileStatistics) -> bytes:
-    names, arrays = ["num_rows"], [pa.array(statistics.zone_rows)]
+    names, arrays = ["num_rows"], [_from_values(pa.int64(), statistics.zone_rows)]
     for field_id, stats in statistics.columns.items():
-        children = {"null_count": pa.array(stats.null_count), "min_value": stats.min, "max_value": stats.max}
+        nulls = None if stats.null_count is None else _from_values(pa.int64(), stats.null_count)
+        children = {"null_count": nulls, "min_value": stats.min, "max_value": stats.max}
         if stats.nan_count is not None:
-            children["nan_count"] = pa.array(stats.nan_count)
+            children["nan_count"] = _from_values(pa.int64(), stats.nan_count)
         present = {name: array for name, array in children.items() if array is not None}
         names.append(str(field_id))
         arrays.append(pa.StructArray.from_arrays(list(present.values()), list(present)))

@@ -71,9 +71,7 @@ def prepare(
     return mark_deleted(version, found.rows), found.num_rows
 
 
-def _find(
-    version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None
-) -> _Found:
+def _find(version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None) -> _Found:
     rows: dict[int, DeletionVector] = {}
     num_rows = 0
     for fragment, offsets in matching_rows(version, predicate, fragments):

@@ -9,6 +9,7 @@ many times as large. So the first windows are small, what they took in memory is
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -21,6 +22,10 @@ __all__ = ["Pace", "give_back"]
 # Large enough to make the work per window small beside its bytes, small enough to hold a few.
 _STREAM_BYTES = 3 * 1024 * 1024
 _START_ROWS = 8 * 1024
+# Windows of small fragments share one return of memory: pages that come back from the system cost more than reading.
+_GIVE_BACK_BYTES = 1024 * 1024
+
+_thread = threading.local()
 
 
 class Pace:
@@ -58,11 +63,13 @@ class Pace:
 
     def note(self, num_rows: int, num_bytes: int) -> None:
         """So many bytes of arrays came of so many rows of a window."""
+        _made(num_bytes)
         if num_rows:
             self._row_bytes = _followed(self._row_bytes or 0.0, num_bytes / num_rows)
 
     def note_late(self, num_rows: int, num_bytes: int) -> None:
         """The same of the columns that are read for the rows that pass the filter."""
+        _made(num_bytes)
         if num_rows:
             self._late_bytes = _followed(self._late_bytes, num_bytes / num_rows)
 
@@ -72,11 +79,19 @@ def _followed(before: float, now: float) -> float:
     return now if now > before else before + (now - before) / 4
 
 
+def _made(num_bytes: int) -> None:
+    _thread.made = getattr(_thread, "made", 0) + num_bytes
+
+
 def give_back() -> None:
-    """Return what this thread has freed to the system, where Arrow's allocator keeps it for the thread.
+    """Return what this thread has freed to the system, where Arrow's allocator keeps it for the thread; once it has
+    made enough for that to matter.
 
     Arrays are made by one thread and freed by another; without this, what each thread keeps grows for a long time.
     """
+    if getattr(_thread, "made", 0) < _GIVE_BACK_BYTES:
+        return
+    _thread.made = 0
     arrow = pa.default_memory_pool()
     if arrow.backend_name == "mimalloc":
         arrow.release_unused()

@@ -726,7 +726,13 @@ def _mask(predicate: Expr, table: pa.Table, num_rows: int) -> npt.NDArray[np.boo
         value = pc.fill_null(value, False)
     if isinstance(value, pa.ChunkedArray):
         value = value.chunk(0) if value.num_chunks == 1 else value.combine_chunks()
-    return np.asarray(value.to_numpy(zero_copy_only=False))
+    if not len(value):
+        return np.empty(0, np.bool_)
+    # Arrow would go through the bits one by one.
+    octets = np.frombuffer(value.buffers()[1], np.uint8)
+    first = value.offset % 8
+    octets = octets[value.offset // 8 :]
+    return np.unpackbits(octets, bitorder="little", count=first + len(value))[first:].view(np.bool_)
 
 
 # --- order -----------------------------------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ def plan_slices(
     fragments: Collection[int] | None = None,
 ) -> list[tuple[Slice, ...]]:
     """All rows of a version in tasks of about `task_rows` rows or `task_bytes` bytes of `columns` in memory, whichever
-    is less, in table order. With `whole_fragments` none is cut; `fragments` are the ids of those wanted, None means all.
+    is less, in table order. With `whole_fragments` none is cut; `fragments` are the ids of those wanted, all
+    by default.
     """
     chosen = [
         each
@@ -96,5 +97,5 @@ def _pieces(fragment_id: int, num_rows: int, most: int) -> list[Slice]:
     count = -(-num_rows // most)
     step = -(-num_rows // count)
     if step > _ZONE_ROWS:
-        step = -(-step // _ZONE_ROWS) * _ZONE_ROWS
+        step = round(step / _ZONE_ROWS) * _ZONE_ROWS
     return [Slice(fragment_id, start, min(start + step, num_rows)) for start in range(0, num_rows, step)]

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -64,6 +64,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+_TINY_ROWS: Final = 1024  # batches of fewer rows and bytes are joined, up to so many
+_TINY_BYTES: Final = 16 << 10
+_MAX_JOINED: Final = 256
 _BYTES_OR_URI = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
 
 WriteMode = Literal["create", "append", "overwrite"]
@@ -279,6 +282,8 @@ def write_files(
             f"writing data files of version {file_version} is not supported yet: {uri}",
             feature=f"writing data files of version {file_version}",
         )
+    if options.limits.keep_arrays and options.limits.max_bytes_per_file > _MAX_JOINED * _TINY_BYTES:
+        batches = _joined(batches)
     return write_data_files(
         store, base, schema, conform(batches, schema), options.limits, file_version, options.progress, dictionaries
     )
@@ -341,6 +346,31 @@ def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str,
 
 
 # --- batches as the file writer wants them ---------------------------------------------------------------------------
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Tiny batches, whose memory does not change, as larger ones: each costs as much as some thousand values."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        tiny = batch.num_rows < _TINY_ROWS and batch.nbytes < _TINY_BYTES
+        if waiting and (not tiny or len(waiting) == _MAX_JOINED or batch.schema != waiting[0].schema):
+            yield from _join(waiting)
+            waiting = []
+        if tiny:
+            waiting.append(batch)
+        else:
+            yield batch
+    yield from _join(waiting)
+
+
+def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    try:
+        columns = [pa.concat_arrays(arrays) for arrays in zip(*[batch.columns for batch in batches], strict=True)]
+    except pa.ArrowException:  # dictionaries that cannot be merged
+        return batches
+    return [pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)] if columns else batches
 
 
 def conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:

@@ -15,12 +15,15 @@ except ImportError as error:
         "or 'lancetable[spark]' where the platform brings its own PySpark"
     ) from error
 
+from lancetable.spark.merge import MergeResult, SparkMergeBuilder
 from lancetable.spark.source import LanceDataSource
+from lancetable.spark.table import SparkTable
+from lancetable.spark.write import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LanceDataSource", "register"]
+__all__ = ["LanceDataSource", "MergeResult", "SparkMergeBuilder", "SparkTable", "register", "write_table"]
 
 
 def register(spark: SparkSession) -> None:

@@ -18,7 +18,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.ops import delete, evolution, update
-from lancetable.ops.marks import Marked, remove_marks
+from lancetable.ops.marks import Marked
 from lancetable.ops.scan import count_plan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of
@@ -168,5 +168,3 @@ def marked_of(results: Sequence[Json]) -> Marked:
     """What all tasks of a `DeleteRows` have marked."""
     updated = sorted((fragment_of(each) for result in results for each in result["updated"]), key=lambda each: each.id)
     return Marked(tuple(updated), tuple(sorted(each for result in results for each in result["removed"])))
-
-

@@ -40,7 +40,10 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user asked for. `txn` is the name of an application and the number of its change. Names arrive in lower case: Spark's options are case-insensitive."""
+    """What the user asked for. `txn` is the name of an application and the number of its change.
+
+    Names arrive in lower case: Spark's options are case-insensitive.
+    """
 
     uri: str
     columns: tuple[str, ...] | None = None

@@ -91,7 +91,9 @@ class LanceStreamWriter(ArrowWriter):
         from lancetable.operation import LanceOperation
 
         fragments = fragments_of(messages)
-        return LanceOperation.Overwrite(self._schema, fragments) if self._overwrite else LanceOperation.Append(fragments)
+        return (
+            LanceOperation.Overwrite(self._schema, fragments) if self._overwrite else LanceOperation.Append(fragments)
+        )
 
     def _transaction(self, batch: int) -> str:
         """One for each batch of this writer; a restarted stream has others, since it wrote other files."""

@@ -52,7 +52,7 @@ class VersionPartition(SlicePartition):
         self.pin = pin
 
 
-class LanceStreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]  # PySpark comes without types
+class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.version is not None or options.timestamp_as_of is not None:
             raise InvalidInputError("a stream follows the newest version: say where to begin with startingVersion")
@@ -131,8 +131,8 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[
         if self._options.skip_change_commits:
             return []
         raise InvalidOperationError(
-            f"version {number} of {self._options.uri} {change}, which a stream of appended rows cannot tell. Leave such "
-            f"versions out with option('skipChangeCommits', 'true'), or begin again after it with startingVersion"
+            f"version {number} of {self._options.uri} {change}, which a stream of appended rows cannot tell. Leave"
+            " such versions out with option('skipChangeCommits', 'true'), or begin again after it with startingVersion"
         )
 
     def _tasks(self, version: TableVersion, fragment_ids: frozenset[int] | None) -> list[InputPartition]:

@@ -69,7 +69,9 @@ class SparkRunner:
         def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield pa.record_batch({"task": pa.array([number], pa.int64()), "result": [answer(work, texts[number])]})
+                    yield pa.record_batch(
+                        {"task": pa.array([number], pa.int64()), "result": [answer(work, texts[number])]}
+                    )
 
         frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, "task bigint, result string")
         results = {row["task"]: row["result"] for row in frame.collect()}

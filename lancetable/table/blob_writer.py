@@ -5,6 +5,9 @@
     above the inline size     the open pack file of its column, or a new one     1
     else                      the data file, between the pages                   0
 
+Blobs may lie inside of structs and lists. A prepared column (file/blob_files.py) says itself where its blobs lie; what
+it may say here is inline, null, and objects of a table that keeps them.
+
 One of these stands beside the writer of each data file whose schema has such blobs. Blob files are closed before their
 data file is, so whoever sees the data file sees them.
 """

@@ -311,3 +311,16 @@ def test_dictionaries_of_several_batches_share_a_page() -> None:
     meta = write(store, [one_column(pa.array(part).dictionary_encode()) for part in parts])
     assert page_rows(meta) == [6]
     assert column(store, meta).to_pylist() == ["a", None, "b", "a", None, "c"]
+
+
+def test_statistics_of_few_rows() -> None:
+    """Narrow columns of few rows are read as fast as their statistics."""
+    store = MemoryStore()
+    ints = pa.table({f"c{number}": np.arange(1000) for number in range(50)})
+    texts = pa.table({"c": [f"{number:05d}" * 20 for number in range(1000)]})
+    for table, expected in ((ints, False), (texts, True), (pa.concat_tables([ints] * 3), True)):
+        with FileWriter(store.open_writer("f"), Schema.from_arrow(table.schema)) as writer:
+            for batch in table.to_batches():
+                writer.write(batch)
+        metadata = open_data_file(store, "f")
+        assert (METADATA_KEY in metadata.schema.metadata) is expected

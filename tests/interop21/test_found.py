@@ -101,3 +101,22 @@ def test_what_lies_beside_an_empty_struct_is_read(tmp_path: Path) -> None:
         with writer(path, pa.schema([pa.field("c", kind)]), version="2.1") as file:
             file.write_batch(pa.record_batch([pa.array(rows, kind)], names=["c"]))
         assert LanceFileReader(path).read_all().to_table().column(0).to_pylist() == rows
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_long_strings_in_lists_of_structs_that_could_be_null(depth: int, pylance_039: Any, tmp_path: Path) -> None:
+    """The old release misreads them once a page leaves it open whether another one has null structs."""
+    rows: list[Any] = [{"l": [f"{row}" * 8000, None][: row % 3]} if row % 4 else {"l": None} for row in range(12)]
+    kind = pa.struct([pa.field("l", pa.list_(pa.string()))])
+    for _ in range(depth - 1):
+        rows, kind = [{"s": row} for row in rows], pa.struct([pa.field("s", kind)])
+    path = tmp_path / "file.lance"
+    schema = pa.schema([pa.field("c", kind)])
+    with LanceFileWriter(path, schema, version="2.1") as file:
+        for part in (rows[:5], rows[5:]):
+            file.write_batch(pa.record_batch([pa.array(part, kind)], schema=schema))
+    for query, expected in ((None, rows), ([3, 4], rows[3:7]), ({"rows": [1, 11]}, [rows[1], rows[11]])):
+        table = pylance_039.read(path, [query])[0]
+        table.validate(full=True)
+        assert table.column(0).to_pylist() == expected
+    assert OracleReader(str(path)).read_all().to_table().column(0).to_pylist() == rows

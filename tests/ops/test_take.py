@@ -14,7 +14,7 @@ from lancetable.errors import ColumnNotFoundError, InvalidInputError, OutOfRange
 from lancetable.ops.sample import sample, slice_rows
 from lancetable.ops.scan import scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.take import take_addresses, take_offsets, take_row_ids
+from lancetable.ops.take import _taken, take_addresses, take_offsets, take_row_ids
 
 COLUMNS: list[Any] = [
     None,
@@ -52,6 +52,18 @@ def test_all_rows_backwards_are_the_scan_backwards(busy: Any, columns: Any) -> N
     total = busy.theirs.count_rows()
     backwards = np.arange(total)[::-1]
     assert_equal(take_offsets(busy.ours, backwards, columns), busy.theirs.take(backwards.tolist(), columns=columns))
+
+
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+def test_long_lists_in_any_order(kind: Any) -> None:
+    """They are copied list by list, small ones by Arrow."""
+    values = [[f"{row}-{item}" if item % 7 else None for item in range(row % 4 * 2000)] for row in range(12)]
+    values[3] = None
+    array = pa.array(values, kind(pa.string()))
+    rows = [9, 2, 2, 0, 10, 7, 9]
+    taken = _taken(array[1:], pa.array(rows))
+    assert taken.to_pylist() == [values[1 + row] for row in rows]
+    taken.validate(full=True)
 
 
 @given(data=st.data())

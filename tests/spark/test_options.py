@@ -8,7 +8,6 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from lancetable.errors import InvalidInputError
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.reader import pack_fragments
 
 
 def test_all_options() -> None:
@@ -41,14 +40,12 @@ def test_all_options() -> None:
         ({"path": "x", "version": "1", "tag": "t"}, "version and tag"),
         ({"path": "x", "colums": "a"}, "colums"),
         ({"path": "x", "batch_size": "-1"}, "batch_size"),
+        ({"path": "x", "txnVersion": "3"}, "txnAppId"),
+        ({"path": "x", "create": "maybe"}, "true or false"),
+        ({"path": "x", "startingVersion": "first"}, "startingVersion"),
+        ({"path": "x", "startingVersion": "1", "startingTimestamp": "2026-01-01"}, "give one of them"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, str], names: str) -> None:
     with pytest.raises(InvalidInputError, match=names):
         SourceOptions.parse(given)
-
-
-def test_fragments_are_packed_in_order_up_to_the_limit() -> None:
-    rows = [(0, 10), (1, 10), (2, 100), (3, 5), (4, 5), (5, 30)]
-    assert pack_fragments(rows, 20) == [(0, 1), (2,), (3, 4), (5,)]
-    assert pack_fragments([], 20) == []

@@ -47,8 +47,10 @@ def encode_page(column: int, field: Field, arrays: Sequence[pa.Array]) -> Encode
         return EncodedPage(column, len(array), pieces, message)
     buffers = BufferList()
     encoding = _encode_field(field, arrays, buffers)
-    is_plain = type(encoding) is Nullable and type(encoding.values) is Flat
-    message = _packed(encoding) if is_plain else pack_page(encoding)
+    if isinstance(encoding, Nullable) and isinstance(encoding.values, Flat):
+        message = _packed(encoding)
+    else:
+        message = pack_page(encoding)
     return EncodedPage(column, sum(map(len, arrays)), buffers.buffers, message)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from lancetable.file.encodings_v2_1.choose import (
 )
 from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
-from lancetable.file.encodings_v2_1.shred import leaves_of, shred
+from lancetable.file.encodings_v2_1.shred import StepKind, leaves_of, shred
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 
@@ -110,13 +111,16 @@ class FieldWriter:
             self._queue.settle()
 
     def finish(self) -> Iterator[EncodedPage]:
-        return self._flush()
+        return self._flush(last=True)
 
-    def _flush(self) -> Iterator[EncodedPage]:
+    def _flush(self, last: bool = False) -> Iterator[EncodedPage]:
         size = self._queue.size_bytes
         arrays = self._queue.take()
         if not arrays:
             return
+        if last and not self._num_rows:
+            # No other page can have null structs where these have none.
+            self._leaves = [leaf if leaf.large else _without_null_structs(leaf, arrays) for leaf in self._leaves]
         parts: Iterable[pa.Array]
         if len(arrays) == 1:
             most = self._options.max_page_bytes * max(len(self._leaves), 1)
@@ -257,6 +261,21 @@ def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
 def _has_strict(field: Field) -> bool:
     """Whether something at or below a field must not be null."""
     return not field.nullable or any(_has_strict(child) for child in field.children)
+
+
+def _without_null_structs(column: Column, arrays: Sequence[pa.Array]) -> Column:
+    """The column of a file that holds nothing but these rows, with the structs above its lists said to be never null if
+    they are not: pages that leave it open whether others have null ones are misread by old releases of pylance.
+    """
+    steps = list(column.leaf.steps)
+    for number, step in enumerate(steps):
+        if step.kind is not StepKind.STRUCT:
+            break
+        if any(array.null_count for array in arrays):
+            return column
+        steps[number] = step._replace(nullable=False)
+        arrays = [array.field(step.number) for array in arrays]
+    return column._replace(leaf=replace(column.leaf, steps=tuple(steps)))
 
 
 def _refuse_nulls(field: Field, array: pa.Array, path: str) -> None:

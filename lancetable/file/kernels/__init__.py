@@ -15,6 +15,7 @@ CorruptFileError without a path, which the caller knows.
     zones.py               bounds of stretches of numbers
     distinct.py            different values and where each occurs
     _native.pyx            the same loops in C, where they were built
+    _native_search.pyx     the search for a text in many strings
     _native_write.pyx      and those that only writers need
 
 Each function has a NumPy form; many have a compiled one that does the same. The compiled module is optional, and
@@ -27,7 +28,7 @@ import os
 from importlib import import_module
 from typing import Any, Final
 
-__all__ = ["NATIVE", "native", "native_write"]
+__all__ = ["NATIVE", "native", "native_search", "native_write"]
 
 
 def _load(name: str) -> Any:
@@ -41,6 +42,9 @@ def _load(name: str) -> Any:
 
 native: Final[Any] = _load("_native")
 """The compiled kernels, None if they are not there or not wanted."""
+
+native_search: Final[Any] = _load("_native_search")
+"""The search for a text in strings; also None or there."""
 
 native_write: Final[Any] = _load("_native_write")
 """Those that only writers need; also None or there."""

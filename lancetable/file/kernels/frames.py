@@ -14,14 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.kernels import miniblock
+from lancetable.file.kernels import miniblock, native
 
-__all__ = ["decompress_frames"]
+__all__ = ["content_sizes", "decompress_frames"]
 
 _ZSTD: Final = pa.Codec("zstd")
+_MAGIC: Final = np.frombuffer(b"\x28\xb5\x2f\xfd", np.uint8)
 _MAGIC_BYTES: Final = 4
 _SIZE_BYTES: Final = (0, 2, 4, 8)
 _DICTIONARY_BYTES: Final = (0, 1, 2, 4)
+_MOST: Final = np.uint64(1 << 62)
 _ADDED_TO_TWO: Final = 256  # a size of two bytes counts from here
 
 Bytes = npt.NDArray[np.uint8]
@@ -33,7 +35,7 @@ def decompress_frames(data: Bytes, starts: Ints, sizes: Ints, declared: Ints) ->
 
     None if a frame does not say that its content has this size, or is not sound; each alone then tells what is wrong.
     """
-    contents = _content_sizes(data, starts, sizes)
+    contents = content_sizes(data, starts, sizes)
     if contents is None or (contents != declared).any():
         return None
     total = int(declared.sum())
@@ -45,12 +47,15 @@ def decompress_frames(data: Bytes, starts: Ints, sizes: Ints, declared: Ints) ->
     return np.frombuffer(content, np.uint8) if total else np.empty(0, np.uint8)
 
 
-def _content_sizes(data: Bytes, starts: Ints, sizes: Ints) -> Ints | None:
-    """What the header of each frame says about its content, None if one says nothing."""
-    if int(sizes.min()) <= _MAGIC_BYTES:
+def content_sizes(data: Bytes, starts: Ints, sizes: Ints) -> Ints | None:
+    """What the header of each frame says about its content, None if one says nothing or is none."""
+    if native is not None:
+        found: Ints | None = native.frame_contents(data, starts, sizes)
+        return found
+    if int(sizes.min()) <= _MAGIC_BYTES or (miniblock.gather_rows(data, starts, _MAGIC_BYTES) != _MAGIC).any():
         return None
     descriptors = data[starts + _MAGIC_BYTES]
-    found = np.empty(len(starts), np.int64)
+    contents = np.empty(len(starts), np.int64)
     for descriptor in set(descriptors.tolist()):
         which = np.flatnonzero(descriptors == descriptor)
         is_single = bool(descriptor & 0x20)
@@ -59,6 +64,6 @@ def _content_sizes(data: Bytes, starts: Ints, sizes: Ints) -> Ints | None:
         if not width or int(sizes[which].min()) < begin + width:
             return None
         stored = np.ascontiguousarray(miniblock.gather_rows(data, starts[which] + begin, width))
-        # Sizes beyond what a number can hold were refused when they were declared.
-        found[which] = stored.view(f"<u{width}").reshape(-1).astype(np.int64) + _ADDED_TO_TWO * (width == 2)
-    return found
+        said = stored.view(f"<u{width}").reshape(-1).astype(np.uint64)
+        contents[which] = np.minimum(said, _MOST).astype(np.int64) + _ADDED_TO_TWO * (width == 2)
+    return contents

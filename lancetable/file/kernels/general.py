@@ -95,12 +95,14 @@ def _declared(scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Int
     heads = np.ascontiguousarray(stored).view(f"<u{room}").reshape(-1)
     if scheme == "zstd" and ((heads & np.uint64(0xFFFFFFFF)) == int.from_bytes(_ZSTD_MAGIC, "little")).any():
         return None
-    _check_declared(scheme, int(heads.max()), max_bytes)
+    most = int(heads.max())
+    _check_declared(scheme, most, max_bytes)
     declared = heads.astype(np.int64)
     _check_declared(scheme, int(declared.sum()), max_bytes)
-    for size, compressed in zip(declared.tolist(), sizes.tolist()):
-        if size > _MIN_RATIO_BYTES:
-            _check_ratio(scheme, size, compressed - room)
+    if most > _MIN_RATIO_BYTES:
+        for size, compressed in zip(declared.tolist(), sizes.tolist()):
+            if size > _MIN_RATIO_BYTES:
+                _check_ratio(scheme, size, compressed - room)
     return declared
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import LanceFileReader, LanceFileWriter
+from lancetable.file.encodings_v2_1 import choose
 from lancetable.file.encodings_v2_1.base import layout_of
 from lancetable.file.encodings_v2_1.compressive.general import General
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
@@ -103,6 +104,37 @@ def test_pages_of_any_size(tmp_path: Path, version: str) -> None:
     write(path, array, version, data_cache_bytes=2000, max_page_bytes=3000)
     assert len(pages(path)) > 5
     assert_reads(path, array)
+
+
+@pytest.mark.parametrize("kind", ["text", "words", "lists of text", "lists of words"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rows_of_pages_with_tables_of_their_own(tmp_path: Path, version: str, kind: str) -> None:
+    """Every page has another dictionary or symbol table; single rows of all of them are read together."""
+    rng = np.random.default_rng(8)
+    batches = []
+    for page in range(4):
+        names = np.array([f"{page}{'äbcdefgh'[i % 8] * (i % 5)}-{i}" for i in range(20 + page)])
+        words = names[rng.integers(0, len(names), 6000)]
+        if "text" in kind:
+            words = np.array([f"page {page} of {word}, row {number:06}" for number, word in enumerate(words)])
+        array = pa.array(words, mask=rng.random(6000) < 0.1)
+        if "lists" in kind:
+            array = pa.ListArray.from_arrays(pa.array(np.arange(2001, dtype=np.int32) * 3), array)
+        batches.append(pa.record_batch([array], ["c"]))
+    path = tmp_path / "a.lance"
+    with LanceFileWriter(str(path), batches[0].schema, version=version, data_cache_bytes=1) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    found = [layout for layout, _ in pages(path)]
+    assert len(found) == 4
+    assert all(layout.dictionary is not None for layout in found) or "text" in kind
+    assert not NATIVE or "words" in kind or len({layout.values.symbol_table for layout in found}) == 4
+    array = pa.concat_arrays([batch.column(0) for batch in batches])
+    assert_reads(path, array)
+    for count in (7, 3000):
+        rows = np.unique(rng.integers(0, len(array), count))
+        taken = LanceFileReader(str(path)).take_rows(rows.tolist()).to_table()
+        assert taken.column(0).combine_chunks().equals(array.take(pa.array(rows)))
 
 
 def test_nothing_but_levels_between_two_values(tmp_path: Path) -> None:
@@ -313,3 +345,53 @@ def test_versions_write_their_footer(tmp_path: Path) -> None:
         write(tmp_path / "a.lance", pa.array([1]), version.number)
         store, base = open_store(str(tmp_path / "a.lance"))
         assert open_data_file(store, base).version is version
+
+
+@pytest.mark.skipif(not NATIVE, reason="the compiled kernels are not built or switched off")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pages_made_in_one_step_are_the_same(tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    arrays = [
+        pa.array(rng.integers(0, top, count).astype(dtype))
+        for count in (1, 2, 1023, 1025, 5000, 40_001)
+        for dtype, top in (("i1", 2), ("u2", 9000), ("i4", 50), ("i8", 2), ("i8", 1 << 40), ("f8", 9), ("f4", 1 << 30))
+    ]
+    arrays += [pa.array(rng.random(count) < 0.5)[3:] for count in (5, 9000, 100_001)]
+    arrays += [pa.array(np.repeat(rng.integers(0, 999, 300), 30)), pa.array(np.arange(3000)).cast(pa.decimal128(30, 0))]
+    for number, array in enumerate(arrays):
+        write(tmp_path / f"one{number}", array, version)
+    monkeypatch.setattr(choose, "native", None)
+    for number, array in enumerate(arrays):
+        write(tmp_path / "other", array, version)
+        assert (tmp_path / "other").read_bytes() == (tmp_path / f"one{number}").read_bytes(), (array.type, len(array))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_dictionary_is_written_twice(tmp_path: Path, version: str) -> None:
+    rng = np.random.default_rng(9)
+    items = pa.array([f"{number:05d}" * 80 for number in range(200)])
+    repeated = items.take(pa.array(rng.integers(0, 200, 6000)))
+    starts = pa.array(np.arange(0, 6001, 2, dtype=np.int32))
+    arrays = {
+        "strings": repeated,
+        "lists": pa.ListArray.from_arrays(starts, repeated),
+        "structs": pa.StructArray.from_arrays([repeated], ["s"]),
+        "dictionary": pa.DictionaryArray.from_arrays(pa.array(np.arange(400_000, dtype=np.int32) % 200), items),
+    }
+    for name, array in arrays.items():
+        write_whole(tmp_path / name, array, version)
+        assert len(pages(tmp_path / name)) == 1, name
+        assert_reads(tmp_path / name, array)
+    for name, array in {
+        "different": pa.array([rng.bytes(200).hex() for _ in range(6000)]),
+        "short items": pa.array(["a", "b"]).take(pa.array(rng.integers(0, 2, 400_000))),
+        "vectors": pa.FixedSizeListArray.from_arrays(pa.array(np.ones(600_000, np.float32)), 4),
+    }.items():
+        write_whole(tmp_path / name, array, version)
+        assert len(pages(tmp_path / name)) > 1, name
+
+
+def write_whole(path: Path, array: pa.Array, version: str) -> None:
+    """As one batch, in pages of a megabyte."""
+    with LanceFileWriter(str(path), pa.schema([("c", array.type)]), version=version, max_page_bytes=1 << 20) as writer:
+        writer.write_batch(pa.record_batch([array], names=["c"]))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
 from lancetable.file import kernels
+from lancetable.file.encodings_v2_1 import stats
 from lancetable.file.kernels import distinct
 
 KINDS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]
@@ -54,3 +55,17 @@ def test_many_values_and_offsets_that_lead_outside() -> None:
         kernels.native_write.index_strings(offsets, b"abc", None, 0, 9, 4)
     with pytest.raises(CorruptFileError):
         kernels.native_write.extremes(offsets, b"abc", None, 0, np.array([0]), np.array([2]), 4)
+
+
+@pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40), st.integers(1, 500), st.integers(0, 9))
+def test_count_distinct(values: list[int], repeats: int, skip: int) -> None:
+    array = pa.array(values * repeats, pa.int64())[skip:]
+    for most in (0, 5, len(array)):
+        found = stats.count_distinct(array, most, 8)
+        saved, stats.native_write = stats.native_write, None
+        try:
+            assert stats.count_distinct(array, most, 8) == found
+        finally:
+            stats.native_write = saved
+    assert kernels.native_write.count_numbers(np.array([7, 1, 7, 2, 2, 7], np.uint64), 6) == (3, 1, 1)

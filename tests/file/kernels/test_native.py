@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
 from lancetable.file import kernels, statistics
-from lancetable.file.kernels import bitpacking, fsst, fullzip, interleave, levels, miniblock, picks, varbin
+from lancetable.file.kernels import bitpacking, frames, fsst, fullzip, interleave, levels, miniblock, picks, varbin
 from lancetable.format.schema import Schema
 
 needs_native = pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
@@ -557,6 +557,45 @@ def test_picks_of_runs(dtype: np.dtype[Any], chunks: list[list[tuple[int, int]]]
     found = picked(seed, data, starts[half:], sizes[half:], counts)
     at = np.searchsorted(starts[half:], found.starts)
     agree(picks, lambda: picks.runs(found, starts[:half][at], sizes[:half][at], dtype))
+
+
+@needs_native
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 255), st.binary(max_size=16), st.sampled_from([b"\x28\xb5\x2f\xfd", b"\0\0\0\0"])),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_headers_of_frames(headers: list[tuple[int, bytes, bytes]]) -> None:
+    first = headers[0][2]
+    contents = [first + bytes([descriptor]) + rest for descriptor, rest, _ in headers[:-1]]
+    descriptor, rest, magic = headers[-1]
+    data, starts, sizes = joined([*contents, magic + bytes([descriptor]) + rest], 8)
+    agree(frames, lambda: frames.content_sizes(data, starts, sizes))
+
+
+@needs_native
+@given(st.integers(0, 1 << 32))
+def test_where_rows_lie(seed: int) -> None:
+    """Chunks of several pages, some without values."""
+    rng = np.random.default_rng(seed)
+    tables, indices, rows, forms = [], [], [], []
+    for _ in range(int(rng.integers(1, 4))):
+        counts = rng.integers(0, 4, int(rng.integers(1, 9)))
+        counts[0] += 1
+        values = np.append(0, np.cumsum(counts))
+        ends = np.cumsum(rng.integers(1, 99, len(counts)))
+        tables.append((ends - 1, ends, values))
+        # As rows: each chunk but the last may go on; one without rows of its own can only do that.
+        continues = (rng.random(len(counts)) < 0.5) & (np.arange(len(counts)) < len(counts) - 1)
+        indices.append((values, continues))
+        rows.append(np.unique(rng.integers(0, values[-1], 5)))
+        forms.append((int(rng.integers(1, 5)), int(rng.integers(5))))
+    found = agree(picks, lambda: picks.locate(tables, rows))
+    assert found.shape == (4, sum(map(len, rows)))
+    assert (found[3] < found[2]).all()
+    agree(picks, lambda: picks.locate_lists(tables, indices, rows, forms))
 
 
 @needs_native

@@ -1,4 +1,9 @@
-"""Dictionary: indices into items. No writer uses this arm: the dictionary of a page stands in its mini-block layout.
+"""Dictionary: indices into items.   [red red blue] -> indices [0 0 1], items [red blue]
+
+    buffers   those of `indices`, then those of `items`, of which there are `num_items`
+
+No writer uses this arm, and it is refused by name: the dictionary of a page stands in its mini-block layout, whose
+chunks hold the indices and whose third buffer the items; see layouts/miniblock.py.
 
 Source: protos/encodings_v2_1.proto, Dictionary.
 """

@@ -1,5 +1,14 @@
 """FSST: variable values, compressed one by one through a symbol table; see kernels/fsst.py.
 
+    message   symbol_table   2,312 bytes: header of 8 with the number of symbols, symbols of 8, their lengths of 1
+              values         how the codes are stored: as variable values, offsets and bytes
+    codes     one byte each: the number of a symbol of 1 to 8 bytes; 255: the next byte stands for itself
+
+    "http://a", "http://b"   with the symbol 0 = "http://"   ->   offsets 0 3 6, bytes 00 ff 61 | 00 ff 62
+
+One table for a page; codes never run over the end of a value, so that each is expanded alone. Values are kept as codes
+(`Coded`) until somebody wants them. A table that says it is not in use stands above plain values.
+
 Source: protos/encodings_v2_1.proto, Fsst.
 """
 

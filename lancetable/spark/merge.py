@@ -1,0 +1,263 @@
+"""`SparkTable.merge`: Spark joins the source with the keys of the table, tasks write what comes of it, one commit.
+
+    keys and addresses of the table ──┐
+                                      ├─ join ─► by fragment, in row order ─► tasks write (ops.merge_rows) ─► Update
+    source ───────────────────────────┘
+
+Only keys travel from the table into the join. The rows of a fragment come together in one task, which writes its
+deletion file; inserted rows are spread by key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypedDict
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+
+from lancetable.commit.once import last_number, properties_of
+from lancetable.errors import AlreadyExistsError, SchemaMismatchError
+from lancetable.format.transaction import Transaction
+from lancetable.ops.merge_clauses import Clauses, Condition, Matched, check_source, key_fields
+from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
+from lancetable.ops.moved_rows import Prepared, commit_prepared
+from lancetable.ops.retry import on_newest
+from lancetable.ops.scan import execute_scan
+from lancetable.ops.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.slices import Slice, options_of
+from lancetable.spark.jobs import update_of, update_result
+from lancetable.spark.pin import Pin
+from lancetable.spark.tasks import Json, answer, raise_refusals
+from lancetable.spark.types import convert_batch, spark_schema, wire_schema
+from lancetable.table.version import latest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from lancetable.spark.table import SparkTable
+    from lancetable.table.version import TableVersion
+
+__all__ = ["MergeResult", "SparkMergeBuilder"]
+
+_KEY, _DELETE, _PLACE = "_key_", "_delete", "_place"
+
+
+class MergeResult(TypedDict):
+    """What a merge did, in rows."""
+
+    num_inserted_rows: int
+    num_updated_rows: int
+    num_deleted_rows: int
+
+
+class SparkMergeBuilder:
+    """Says what a merge does, and runs it. Each `when_...` may also be written as Delta's builder has it.
+
+    >>> t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute()  # doctest: +SKIP
+    """
+
+    def __init__(self, table: SparkTable, source: DataFrame, on: tuple[str, ...]) -> None:
+        self._table, self._source = table, source
+        self._clauses = Clauses(on)
+
+    def when_matched_update_all(self, condition: str | None = None) -> SparkMergeBuilder:
+        """Rows that match get the values of the source, of all columns that it has.
+
+        `condition` is SQL over `source.` and `target.` columns; where it is not true, rows stay as they are.
+        """
+        return self._with(matched=Matched.UPDATE, condition=condition)
+
+    def when_matched_delete(self) -> SparkMergeBuilder:
+        """Rows of the table that match are deleted."""
+        return self._with(matched=Matched.DELETE, condition=None)
+
+    def when_not_matched_insert_all(self) -> SparkMergeBuilder:
+        """Rows of the source without a match are inserted, with nulls for columns that it lacks."""
+        return self._with(insert=True)
+
+    def when_not_matched_by_source_delete(self, condition: str | None = None) -> SparkMergeBuilder:
+        """Rows of the table without a match are deleted; with `condition`, SQL over their columns, where it is true."""
+        return self._with(delete_unmatched=True, delete_condition=condition)
+
+    whenMatchedUpdateAll = when_matched_update_all  # noqa: N815  # Delta's names, as below
+    whenMatchedDelete = when_matched_delete  # noqa: N815
+    whenNotMatchedInsertAll = when_not_matched_insert_all  # noqa: N815
+    whenNotMatchedBySourceDelete = when_not_matched_by_source_delete  # noqa: N815
+
+    def execute(self, *, txn: tuple[str, int] | None = None, conflict_retries: int = 10) -> MergeResult:
+        """Merge and commit. When another commit touched the same rows, everything runs again on the newer version, at
+        most `conflict_retries` times: the source is computed once for each attempt.
+
+        `txn`, an application and the number of its change, makes a repeated merge do nothing: in `foreachBatch` give
+        `txn=("name", batch_id)`. Raises InvalidInputError without an action, SchemaMismatchError for a source that does
+        not fit, ColumnNotFoundError, InvalidSqlError, InvalidOperationError for source rows with one key that match
+        the same row; RetryableCommitConflictError when every attempt lost.
+        """
+        self._clauses.check()
+        newest = latest(self._table.pin().open())
+        if txn is not None and _is_done(newest, txn):
+            return MergeResult(num_inserted_rows=0, num_updated_rows=0, num_deleted_rows=0)
+        properties = {} if txn is None else properties_of(*txn)
+
+        def attempt(base: TableVersion) -> MergeResult:
+            results = self._write(base)
+            transaction = Transaction.create(base.version, update_of(results), properties=properties)
+            primary = {field.name for field in base.schema.primary_key()}
+            unique = bool(primary) and primary == set(self._clauses.on)
+            try:
+                commit_prepared(base, Prepared(transaction, {}, inserts_keys=unique and self._clauses.insert))
+            except AlreadyExistsError:
+                if txn is None or not _is_done(latest(base), txn):
+                    raise
+                results = []
+            return MergeResult(
+                num_inserted_rows=sum(each["inserted"] for each in results),
+                num_updated_rows=sum(each["updated_rows"] for each in results),
+                num_deleted_rows=sum(each["deleted"] for each in results),
+            )
+
+        return on_newest(newest, attempt, conflict_retries=conflict_retries, retry_timeout_s=24 * 3600.0)
+
+    def _with(self, **changes: object) -> SparkMergeBuilder:
+        self._clauses = replace(self._clauses, **changes)  # type: ignore[arg-type]  # names and types are those above
+        return self
+
+    def _write(self, base: TableVersion) -> list[Json]:
+        on = tuple(field.name for field in key_fields(base.schema, self._clauses.on))
+        clauses = replace(self._clauses, on=on)
+        incoming = _incoming(base, self._source)
+        check_source(base.schema, clauses, incoming)
+        if clauses.condition is not None:
+            Condition(clauses.condition, base.schema, set(incoming.names))  # refused here rather than in every task
+        rows = self._joined(base, clauses, incoming)
+        write = _writer(MergeRows(Pin.of(base), clauses, incoming))
+        found = rows.mapInArrow(write, "result string").collect()
+        return raise_refusals([json.loads(row["result"]) for row in found])
+
+    def _joined(self, base: TableVersion, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
+        keys = self._keys(base, clauses)
+        source = _typed(self._source, incoming).withColumn(IN_SOURCE, F.lit(True))
+        matches: Column = F.lit(True)
+        for number, name in enumerate(clauses.on):
+            matches = matches & (F.col(f"{_KEY}{number}") == F.col(_quoted(name)))
+        how = {
+            (False, False): "inner",
+            (True, False): "right_outer",
+            (False, True): "left_outer",
+            (True, True): "full_outer",
+        }[clauses.insert, clauses.delete_unmatched]
+        rows = keys.join(source, matches, how).withColumn(IN_SOURCE, F.coalesce(F.col(IN_SOURCE), F.lit(False)))
+        if clauses.delete_unmatched:
+            rows = rows.where(F.col(IN_SOURCE) | F.coalesce(F.col(_DELETE), F.lit(False)))
+        if clauses.matched is Matched.KEEP:
+            rows = rows.where(F.col(ADDRESS).isNull() | ~F.col(IN_SOURCE))
+        hashed = F.pmod(F.xxhash64(*[F.col(_quoted(name)) for name in clauses.on]), F.lit(1 << 20))
+        place = F.when(F.col(ADDRESS).isNull(), -1 - hashed).otherwise(F.shiftrightunsigned(F.col(ADDRESS), 32))
+        columns = [F.col(_quoted(name)) for name in incoming.names]
+        return (
+            rows.select(*columns, ADDRESS, IN_SOURCE, place.alias(_PLACE))
+            .repartition(F.col(_PLACE))
+            .sortWithinPartitions(F.col(ADDRESS).asc_nulls_last())
+            .drop(_PLACE)
+        )
+
+    def _keys(self, base: TableVersion, clauses: Clauses) -> DataFrame:
+        """The keys of all rows and where these are; also whether they shall be deleted without a match."""
+        condition = clauses.delete_condition if clauses.delete_unmatched else None
+        columns = {f"{_KEY}{number}": _quoted(name) for number, name in enumerate(clauses.on)}
+        columns[_DELETE] = "true" if condition is None else condition
+        if not clauses.delete_unmatched:
+            del columns[_DELETE]
+        schema = plan_scan(base, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
+        return self._table.scan(base, KeyScan(Pin.of(base), columns), list(clauses.on), spark_schema(schema))
+
+
+@dataclass(frozen=True)
+class KeyScan:
+    """Slices -> expressions of their rows, and the addresses of these as int64 under `_address`."""
+
+    pin: Pin
+    columns: Mapping[str, str]
+
+    def __call__(self, slices: tuple[Slice, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+        version = self.pin.open()
+        for scan in options_of(slices, ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)):
+            for batch in execute_scan(version, plan_scan(version, scan)):
+                names = [ADDRESS if name == "_rowaddr" else name for name in batch.schema.names]
+                yield convert_batch(pa.RecordBatch.from_arrays(batch.columns, names=names), wire)
+
+
+@dataclass(frozen=True)
+class MergeRows:
+    """Batches of joined rows -> what was written for them."""
+
+    pin: Pin
+    clauses: Clauses
+    incoming: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Json:
+        version = self.pin.open()
+        stored = check_source(version.schema, self.clauses, self.incoming)
+        names = [*self.incoming.names, ADDRESS, IN_SOURCE]
+
+        def converted() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if batch.num_rows:
+                    source = convert_batch(batch.select(self.incoming.names), self.incoming)
+                    beside = [batch.column(ADDRESS), batch.column(IN_SOURCE)]
+                    yield pa.RecordBatch.from_arrays([*source.columns, *beside], names=names)
+
+        prepared, counts = prepare_rows(version, self.clauses, stored, converted())
+        version.store.sync(version.base)
+        return {
+            **update_result(prepared.operation),
+            "inserted": counts.inserted,
+            "updated_rows": counts.updated,
+            "deleted": counts.deleted,
+        }
+
+
+def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        text = answer(lambda _: work(batches), "{}")
+        for _ in batches:
+            pass  # a refusal leaves rows behind, which Spark wants to hand over
+        yield pa.record_batch({"result": [text]})
+
+    return write
+
+
+def _incoming(base: TableVersion, source: DataFrame) -> pa.Schema:
+    """The columns that the source brings, in the table's types and order. Raises SchemaMismatchError."""
+    table = base.schema.to_arrow()
+    unknown = [name for name in source.columns if name not in table.names]
+    if unknown:
+        raise SchemaMismatchError(
+            f"the source has a column {unknown[0]!r} that {base.uri} has not; there are {', '.join(table.names)}",
+            column=unknown[0],
+        )
+    return pa.schema([field for field in table if field.name in source.columns])
+
+
+def _typed(source: DataFrame, incoming: pa.Schema) -> DataFrame:
+    """The source in the types under which Spark reads the table."""
+    wanted = spark_schema(incoming)
+    wire_schema(wanted)
+    columns = []
+    for field in wanted.fields:
+        column = F.col(_quoted(field.name))
+        same = source.schema[field.name].dataType.simpleString() == field.dataType.simpleString()
+        columns.append((column if same else column.cast(field.dataType)).alias(field.name))
+    return source.select(*columns)
+
+
+def _is_done(version: TableVersion, txn: tuple[str, int]) -> bool:
+    last = last_number(version.manifest.config, txn[0])
+    return last is not None and last >= txn[1]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

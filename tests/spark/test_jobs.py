@@ -1,0 +1,177 @@
+"""Distributed verbs with tasks on threads, as they run on executors: no session, no Java."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lancetable
+from lancetable.errors import AlreadyExistsError, ColumnNotFoundError, InvalidOperationError, InvalidSqlError
+from lancetable.ops.merge_clauses import Clauses, Matched, check_source
+from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
+from lancetable.ops.moved_rows import commit_prepared
+from lancetable.ops.scan import execute_scan
+from lancetable.ops.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.slices import Slice, options_of, plan_slices
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
+
+from lancetable.spark import SparkTable  # noqa: E402
+from lancetable.spark.jobs import CountRows  # noqa: E402
+from lancetable.spark.pin import Pin  # noqa: E402
+from lancetable.spark.tasks import Json, ThreadRunner, Work  # noqa: E402
+
+
+class Through(ThreadRunner):
+    """Threads, with work that went through a pickle, as it does on its way to an executor."""
+
+    def run(self, work: Work, tasks: Any) -> list[Json]:
+        return super().run(pickle.loads(pickle.dumps(work)), tasks)
+
+
+def rows(n: int) -> pa.Table:
+    return pa.table({"id": pa.array(range(n), pa.int64()), "v": pa.array([float(i % 10) for i in range(n)])})
+
+
+def made(path: Path, n: int = 1000, **options: Any) -> SparkTable:
+    lancetable.write_dataset(rows(n), path, max_rows_per_file=n // 4, **options)
+    return SparkTable.for_path(None, str(path), runner=Through())  # type: ignore[arg-type]  # no verb here needs it
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_delete_update_count_and_compact_in_tasks(tmp_path: Path, stable: bool) -> None:
+    t = made(tmp_path / "t.lance", enable_stable_row_ids=stable)
+    before = lance.dataset(str(tmp_path / "t.lance")).to_table(with_row_id=True).to_pydict()
+    assert t.delete("id < 300 OR id % 7 = 0") == 300 + 100
+    assert t.update({"v": "v + 100"}, where="id >= 900") == t.count_rows("id >= 900") == t.count_rows("v >= 100")
+    metrics = t.compact(target_rows_per_fragment=10_000)
+    assert metrics.fragments_added == 1
+    seen = lance.dataset(str(tmp_path / "t.lance")).to_table(with_row_id=True).to_pydict()
+    kept = [i for i in range(300, 1000) if i % 7]
+    assert sorted(seen["id"]) == kept
+    assert dict(zip(seen["id"], seen["v"])) == {i: i % 10 + (100 if i >= 900 else 0) for i in kept}
+    if stable:
+        ids = dict(zip(before["id"], before["_rowid"]))
+        assert all(ids[i] == row_id for i, row_id in zip(seen["id"], seen["_rowid"]))
+    assert t.count_rows() == len(kept)
+
+
+def test_what_a_task_refuses_keeps_its_type(tmp_path: Path) -> None:
+    t = made(tmp_path / "t.lance")
+    with pytest.raises(InvalidSqlError):
+        t.delete("id <")
+    with pytest.raises(ColumnNotFoundError):
+        t.update({"nope": "1"})
+    assert t.dataset.version == 1
+    assert len(list((tmp_path / "t.lance" / "data").iterdir())) == 4
+
+
+def test_a_numbered_change_is_made_once_whatever_other_writers_do_between(tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    t = made(path)
+    assert t.delete("id < 10", txn=("etl", 3)) == 10
+    for _ in range(3):
+        lance.write_dataset(rows(1), str(path), mode="append")
+    lance.dataset(str(path)).optimize.compact_files()
+    with pytest.raises(AlreadyExistsError, match="etl"):
+        t.delete("id < 20", txn=("etl", 3))
+    files = list((path / "_deletions").iterdir())
+    assert t.delete("id < 20", txn=("other", 0)) == 13
+    assert t.delete("id < 30", txn=("etl", 4)) == 10
+    assert files is not None
+
+
+def test_a_backfill_goes_on_where_it_was_interrupted_and_takes_in_new_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    t = made(path)
+    t.delete("id >= 250 AND id < 260")
+    schema = pa.schema([pa.field("twice", pa.int64())])
+    calls: list[int] = []
+
+    def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+        first = batch.column("id")[0].as_py()
+        calls.append(first)
+        if len(calls) == 3:
+            raise RuntimeError("the machine is gone")
+        if len(calls) == 5:
+            lancetable.write_dataset(rows(2), path, mode="append")
+        return pa.record_batch({"twice": pa.array(np.asarray(batch.column("id")) * 2)})
+
+    t = SparkTable.for_path(None, str(path), runner=ThreadRunner(1))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="gone"):
+        t.add_columns(twice, schema, input_columns=["id"], job="twice")
+    assert "twice" not in t.dataset.schema.names
+    reused = t.add_columns(twice, schema, input_columns=["id"], job="twice")
+    assert reused >= 2
+    seen = lance.dataset(str(path)).to_table()
+    assert seen["twice"].to_pylist()[:990] == [2 * i for i in seen["id"].to_pylist()][:990]
+    assert t.add_columns({"thrice": "id * 3"}) == 0
+    assert t.dataset.to_table(filter="thrice != id * 3").num_rows == 0
+
+
+def test_slices_cut_large_fragments_and_join_small_ones(tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(rows(40_000), path)
+    for _ in range(5):
+        lancetable.write_dataset(rows(10), path, mode="append")
+    dataset = lancetable.dataset(path)
+    dataset.delete("id % 3 = 0")
+    version = dataset.table_version
+    tasks = plan_slices(version, task_rows=10_000, task_bytes=1 << 40)
+    assert [len(task) for task in tasks] == [1, 1, 1, 1, 6]
+    assert [s.stop - s.start for task in tasks[:4] for s in task] == [8192] * 4
+    assert len(plan_slices(version, task_rows=10_000, task_bytes=1 << 40, whole_fragments=True)) == 2
+    assert len(plan_slices(version, columns=["id"], task_rows=1 << 40, task_bytes=80_000)) == 5
+    for predicate in (None, "v > 4"):
+        found = [
+            batch
+            for task in tasks
+            for scan in options_of(task, ScanOptions(filter=predicate))
+            for batch in execute_scan(version, plan_scan(version, scan))
+        ]
+        assert pa.Table.from_batches(found).equals(dataset.to_table(filter=predicate).combine_chunks()) or (
+            pa.Table.from_batches(found).to_pydict() == dataset.to_table(filter=predicate).to_pydict()
+        )
+    assert CountRows(Pin.of(version), "v > 4")({"slices": [[0, 100, 200], [0, 200, 300]]})["rows"] == sum(
+        i % 3 != 0 and i % 10 > 4 for i in range(100, 300)
+    )
+    assert len(options_of([Slice(0, 0, 1), Slice(0, 5, 6)], ScanOptions())) == 2
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_joined_rows_become_updates_inserts_and_deletions(tmp_path: Path, stable: bool) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(rows(10), path, max_rows_per_file=5, enable_stable_row_ids=stable)
+    base = lancetable.dataset(path).table_version
+    clauses = Clauses(("id",), Matched.UPDATE, "source.id > 2", insert=True, delete_unmatched=True)
+    incoming = pa.schema([pa.field("id", pa.int64())])
+    stored = check_source(base.schema, clauses, incoming)
+
+    def joined(*each: tuple[int | None, int | None, bool]) -> pa.RecordBatch:
+        ids, places, known = zip(*each)
+        return pa.record_batch(
+            {"id": pa.array(ids, pa.int64()), ADDRESS: pa.array(places, pa.int64()), IN_SOURCE: list(known)}
+        )
+
+    second = 1 << 32
+    batches = [
+        joined((1, 1, True), (None, 2, False), (3, 3, True)),
+        joined((7, second | 2, True), (20, None, True)),
+        joined((21, None, True)),
+    ]
+    prepared, counts = prepare_rows(base, clauses, stored, batches)
+    commit_prepared(base, prepared)
+    assert (counts.updated, counts.inserted, counts.deleted) == (2, 2, 1)
+    seen = lance.dataset(str(path)).to_table(with_row_id=stable).to_pylist()
+    assert [each["id"] for each in seen] == [0, 1, 4, 5, 6, 8, 9, 3, 7, 20, 21]
+    assert [each["v"] for each in seen][-4:] == [3.0, 7.0, None, None]
+    if stable:
+        assert [each["_rowid"] for each in seen][-4:-2] == [3, 7]
+    with pytest.raises(InvalidOperationError, match="id = 3"):
+        prepare_rows(base, clauses, stored, [joined((3, 3, True)), joined((3, 3, True))])

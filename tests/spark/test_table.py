@@ -1,0 +1,158 @@
+"""`SparkTable` and `write_table` in a real local session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lancetable
+from lancetable.errors import (
+    AlreadyExistsError,
+    ColumnNotFoundError,
+    InvalidInputError,
+    InvalidOperationError,
+    SchemaMismatchError,
+)
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
+
+pytestmark = pytest.mark.spark
+
+
+def rows(n: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(range(n), pa.int64()),
+            "v": pa.array([float(i % 10) for i in range(n)]),
+            "emb": pa.array([[i, i + 0.5] for i in range(n)], pa.list_(pa.float32(), 2)),
+        }
+    )
+
+
+def made(spark: Any, path: Path, n: int = 1000) -> Any:
+    from lancetable.spark import SparkTable
+
+    lancetable.write_dataset(rows(n), path, max_rows_per_file=n // 4)
+    return SparkTable.for_path(spark, str(path))
+
+
+def test_frames_of_chosen_columns_rows_and_versions(spark: Any, tmp_path: Path) -> None:
+    t = made(spark, tmp_path / "t.lance")
+    t.tag("before")
+    assert t.delete("id < 100") == 100
+    frame = t.to_df(["v", "id"], "id < 105", target_rows_per_task=100)
+    assert frame.columns == ["v", "id"]
+    assert sorted(row.id for row in frame.collect()) == [100, 101, 102, 103, 104]
+    assert [row.emb for row in t.to_df(filter="id = 500").collect()] == [[500.0, 500.5]]
+    for count, choice in ((1000, {"version": 1}), (1000, {"tag": "before"}), (900, {})):
+        assert t.to_df(**choice).count() == count
+    assert t.count_rows("v > 4") == 450
+    with pytest.raises(ColumnNotFoundError):
+        t.to_df(filter="nope = 1")
+    with pytest.raises(InvalidInputError):
+        t.to_df(version=1, tag="before")
+    history = t.history().collect()
+    assert [(row.version, row.operation) for row in history] == [(2, "Delete"), (1, "Overwrite")]
+    assert [row.num_rows for row in t.fragments().orderBy("fragment_id").collect()] == [150, 250, 250, 250]
+    t.restore("before")
+    assert t.count_rows() == 1000
+
+
+def test_a_merge_updates_inserts_and_deletes(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    t = made(spark, path)
+    source = spark.range(900, 1100, 1, 3).selectExpr("cast(id as int) AS id", "cast(-id as float) AS v")
+    result = t.merge(source, "id").when_matched_update_all().when_not_matched_insert_all().execute()
+    assert result == {"num_inserted_rows": 100, "num_updated_rows": 100, "num_deleted_rows": 0}
+    seen = {row["id"]: row for row in lance.dataset(str(path)).to_table().to_pylist()}
+    assert len(seen) == t.count_rows() == 1100
+    assert all(seen[i]["v"] == (i % 10 if i < 900 else -i) for i in seen)
+    assert seen[950]["emb"] == [950.0, 950.5] and seen[1050]["emb"] is None
+
+    keep = spark.range(0, 500, 1, 2)
+    result = t.merge(keep, on=["id"]).whenNotMatchedBySourceDelete("id >= 600").execute()
+    assert result["num_deleted_rows"] == 500
+    result = t.merge(spark.range(10), "id").whenMatchedDelete().execute(txn=("job", 1))
+    assert (
+        result["num_deleted_rows"]
+        == 10
+        == t.merge(spark.range(10), "id").whenMatchedDelete().execute(txn=("job", 2))["num_deleted_rows"] + 10
+    )
+    version = t.dataset.version
+    assert t.merge(spark.range(50), "id").whenMatchedDelete().execute(txn=("job", 2))["num_deleted_rows"] == 0
+    assert t.dataset.version == version
+    assert t.count_rows() == 590
+    assert sorted(lance.dataset(str(path)).to_table()["id"].to_pylist()) == list(range(10, 600))
+
+
+def test_merges_that_make_no_sense_are_refused_by_name(spark: Any, tmp_path: Path) -> None:
+    t = made(spark, tmp_path / "t.lance")
+    twice = spark.range(3).union(spark.range(3)).selectExpr("id", "1D AS v")
+    with pytest.raises(InvalidOperationError, match="id = "):
+        t.merge(twice, "id").when_matched_update_all().execute()
+    with pytest.raises(SchemaMismatchError, match="other"):
+        t.merge(spark.range(3).selectExpr("id", "1 AS other"), "id").when_matched_update_all().execute()
+    with pytest.raises(InvalidInputError, match="when_"):
+        t.merge(spark.range(3), "id").execute()
+    assert t.dataset.version == 1
+
+
+def test_a_distributed_backfill_and_compaction(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    t = made(spark, path)
+
+    def squares(batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow.compute as pc
+
+        return pa.record_batch({"sq": pc.multiply(batch.column("id"), batch.column("id"))})
+
+    t.add_columns(squares, schema="sq bigint", input_columns=["id"])
+    assert t.update({"v": "0"}, where="id < 500") == 500
+    assert t.compact(target_rows_per_fragment=100_000).fragments_added == 1
+    seen = lance.dataset(str(path)).to_table()
+    assert seen.num_rows == 1000 and len(lance.dataset(str(path)).get_fragments()) == 1
+    assert all(row["sq"] == row["id"] ** 2 and (row["v"] == 0) >= (row["id"] < 500) for row in seen.to_pylist())
+    t.vacuum(older_than_days=0)
+    assert t.history().count() == 1
+
+
+def test_four_modes(spark: Any, tmp_path: Path) -> None:
+    from lancetable.spark import write_table
+
+    path = str(tmp_path / "t.lance")
+    frame = spark.range(4).selectExpr("id", "array(float(id), float(1)) AS e")
+    write_table(frame, path, vector_columns={"e": 2})
+    assert lancetable.dataset(path).schema.field("e").type == pa.list_(pa.float32(), 2)
+    with pytest.raises(AlreadyExistsError):
+        write_table(frame, path)
+    write_table(frame, path, "ignore")
+    write_table(frame, path, "append", txn=("etl", 1))
+    write_table(frame, path, "append", txn=("etl", 1))
+    assert lancetable.dataset(path).count_rows() == 8
+    write_table(frame.limit(1), path, "overwrite")
+    assert lancetable.dataset(path).count_rows() == 1
+    with pytest.raises(Exception, match="create"):
+        frame.write.format("lance").mode("append").option("create", "true").save(path)
+    with pytest.raises(Exception, match="write goes to the newest"):
+        frame.write.format("lance").mode("append").option("version", "1").save(path)
+
+
+def test_what_spark_refuses_says_what_to_do(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t.lance")
+    with pytest.raises(Exception, match="SAVE_MODE"):
+        spark.range(2).write.format("lance").save(path)
+    lancetable.write_dataset(rows(4), path)
+    with pytest.raises(Exception, match="one table at a time"):
+        spark.read.format("lance").load([path, path])
+
+
+def test_a_large_fragment_is_read_by_several_tasks(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(pa.table({"id": range(50_000)}), path)
+    frame = spark.read.format("lance").option("target_rows_per_task", 10_000).load(str(path))
+    assert frame.selectExpr("spark_partition_id() AS p").distinct().count() >= 5
+    assert frame.selectExpr("sum(id)").collect()[0][0] == sum(range(50_000))
