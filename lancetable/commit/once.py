@@ -17,7 +17,7 @@ from lancetable.errors import AlreadyExistsError, InvalidInputError
 from lancetable.format.transaction import Transaction
 from lancetable.proto import table_pb2
 
-__all__ = ["APP_PROPERTY", "NUMBER_PROPERTY", "last_number", "note", "properties_of", "refuse_repeat"]
+__all__ = ["APP_PROPERTY", "NUMBER_PROPERTY", "is_done", "last_number", "note", "properties_of", "refuse_repeat"]
 
 APP_PROPERTY = "lancetable.txn.app"
 NUMBER_PROPERTY = "lancetable.txn.version"
@@ -39,14 +39,20 @@ def last_number(config: Mapping[str, str], app: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
+def is_done(config: Mapping[str, str], txn: tuple[str, int] | None) -> bool:
+    """Whether the change, an application and its number, or a later one of it, was made."""
+    last = None if txn is None else last_number(config, txn[0])
+    return txn is not None and last is not None and last >= txn[1]
+
+
 def refuse_repeat(config: Mapping[str, str], transaction: Transaction) -> None:
     """Raises AlreadyExistsError if the config says that this change, or a later one, was made."""
     asked = _asked(transaction)
     if asked is None:
         return
-    app, number = asked
-    last = last_number(config, app)
-    if last is not None and last >= number:
+    if is_done(config, asked):
+        app, number = asked
+        last = last_number(config, app)
         raise AlreadyExistsError(f"change {number} of application {app!r} was committed before; its last one is {last}")
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypedDict
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
-from lancetable.commit.once import last_number, properties_of
+from lancetable.commit.once import is_done, properties_of
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError
 from lancetable.format.transaction import Transaction
 from lancetable.ops.merge_clauses import Clauses, Condition, Matched, check_source, key_fields
@@ -28,9 +28,9 @@ from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of
-from lancetable.spark.jobs import update_of, update_result
+from lancetable.spark.jobs import discard_update, update_of, update_result
 from lancetable.spark.pin import Pin
-from lancetable.spark.tasks import Json, answer, raise_refusals
+from lancetable.spark.tasks import Json, accepted, answer
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
 from lancetable.table.version import latest
 
@@ -98,7 +98,7 @@ class SparkMergeBuilder:
         """
         self._clauses.check()
         newest = latest(self._table.pin().open())
-        if txn is not None and _is_done(newest, txn):
+        if is_done(newest.manifest.config, txn):
             return MergeResult(num_inserted_rows=0, num_updated_rows=0, num_deleted_rows=0)
         properties = {} if txn is None else properties_of(*txn)
 
@@ -110,7 +110,7 @@ class SparkMergeBuilder:
             try:
                 commit_prepared(base, Prepared(transaction, {}, inserts_keys=unique and self._clauses.insert))
             except AlreadyExistsError:
-                if txn is None or not _is_done(latest(base), txn):
+                if not is_done(latest(base).manifest.config, txn):
                     raise
                 results = []
             return MergeResult(
@@ -135,7 +135,10 @@ class SparkMergeBuilder:
         rows = self._joined(base, clauses, incoming)
         write = _writer(MergeRows(Pin.of(base), clauses, incoming))
         found = rows.mapInArrow(write, "result string").collect()
-        return raise_refusals([json.loads(row["result"]) for row in found])
+        return accepted(
+            [json.loads(row["result"]) for row in found],
+            lambda results: discard_update(Pin.of(base), update_of(results)),
+        )
 
     def _joined(self, base: TableVersion, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         keys = self._keys(base, clauses)
@@ -252,11 +255,6 @@ def _typed(source: DataFrame, incoming: pa.Schema) -> DataFrame:
         same = source.schema[field.name].dataType.simpleString() == field.dataType.simpleString()
         columns.append((column if same else column.cast(field.dataType)).alias(field.name))
     return source.select(*columns)
-
-
-def _is_done(version: TableVersion, txn: tuple[str, int]) -> bool:
-    last = last_number(version.manifest.config, txn[0])
-    return last is not None and last >= txn[1]
 
 
 def _quoted(name: str) -> str:

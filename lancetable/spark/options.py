@@ -151,6 +151,8 @@ class SourceOptions:
         for name, value in named.items():
             if value is not None:
                 raise InvalidInputError(f"the option {name} is for reading; a write goes to the newest version")
+        if self.branch is not None:
+            raise InvalidInputError("the option branch is for reading; give the path of the branch to write to it")
         return self
 
 

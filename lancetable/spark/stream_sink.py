@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import datasource
 
-from lancetable.commit.once import last_number, properties_of
+from lancetable.commit.once import is_done, properties_of
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, UnsupportedFeatureError
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.types import table_schema, wire_schema
@@ -66,9 +66,8 @@ class LanceStreamWriter(ArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         newest = pinned(self._options)
-        last = last_number(newest.open().manifest.config, self._app)
         transaction = self._transaction(batchId)
-        if last is not None and last >= batchId:
+        if is_done(newest.open().manifest.config, (self._app, batchId)):
             self._skip(messages, batchId)
             return
         # What was written fits the version the writer began with; nothing newer needs to be judged if that is the same.

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from lancetable.cleanup import CleanupStats
-from lancetable.commit.once import properties_of
+from lancetable.commit.once import is_done, properties_of
 from lancetable.dataset import LanceDataset
-from lancetable.errors import CommitStateUnknownError, InvalidInputError, LanceError
+from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, InvalidInputError, LanceError
 from lancetable.format.transaction import Delete, Transaction
 from lancetable.ops import commit as commits
 from lancetable.ops import evolution
@@ -186,9 +186,8 @@ class SparkTable:
     def delete(self, predicate: str, *, txn: tuple[str, int] | None = None) -> int:
         """Delete the rows for which `predicate` is true; returns how many. Tasks write the deletion files.
 
-        `txn` is the name of an application and the number of its change, which is then made once. Raises
-        InvalidSqlError, ColumnNotFoundError; AlreadyExistsError for a change that was made;
-        RetryableCommitConflictError when every attempt lost.
+        `txn` is the name of an application and the number of its change: one that was made is not made again, and 0
+        returned. Raises InvalidSqlError, ColumnNotFoundError; RetryableCommitConflictError when every attempt lost.
         """
 
         def attempt(base: TableVersion) -> int:
@@ -204,7 +203,7 @@ class SparkTable:
                 raise
             return sum(each["rows"] for each in results)
 
-        return self._on_newest(attempt)
+        return self._once(attempt, txn, 0)
 
     def update(self, set: Mapping[str, str], where: str | None = None, *, txn: tuple[str, int] | None = None) -> int:
         """Set columns to the values of SQL expressions, in the rows for which `where` is true; returns how many.
@@ -218,7 +217,7 @@ class SparkTable:
             commit_prepared(base, Prepared(transaction, {}))
             return sum(each["rows"] for each in results)
 
-        return self._on_newest(attempt)
+        return self._once(attempt, txn, 0)
 
     def merge(self, source: DataFrame, on: str | Sequence[str]) -> SparkMergeBuilder:
         """Begin a merge of a frame into the table, by the key columns `on`; see `SparkMergeBuilder`.
@@ -370,6 +369,17 @@ class SparkTable:
         return on_newest(
             self._newest(), attempt, conflict_retries=self._conflict_retries, retry_timeout_s=_RETRY_SECONDS
         )
+
+    def _once(self, attempt: Callable[[TableVersion], T], txn: tuple[str, int] | None, nothing: T) -> T:
+        """As `_on_newest`, or `nothing` where the change was made before."""
+        if is_done(self._newest().manifest.config, txn):
+            return nothing
+        try:
+            return self._on_newest(attempt)
+        except AlreadyExistsError:
+            if not is_done(self._newest().manifest.config, txn):
+                raise
+            return nothing
 
     def _tasks(self, base: TableVersion, *, whole: bool = True) -> list[dict[str, Any]]:
         """Tasks over all rows; `whole`: none cuts a fragment, so that each writes the deletion files of its own."""

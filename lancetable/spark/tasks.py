@@ -25,12 +25,21 @@ from lancetable.errors import CorruptFileError, LanceError, StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work", "answer", "raise_refusals"]
+__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work", "accepted", "answer"]
 
 Json: TypeAlias = dict[str, Any]
-Work: TypeAlias = Callable[[Json], Json]
 
 _REFUSED = "refused"
+
+
+class Work(Protocol):
+    """What all tasks of a job do. Pickles."""
+
+    def __call__(self, task: Json) -> Json:
+        """The result of one task."""
+
+    def discard(self, results: Sequence[Json]) -> None:
+        """Remove the files that results name: they will not be committed."""
 
 
 class Runner(Protocol):
@@ -52,7 +61,8 @@ class ThreadRunner:
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
         texts = [json.dumps(task) for task in tasks]
         with ThreadPoolExecutor(self._num_threads) as pool:
-            return raise_refusals([json.loads(text) for text in pool.map(lambda text: answer(work, text), texts)])
+            results = [json.loads(text) for text in pool.map(lambda text: answer(work, text), texts)]
+        return accepted(results, work.discard)
 
 
 class SparkRunner:
@@ -75,10 +85,10 @@ class SparkRunner:
 
         frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, "task bigint, result string")
         results = {row["task"]: row["result"] for row in frame.collect()}
-        return raise_refusals([json.loads(results[number]) for number in range(len(texts))])
+        return accepted([json.loads(results[number]) for number in range(len(texts))], work.discard)
 
 
-def answer(work: Work, text: str) -> str:
+def answer(work: Callable[[Json], Json], text: str) -> str:
     """The result of one task. What would fail again at every attempt is an answer too, so that it is not repeated."""
     try:
         return json.dumps(work(json.loads(text)))
@@ -88,10 +98,11 @@ def answer(work: Work, text: str) -> str:
         return json.dumps({_REFUSED: type(error).__name__, "message": str(error)})
 
 
-def raise_refusals(results: list[Json]) -> list[Json]:
-    """The results, if all tasks came to an end. Raises the LanceError of the first one that was refused."""
+def accepted(results: list[Json], discard: Callable[[Sequence[Json]], None]) -> list[Json]:
+    """The results, if no task was refused. Otherwise discards the others and raises the LanceError of the first."""
     for result in results:
         if _REFUSED in result:
+            discard([each for each in results if _REFUSED not in each])
             kind = getattr(errors, result[_REFUSED], LanceError)
             raise kind(result["message"])
     return results

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from lancetable.commit.once import last_number, properties_of
+from lancetable.commit.once import is_done, properties_of
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, SchemaMismatchError
 from lancetable.ops import commit as commits
 from lancetable.ops.write import discard_fragments
@@ -164,11 +164,8 @@ class LanceWriter(DataSourceArrowWriter):
         return LanceOperation.Overwrite(self._schema, fragments)
 
     def _was_committed(self) -> bool:
-        if self._options.txn is None:
-            return False
-        app, number = self._options.txn
-        last = last_number(pinned(self._options.for_write()).open().manifest.config, app)
-        return last is not None and last >= number
+        txn = self._options.txn
+        return txn is not None and is_done(pinned(self._options).open().manifest.config, txn)
 
 
 def commit_written(

@@ -30,7 +30,7 @@ from lancetable.format.version import FileVersion
 from lancetable.store.local import LocalStore
 from lancetable.testing.nested import column_fields, comparable, random_array, row_choices, stands_alone
 
-EXAMPLES = 120 * int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
+EXAMPLES = 100 * int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
     EXAMPLES = max(EXAMPLES, 2500)
 

@@ -13,6 +13,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+import lancetable
 from lancetable.errors import (
     AlreadyExistsError,
     CommitStateUnknownError,
@@ -608,3 +609,21 @@ def test_processes_of_both_libraries_append_at_once(path: Path) -> None:
     assert open_version(path).manifest.fragments.ids().tolist() == list(range(32))
     uuids = {transaction.uuid for transaction in found.get_transactions(50)}
     assert len(uuids) == 33
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1"])
+def test_tables_of_tiny_batches(tmp_path: Path, version: str) -> None:
+    """Tiny batches are joined, others stay; the rows and their order are the same, dictionaries that differ too."""
+    letters = [pa.array([chr(97 + number % 26)] * 3).dictionary_encode() for number in range(600)]
+    schema = pa.schema([("i", pa.int64()), ("d", letters[0].type), ("s", pa.string())])
+    batches = [
+        pa.record_batch([pa.array([number, None, -number]), letter, pa.array(["x" * (number % 5), None, ""])], schema)
+        for number, letter in enumerate(letters)
+    ]
+    large = pa.record_batch([pa.array(range(3000)), pa.array(["z"] * 3000).dictionary_encode(), ["y"] * 3000], schema)
+    table = pa.Table.from_batches([*batches[:300], large, *batches[300:], batches[0].slice(0, 0)])
+    for limits in ({}, {"max_rows_per_file": 1000}, {"max_bytes_per_file": 4096}):
+        path = tmp_path / f"table{min(limits.values(), default=0)}"
+        written = lancetable.write_dataset(table, str(path), data_storage_version=version, **limits)
+        assert written.to_table().to_pylist() == table.to_pylist()
+        assert (len(written.get_fragments()) > 3) is bool(limits)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable.commit.once import properties_of
 from lancetable.errors import AlreadyExistsError, ColumnNotFoundError, InvalidOperationError, InvalidSqlError
 from lancetable.ops.merge_clauses import Clauses, Matched, check_source
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
@@ -22,10 +23,10 @@ from lancetable.ops.slices import Slice, options_of, plan_slices
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 
-from lancetable.spark import SparkTable  # noqa: E402
-from lancetable.spark.jobs import CountRows  # noqa: E402
-from lancetable.spark.pin import Pin  # noqa: E402
-from lancetable.spark.tasks import Json, ThreadRunner, Work  # noqa: E402
+from lancetable.spark import SparkTable
+from lancetable.spark.jobs import CountRows
+from lancetable.spark.pin import Pin
+from lancetable.spark.tasks import Json, ThreadRunner, Work
 
 
 class Through(ThreadRunner):
@@ -79,12 +80,15 @@ def test_a_numbered_change_is_made_once_whatever_other_writers_do_between(tmp_pa
     for _ in range(3):
         lance.write_dataset(rows(1), str(path), mode="append")
     lance.dataset(str(path)).optimize.compact_files()
-    with pytest.raises(AlreadyExistsError, match="etl"):
-        t.delete("id < 20", txn=("etl", 3))
-    files = list((path / "_deletions").iterdir())
+    late = t.dataset
+    assert t.delete("id < 20", txn=("etl", 3)) == t.update({"v": "1"}, txn=("etl", 2)) == 0
+    for number in (2, 3):
+        operation = lancetable.LanceOperation.Append([])
+        change = lancetable.Transaction(late.version, operation, transaction_properties=properties_of("etl", number))
+        with pytest.raises(AlreadyExistsError, match="etl"):
+            lancetable.LanceDataset.commit(late, change)
     assert t.delete("id < 20", txn=("other", 0)) == 13
     assert t.delete("id < 30", txn=("etl", 4)) == 10
-    assert files is not None
 
 
 def test_a_backfill_goes_on_where_it_was_interrupted_and_takes_in_new_rows(tmp_path: Path) -> None:

@@ -8,15 +8,16 @@
     strings       FSST where compiled kernels run, else offsets and bytes
     on request    zstd or LZ4 around any of these; byte stream split below it
 
-Field metadata `lance-encoding:...` has the last word, see `Wishes`.
+Field metadata `lance-encoding:...` has the last word, see wishes.py. What cannot be stored is refused before,
+in storable.py.
 Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -58,14 +59,14 @@ from lancetable.file.encodings_v2_1.layouts.constant import encode_all_null, enc
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed, encode_fullzip_variable
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, MiniBlock, chunk_limits, encode_miniblock
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
-from lancetable.file.encodings_v2_1.shred import Leaf, Shredded, Step, StepKind, leaves_of, shred
+from lancetable.file.encodings_v2_1.shred import Leaf, Shredded, Step, StepKind, shred
+from lancetable.file.encodings_v2_1.wishes import NO_WISHES, Wishes, zstd_level
 from lancetable.file.kernels import native
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 from lancetable.file.kernels.distinct import index_values
-from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 
-__all__ = ["Column", "Wishes", "check_field", "encode_pages", "pages_repeat_items"]
+__all__ = ["Column", "encode_pages", "pages_repeat_items"]
 
 _FULL_ZIP_BYTES: Final = 256  # values from this size on are zipped
 _ZIP_COMPRESSED_BYTES: Final = 32 << 10  # and from this size on compressed
@@ -74,88 +75,15 @@ _MIN_FSST_BYTES: Final = 32 << 10
 _MIN_FSST_LENGTH: Final = 5
 _MIN_DICTIONARY_VALUES: Final = 100
 _FEW_LEVELS: Final = 64
-_DEFAULT_ZSTD_LEVEL: Final = 3
 _SAMPLE_BYTES: Final = 64 << 10
 _MAX_ZIPPED_ITEMS: Final = (1 << 32) - 1
 _PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
+_DICTIONARY_SHARE: Final = 0.5  # of the values: larger dictionaries hardly matter
 _REPEATED_SHARE: Final = 0.02  # of a column that several copies of a dictionary may add
 
 # What a chunk should hold, and how many values at most: as large as readers take well.
 _TARGET_BYTES: Final = {FileVersion.V2_1: 16 << 10, FileVersion.V2_2: 32 << 10}
 _MAX_VALUES: Final = {FileVersion.V2_1: 16 << 10, FileVersion.V2_2: 32 << 10}
-
-PREFIX: Final = "lance-encoding:"
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the metadata of a field asks for; what is not understood is passed over, as other writers do."""
-
-    compression: str = ""  # zstd, lz4, fsst, none
-    level: int | None = None
-    structure: str = ""  # miniblock, fullzip
-    byte_streams: str = "auto"  # on, off, auto
-    run_share: float | None = None  # run lengths only if fewer runs than this share of the values
-    dictionary_divisor: float = 2.0  # a dictionary only if fewer distinct values than values divided by this
-    dictionary_ratio: float = 0.8  # and only if this much smaller
-    dictionary_compression: str | None = None
-    dictionary_level: int | None = None
-    chunk_bytes: int | None = None
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, bytes]) -> Wishes:
-        """Read the `lance-encoding:` keys."""
-        if not metadata:
-            return _NO_WISHES
-        found = {
-            key[len(PREFIX) :]: value.decode("utf-8", "replace").strip().lower()
-            for key, value in metadata.items()
-            if key.startswith(PREFIX)
-        }
-        if not found:
-            return _NO_WISHES
-        return cls(
-            compression=_one_of(found.get("compression"), ("zstd", "lz4", "fsst", "none"), ""),
-            level=_whole_number(found.get("compression-level")),
-            structure=_one_of(found.get("structural-encoding"), ("miniblock", "fullzip"), ""),
-            byte_streams=_one_of(found.get("bss"), ("on", "off", "auto"), "auto"),
-            run_share=_number(found.get("rle-threshold")),
-            dictionary_divisor=_number(found.get("dict-divisor")) or 2.0,
-            dictionary_ratio=_number(found.get("dict-size-ratio")) or 0.8,
-            dictionary_compression=_one_of(found.get("dict-values-compression"), ("zstd", "lz4", "none"), None),
-            dictionary_level=_whole_number(found.get("dict-values-compression-level")),
-            chunk_bytes=_whole_number(found.get("minichunk-size")),
-        )
-
-    @property
-    def general(self) -> tuple[str, int | None] | None:
-        """Scheme and level of general compression, if there is to be any."""
-        if self.compression not in ("zstd", "lz4"):
-            return None
-        return self.compression, _level(self.compression, self.level)
-
-
-_NO_WISHES: Final = Wishes()
-
-
-def _one_of(text: str | None, known: tuple[str, ...], otherwise: Any) -> Any:
-    return text if text in known else otherwise
-
-
-def _whole_number(text: str | None) -> int | None:
-    return int(text) if text and text.lstrip("-").isdecimal() and len(text) < 10 else None
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text) if text else 0.0
-    except ValueError:
-        return None
-    return number if 0 < number < 1e9 else None
-
-
-def _level(scheme: str, level: int | None) -> int | None:
-    return None if scheme != "zstd" else _DEFAULT_ZSTD_LEVEL if level is None else min(max(level, -7), 22)
 
 
 class Column(NamedTuple):
@@ -320,7 +248,7 @@ def _encode_fixed(column: Column, shredded: Shredded, block: FixedWidth) -> Enco
 
 def _plain_page(column: Column, shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
     """Small values without levels or wishes, all chunks in one step of a compiled kernel; None for others."""
-    if native is None or column.wishes is not _NO_WISHES or block.bits not in _PLAIN_BITS:
+    if native is None or column.wishes is not NO_WISHES or block.bits not in _PLAIN_BITS:
         return None
     if shredded.definition is not None or shredded.repetition is not None or block.length == 0:
         return None
@@ -514,7 +442,7 @@ def _encode_items(column: Column, items: pa.Array) -> EncodedItems:
     if not column.large or column.wishes.dictionary_compression == "none" or len(data) < _MIN_COMPRESSED_BYTES:
         return EncodedItems(encoding, data, len(items))
     scheme = column.wishes.dictionary_compression or "lz4"
-    packed = compress_block(encoding, data, scheme, _level(scheme, column.wishes.dictionary_level))
+    packed = compress_block(encoding, data, scheme, zstd_level(scheme, column.wishes.dictionary_level))
     return EncodedItems(*packed, len(items))
 
 
@@ -576,8 +504,7 @@ def pages_repeat_items(column: Column, array: pa.Array, parts: int) -> bool:
         values = pa.Array.from_buffers(kind, count, [None, data], offset=values.offset)
     item_bytes = values.nbytes / count
     distinct = stats.count_distinct(values, int(count / column.wishes.dictionary_divisor), item_bytes)
-    # A dictionary that none of the parts would have is not repeated.
-    if distinct is None or _dictionary_bytes(distinct, count // parts, item_bytes) > 0.5 * values.nbytes / parts:
+    if distinct is None or _dictionary_bytes(distinct, count, item_bytes) > _DICTIONARY_SHARE * values.nbytes:
         return False
     return _much_repeated(count, distinct, int(distinct * item_bytes), parts)
 
@@ -636,7 +563,7 @@ def _encode_variable(column: Column, shredded: Shredded, block: VariableWidth) -
     def zipped() -> EncodedLayout:
         large_values = longest > _ZIP_COMPRESSED_BYTES and column.wishes.compression not in ("none", "fsst")
         if (large_values or general is not None) and content >= _MIN_FSST_BYTES:
-            level = _level("zstd", column.wishes.level)
+            level = zstd_level("zstd", column.wishes.level)
             compressed = compress_values(block, "zstd", level)
             return encode_fullzip_variable(shredded, compressed, General("zstd", variable_of(block), level))
         return encode_fullzip_variable(shredded, packed, encoding or variable_of(packed))
@@ -695,64 +622,3 @@ def _encode_struct(column: Column, shredded: Shredded) -> EncodedLayout:
     valid = None if definition is None or not definition.any() else definition == 0
     encoding, values = variable_rows_of(shredded.values, valid)
     return encode_fullzip_variable(shredded, values, encoding)
-
-
-# ------------------------------------------------------------------------------------------------------------ refusal
-
-
-_ALWAYS_HELD: Final = frozenset(
-    {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-    | {"bool", "halffloat", "float", "double", "string", "binary", "large_string", "large_binary"}
-)
-
-
-def check_field(field: Field, version: FileVersion) -> None:
-    """Raise UnsupportedFeatureError, naming the column, for a field that files of this version cannot hold."""
-    if field.logical_type in _ALWAYS_HELD:
-        return
-    leaves = list(leaves_of(field))
-    if version is FileVersion.V2_1 and any(each.logical_type == "map" for each in field.walk()):
-        raise _refused(leaves[0], version, "a map")
-    for leaf in leaves:
-        _check_leaf(leaf, version)
-
-
-def _check_leaf(leaf: Leaf, version: FileVersion) -> None:
-    kinds = {step.kind for step in leaf.steps}
-    if StepKind.FIXED in kinds and version is FileVersion.V2_1:
-        raise _refused(leaf, version, "a fixed-size list of structs")
-    if StepKind.FIXED in kinds and StepKind.LIST in kinds:
-        raise _refused(leaf, version, "a fixed-size list of structs together with a list")
-    if StepKind.LIST in kinds and leaf.field.is_blob:
-        raise _refused(leaf, version, "a list of blobs")
-    if StepKind.LIST in kinds and leaf.field.is_struct and not leaf.field.children:
-        raise _refused(leaf, version, "a list of empty structs")
-    if leaf.field.is_packed:
-        _check_packed(leaf, version)
-        return
-    data_type = leaf.field.data_type
-    if pa.types.is_fixed_size_list(data_type):
-        storable = bool(type_bits(data_type))
-    elif pa.types.is_struct(data_type):
-        storable = data_type.num_fields == 0
-    else:
-        values = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
-        storable = pa.types.is_null(data_type) or is_variable(values) or bool(type_bits(values))
-        storable |= data_type == pa.binary(0) and version is not FileVersion.V2_1
-    if not storable:
-        raise _refused(leaf, version, str(data_type))
-
-
-def _check_packed(leaf: Leaf, version: FileVersion) -> None:
-    for child in leaf.field.data_type:
-        plain = not pa.types.is_fixed_size_list(child.type) and not is_variable(child.type)
-        bits = type_bits(child.type)
-        fits = is_variable(child.type) or (bool(bits) and bits is not None and bits % 8 == 0)
-        if not fits or (version is FileVersion.V2_1 and not plain):
-            raise _refused(leaf, version, f"a packed struct with {child.name!r} of type {child.type}")
-
-
-def _refused(leaf: Leaf, version: FileVersion, what: str) -> UnsupportedFeatureError:
-    return UnsupportedFeatureError(
-        f"column {leaf.path!r}: files of version {version.number} cannot hold {what}", feature=what, column=leaf.path
-    )

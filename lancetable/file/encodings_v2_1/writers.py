@@ -29,14 +29,14 @@ from lancetable.file.encodings_v2_1.base import pack_page
 from lancetable.file.encodings_v2_1.choose import (
     Column,
     EncodedRows,
-    Wishes,
-    check_field,
     encode_pages,
     pages_repeat_items,
 )
 from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import StepKind, leaves_of, shred
+from lancetable.file.encodings_v2_1.storable import check_field
+from lancetable.file.encodings_v2_1.wishes import Wishes
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 

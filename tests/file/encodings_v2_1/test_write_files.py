@@ -370,28 +370,30 @@ def test_pages_made_in_one_step_are_the_same(tmp_path: Path, version: str, monke
 def test_no_dictionary_is_written_twice(tmp_path: Path, version: str) -> None:
     rng = np.random.default_rng(9)
     items = pa.array([f"{number:05d}" * 80 for number in range(200)])
-    repeated = items.take(pa.array(rng.integers(0, 200, 6000)))
-    starts = pa.array(np.arange(0, 6001, 2, dtype=np.int32))
+    repeated = items.take(pa.array(rng.integers(0, 200, 1500)))
+    starts = pa.array(np.arange(0, 1501, 2, dtype=np.int32))
     arrays = {
         "strings": repeated,
         "lists": pa.ListArray.from_arrays(starts, repeated),
         "structs": pa.StructArray.from_arrays([repeated], ["s"]),
-        "dictionary": pa.DictionaryArray.from_arrays(pa.array(np.arange(400_000, dtype=np.int32) % 200), items),
+        "dictionary": pa.DictionaryArray.from_arrays(pa.array(np.arange(40_000, dtype=np.int32) % 200), items),
     }
     for name, array in arrays.items():
         write_whole(tmp_path / name, array, version)
         assert len(pages(tmp_path / name)) == 1, name
-        assert_reads(tmp_path / name, array)
+        for reader in (lance_file.LanceFileReader, LanceFileReader):
+            found = reader(str(tmp_path / name)).read_all().to_table()
+            assert found.column("c").cast(array.type).combine_chunks().equals(array), name
     for name, array in {
-        "different": pa.array([rng.bytes(200).hex() for _ in range(6000)]),
-        "short items": pa.array(["a", "b"]).take(pa.array(rng.integers(0, 2, 400_000))),
-        "vectors": pa.FixedSizeListArray.from_arrays(pa.array(np.ones(600_000, np.float32)), 4),
+        "different": pa.array([rng.bytes(200).hex() for _ in range(1500)]),
+        "short items": pa.array(["a", "b"]).take(pa.array(rng.integers(0, 2, 50_000))),
+        "vectors": pa.FixedSizeListArray.from_arrays(pa.array(np.ones(100_000, np.float32)), 4),
     }.items():
         write_whole(tmp_path / name, array, version)
         assert len(pages(tmp_path / name)) > 1, name
 
 
 def write_whole(path: Path, array: pa.Array, version: str) -> None:
-    """As one batch, in pages of a megabyte."""
-    with LanceFileWriter(str(path), pa.schema([("c", array.type)]), version=version, max_page_bytes=1 << 20) as writer:
+    """As one batch, in pages of 128 KiB."""
+    with LanceFileWriter(str(path), pa.schema([("c", array.type)]), version=version, max_page_bytes=1 << 17) as writer:
         writer.write_batch(pa.record_batch([array], names=["c"]))

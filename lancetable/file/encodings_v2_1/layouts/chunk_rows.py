@@ -214,7 +214,8 @@ def _same_values(one: ChunkPage, other: ChunkPage) -> bool:
 
 
 def _same_chunks(one: ChunkPage, other: ChunkPage) -> bool:
-    return _stored(one.values) == _stored(other.values)
+    expanded = isinstance(one.values, Fsst) == isinstance(other.values, Fsst)
+    return expanded and _stored(one.values) == _stored(other.values)
 
 
 def _stored(values: Compressive) -> Compressive:
