@@ -45,7 +45,7 @@ def selections(rng: np.random.Generator, n: int) -> list[npt.NDArray[np.int64]]:
 
 
 def write_ours(path: Path, table: pa.Table, **settings: object) -> None:
-    with LanceFileWriter(str(path), table.schema, **settings) as writer:
+    with LanceFileWriter(str(path), table.schema, version="2.0", **settings) as writer:
         writer.write_batch(table)
 
 
@@ -109,7 +109,7 @@ def test_many_pages(name: str, tmp_path: Path) -> None:
     ]
     field = TYPE_CASES[name].field()
     path = tmp_path / "ours.lance"
-    with LanceFileWriter(str(path), pa.schema([field]), data_cache_bytes=600) as writer:
+    with LanceFileWriter(str(path), pa.schema([field]), version="2.0", data_cache_bytes=600) as writer:
         for part in parts:
             writer.write_batch(pa.record_batch([part], schema=pa.schema([field])))
     expected = pa.chunked_array(parts)
@@ -132,7 +132,7 @@ def test_slices_are_written_as_what_they_show(name: str, tmp_path: Path) -> None
     whole = TYPE_CASES[name](rng, 250, 0.3)
     field = TYPE_CASES[name].field()
     path = tmp_path / "ours.lance"
-    with LanceFileWriter(str(path), pa.schema([field])) as writer:
+    with LanceFileWriter(str(path), pa.schema([field]), version="2.0") as writer:
         for start, count in [(3, 120), (130, 1), (201, 49)]:
             writer.write_batch(pa.record_batch([whole.slice(start, count)], schema=pa.schema([field])))
     expected = plain(whole)[3:123] + plain(whole)[130:131] + plain(whole)[201:250]

@@ -120,3 +120,12 @@ def test_long_strings_in_lists_of_structs_that_could_be_null(depth: int, pylance
         table.validate(full=True)
         assert table.column(0).to_pylist() == expected
     assert OracleReader(str(path)).read_all().to_table().column(0).to_pylist() == rows
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_nulls_without_a_type_in_small_pages(version: str, tmp_path: Path) -> None:
+    kind = pa.struct([pa.field("a", pa.int8()), pa.field("n", pa.null())])
+    table = pa.table({"c": pa.array([{"a": k % 100, "n": None} for k in range(300)], kind)})
+    with LanceFileWriter(str(tmp_path / "f.lance"), table.schema, version=version, max_page_bytes=64) as writer:
+        writer.write_batch(table)
+    assert OracleReader(str(tmp_path / "f.lance")).read_all().to_table() == table

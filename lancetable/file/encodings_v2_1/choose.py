@@ -494,7 +494,7 @@ def pages_repeat_items(column: Column, array: pa.Array, parts: int) -> bool:
     count = len(values)
     if pa.types.is_dictionary(values.type):
         return _much_repeated(count, len(values.dictionary), values.dictionary.nbytes, parts)
-    if count < _MIN_DICTIONARY_VALUES or column.wishes.compression == "none":
+    if count < _MIN_DICTIONARY_VALUES or column.wishes.compression == "none" or pa.types.is_null(values.type):
         return False
     if not is_variable(values.type):
         bits, data = type_bits(values.type), values.buffers()[1]
