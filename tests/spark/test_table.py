@@ -150,6 +150,7 @@ def test_what_spark_refuses_says_what_to_do(spark: Any, tmp_path: Path) -> None:
         spark.read.format("lance").load([path, path])
 
 
+@pytest.mark.slow
 def test_a_large_fragment_is_read_by_several_tasks(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"id": range(50_000)}), path)
