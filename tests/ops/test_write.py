@@ -23,9 +23,7 @@ from lancetable.errors import (
     RetryableCommitConflictError,
     SchemaMismatchError,
     StoreError,
-    UnsupportedFeatureError,
 )
-from lancetable.file.reader import FAMILIES
 from lancetable.format import transaction as tx
 from lancetable.format.version import FileVersion
 from lancetable.ops import write
@@ -156,19 +154,6 @@ def test_names_no_table_may_have(path: Path, names: list[str]) -> None:
     with pytest.raises(InvalidSchemaError):
         create(path, table)
     assert not path.exists()
-
-
-@pytest.mark.parametrize("version", [version.number for version in FileVersion if version not in FAMILIES])
-def test_formats_that_are_not_written_yet(path: Path, version: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=version):
-        create(path, rows(1), file_version=FileVersion.parse(version))
-    assert not path.exists()
-    lance.write_dataset(rows(1), str(path), data_storage_version=version)
-    before = files(path)
-    for act in (append, overwrite):
-        with pytest.raises(UnsupportedFeatureError, match=version):
-            act(open_version(path), rows(2))
-    assert files(path) == before
 
 
 # --- append ----------------------------------------------------------------------------------------------------------
