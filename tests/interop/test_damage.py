@@ -200,11 +200,10 @@ def test_damage(table: Path, kind: str, scale: int) -> None:
         print(kind, damage, dict(Counter(line[2] for line in verdicts if line[0] == damage)))
     wrong = [line for line in verdicts if line[2] not in ("same", "error", "changed")]
     assert not wrong, "\n".join(f"{line[:3]}\n{line[3][0]}\n{line[3][1:]}" for line in wrong[:3])
-    # A manifest has no checksum: a field id or a name may turn into another one that is as good. Seldom; but that of a
-    # 0.1 table also holds the values of dictionaries, which are data.
+    # A manifest has no checksum: a field id or a name may turn into another one that is as good. Seldom.
     rows = [line for line in verdicts if line[2] == "changed" and ROWS & set(line[3])]
     if kind == "manifest":
-        assert len(rows) <= 1 + count // (20 if table.name == "legacy" else 50), rows
+        assert len(rows) <= 1 + count // 50, rows
     assert not [line for line in verdicts if line[0] == "truncate" and line[2] == "changed"]
 
 
