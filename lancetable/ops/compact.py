@@ -307,10 +307,12 @@ def execute(version: TableVersion, task: Task, settings: CompactionSettings) -> 
 
 
 def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
-    """As many files as reach the target, all of a size."""
+    """As many files as reach the target, whose numbers of rows differ by one at most, the larger ones first."""
     num_files = max(1, live_rows // max(settings.target_rows_per_fragment, 1))
     limits = WriteLimits(
-        max_rows_per_file=max(1, -(-live_rows // num_files)), max_rows_per_group=max(settings.max_rows_per_group, 1)
+        max_rows_per_file=max(1, -(-live_rows // num_files)),
+        num_full_files=live_rows % num_files or None,
+        max_rows_per_group=max(settings.max_rows_per_group, 1),
     )
     return (
         limits

@@ -46,9 +46,11 @@ class WriteLimits:
 
     `data_cache_bytes` is what all columns together collect before pages are written, None for 8 MiB each.
     `keep_arrays` saves a copy where the memory of the batches does not change after they were handed over.
+    `num_full_files`: how many files hold `max_rows_per_file` rows, and those after them one less; None for all.
     """
 
     max_rows_per_file: int = 1024 * 1024
+    num_full_files: int | None = None
     max_bytes_per_file: int = 90 * 1024 * 1024 * 1024
     data_cache_bytes: int | None = None
     max_page_bytes: int | None = None
@@ -124,11 +126,11 @@ class _Run:
         self._sink: ObjectWriter | None = None
         self._writer: FileWriter | LegacyFileWriter | None = None
         self._dictionaries = dict(dictionaries or {})
-        self._max_rows = limits.max_rows_per_file
-        if file_version.is_legacy:  # files end with a whole group
-            group_rows = min(limits.max_rows_per_group, limits.max_rows_per_file)
-            self._group_rows: int | Sequence[int] = batch_rows or group_rows
-            self._max_rows = -(-limits.max_rows_per_file // group_rows) * group_rows
+        self._max_rows = 0
+        if file_version.is_legacy:
+            self._group_rows: int | Sequence[int] = batch_rows or min(
+                limits.max_rows_per_group, limits.max_rows_per_file
+            )
         self._blobs: BlobColumns | None = None
         self._stored = stored_schema(schema)
         if self._stored is not schema and file_version not in _BLOB_FILE_VERSIONS:
@@ -154,7 +156,17 @@ class _Run:
             elif len(part) == room or writer.tell() >= self._limits.max_bytes_per_file:
                 self.finish_file()
 
+    def _rows_of_next_file(self) -> int:
+        limits, index = self._limits, len(self.fragments) + len(self._finishing)
+        is_full = limits.num_full_files is None or index < limits.num_full_files
+        rows = max(1, limits.max_rows_per_file - (not is_full))
+        if not self._version.is_legacy:
+            return rows
+        group_rows = min(limits.max_rows_per_group, rows)
+        return -(-rows // group_rows) * group_rows  # files of 0.1 end with a whole group
+
     def _begin_file(self) -> FileWriter | LegacyFileWriter:
+        self._max_rows = self._rows_of_next_file()
         self._name = new_data_file_name()
         path = data_path(self._base, self._name)
         self._sink = self._store.open_writer(path)
