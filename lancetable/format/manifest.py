@@ -7,6 +7,7 @@ of untouched fragments as they are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -18,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import MAX_ROWS, Fragment
-from lancetable.format.schema import Schema
+from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.proto import table_pb2
 
@@ -265,12 +266,22 @@ class Manifest:
 
     @property
     def schema(self) -> Schema:
-        """Built at first use. Raises CorruptFileError or UnsupportedFeatureError; see `Schema.from_protos`."""
+        """Built at first use. Raises UnsupportedFeatureError or CorruptFileError as `Schema.from_protos` does, and the
+        latter if two fields of one parent share a name, which no table has and no query could tell apart."""
         schema = self._schema
         if schema is None:
             schema = Schema.from_protos(self.message.fields, self.message.schema_metadata, self.path)
+            self._check_names(schema.fields, "the table")
             self._schema = schema
         return schema
+
+    def _check_names(self, siblings: Sequence[Field], parent: str) -> None:
+        if len({each.name for each in siblings}) < len(siblings):
+            name = Counter(each.name for each in siblings).most_common(1)[0][0]
+            raise CorruptFileError(f"{parent} has two fields named {name!r}", path=self.path, found=name)
+        for each in siblings:
+            if each.children:
+                self._check_names(each.children, f"field {each.name!r}")
 
     @property
     def fragments(self) -> FragmentList:

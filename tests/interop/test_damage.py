@@ -29,9 +29,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.message import DecodeError
 
 import lancetable
 from lancetable.errors import LanceError
+from lancetable.proto import table_pb2
 
 LIMIT_BYTES = 1 << 30  # address space above what the imports took
 TRIAL_SECONDS = 5.0
@@ -131,6 +133,28 @@ def answer(question: Callable[[Any], Any], dataset: Any) -> Any:
         return f"error {type(error).__name__}"
 
 
+def what_rows_it_tells(manifest: bytes) -> bytes | None:
+    """All in a manifest that bears on rows: the fields, the fragments and, in 0.1, the dictionaries before the message.
+
+    None of it has a checksum or is written twice: a name, a field id, a number of rows or a dictionary value may turn
+    into another that is as good, and no reader can tell. (Of all single bits of these tables 4 % do so in 2.0, 6 % in
+    0.1, the difference being dictionary values.) Anything else must not change rows.
+    """
+    try:
+        start = struct.unpack("<Q", manifest[-16:-8])[0]
+        (size,) = struct.unpack("<I", manifest[start : start + 4])
+        message = table_pb2.Manifest.FromString(manifest[start + 4 : start + 4 + size])
+    except (struct.error, DecodeError):
+        return None
+    kept = table_pb2.Manifest(fields=message.fields, fragments=message.fragments)
+    kept.reader_feature_flags = message.reader_feature_flags
+    kept.data_format.CopyFrom(message.data_format)
+    dictionaries = b""
+    if any(each.HasField("dictionary") for each in message.fields):
+        dictionaries = manifest[: message.transaction_section or start]
+    return kept.SerializeToString(deterministic=True) + dictionaries
+
+
 def run_trials(table: str, kind: str, seed: int, count: int) -> None:
     warnings.simplefilter("ignore")
     rng = random.Random(f"{kind} {seed}")
@@ -150,6 +174,7 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
         print(json.dumps([damage, name, "begun"]), flush=True)
         uri = place / str(trial)
         shutil.copytree(table, uri, copy_function=os.link)
+        told = kind != "manifest" or what_rows_it_tells(path.read_bytes()) != what_rows_it_tells(bad)
         # A new file, never the old one written over: maps of it may be open.
         (uri / name).unlink()
         (uri / name).write_bytes(bad)
@@ -164,6 +189,8 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
             verdict, details = "foreign", [traceback.format_exc()]
         if time.monotonic() - started > TRIAL_SECONDS:
             verdict, details = "slow", [str(time.monotonic() - started)]
+        if verdict == "changed" and not told and ROWS & set(details):
+            verdict, details = "made up", [str(details)]
         if verdict == "foreign":
             shutil.copytree(uri, f"{place}-{trial}")
             details.append(f"{place}-{trial}/{name}")
@@ -200,10 +227,6 @@ def test_damage(table: Path, kind: str, scale: int) -> None:
         print(kind, damage, dict(Counter(line[2] for line in verdicts if line[0] == damage)))
     wrong = [line for line in verdicts if line[2] not in ("same", "error", "changed")]
     assert not wrong, "\n".join(f"{line[:3]}\n{line[3][0]}\n{line[3][1:]}" for line in wrong[:3])
-    # A manifest has no checksum: a field id or a name may turn into another one that is as good. Seldom.
-    rows = [line for line in verdicts if line[2] == "changed" and ROWS & set(line[3])]
-    if kind == "manifest":
-        assert len(rows) <= 1 + count // 50, rows
     assert not [line for line in verdicts if line[0] == "truncate" and line[2] == "changed"]
 
 
