@@ -12,7 +12,7 @@ from setuptools import setup
 from setuptools.extension import Extension
 
 KERNELS = "lancetable/file/kernels"
-MODULES = ("_native", "_native_search", "_native_write")
+MODULES = ("_native", "_native_keys", "_native_search", "_native_write")
 
 
 def extensions() -> list[Extension]:

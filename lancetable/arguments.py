@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "DEFAULT_MAX_BYTES_PER_FILE",
     "check_count",
     "check_mode",
+    "check_names",
     "check_positive",
     "check_timeout",
     "checked_changes",
@@ -72,6 +73,18 @@ def check_positive(name: str, value: Any) -> int:
     if number == 0:
         raise InvalidInputError(f"{name} must be at least 1")
     return number
+
+
+def check_names(name: str, value: Any) -> tuple[str, ...]:
+    """A list of names, empty for None. Raises InvalidInputError for anything else, a single text among it."""
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidInputError(f"{name} must be a list of names, got {type(value).__name__}")
+    names = tuple(value)
+    if not all(isinstance(each, str) for each in names):
+        raise InvalidInputError(f"{name} must be a list of names, got {names!r}")
+    return names
 
 
 def check_timeout(name: str, value: Any) -> float:

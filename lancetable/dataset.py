@@ -832,8 +832,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         Rows are chosen by `_rowid`, by `_rowaddr` or by position in scan order: give exactly one of `ids`, `addresses`
         and `indices`. Only descriptions are read here; each file fetches its bytes when it is read, `buffer_size` of
         them at a time. `read_blobs` costs fewer requests for whole blobs.
-        Raises ColumnNotFoundError; InvalidInputError for a column without blobs or a row that is deleted or not there;
-        OutOfRangeError for a row beyond the end; TypeError.
+        Raises ColumnNotFoundError; InvalidInputError for a column without blobs or a row that is not there;
+        UnsupportedFeatureError for a deleted one; OutOfRangeError for a row beyond the end; TypeError.
 
         Examples
         --------
@@ -1282,8 +1282,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         target in another store.
         """
         source = checkout(self._table, parse_reference(reference, branches=True))
-        clone.shallow_clone(source, uri_text(target_path), storage_options=storage_options)
-        return dataset(target_path, storage_options=storage_options, **kwargs)
+        options = source.storage_options if storage_options is None else dict(storage_options)
+        clone.shallow_clone(source, uri_text(target_path), storage_options=options)
+        return dataset(target_path, storage_options=None if options is None else dict(options), **kwargs)
 
     def deep_clone(
         self,
@@ -1297,8 +1298,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         `kwargs` are arguments of `dataset`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError.
         """
         source = checkout(self._table, parse_reference(reference, branches=True))
-        clone.deep_clone(source, uri_text(target_path), storage_options=storage_options)
-        return dataset(target_path, storage_options=storage_options, **kwargs)
+        options = source.storage_options if storage_options is None else dict(storage_options)
+        clone.deep_clone(source, uri_text(target_path), storage_options=options)
+        return dataset(target_path, storage_options=None if options is None else dict(options), **kwargs)
 
     # ------------------------------------------------------------------------------------------ schema and settings
 
@@ -1558,11 +1560,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """The transactions of the newest versions up to this one, newest first; None where there is none.
 
-        At least one, as in pylance.
+        At least one, as in pylance. Raises TypeError, OutOfRangeError.
         """
+        wanted = check_count("recent_transactions", recent_transactions)
         found: list[Transaction | None] = []
         for number in range(self.version, 0, -1):
-            if found and len(found) >= recent_transactions:
+            if found and len(found) >= wanted:
                 break
             try:
                 found.append(self.read_transaction(number))
@@ -1676,7 +1679,7 @@ def write_dataset(
     auto_cleanup_options: AutoCleanupConfig | None = None,
     commit_message: str | None = None,
     transaction_properties: dict[str, str] | None = None,
-    initial_bases: list[Any] | None = None,
+    initial_bases: list[DatasetBasePath] | None = None,
     target_bases: list[str] | None = None,
     target_all_bases: bool | None = None,
     base_store_params: dict[str, dict[str, str]] | None = None,
@@ -1701,9 +1704,9 @@ def write_dataset(
     schema : pyarrow.Schema, optional
         Data of another schema is cast to it.
     mode : "create", "append" or "overwrite"
-        "create" fails if the table exists. "append" adds rows; columns may come in any order and nullable ones may be
-        missing; a table that does not exist is created with a warning. "overwrite" makes a version with these rows and
-        this schema only; older versions stay readable.
+        "create" fails if the table exists; only in `memory://` it takes its place. "append" adds rows; columns may come
+        in any order and nullable ones may be missing; a table that does not exist is created with a warning.
+        "overwrite" makes a version with these rows and this schema only; older versions stay readable.
     max_rows_per_file, max_bytes_per_file : int
         When to begin another data file.
     max_rows_per_group : int
@@ -1733,8 +1736,16 @@ def write_dataset(
         Give every row of a new table an id that it keeps when it is rewritten, and note the versions in which it was
         made and last changed. A table has such ids from its first version on or never: for one that is there already
         this is without effect.
-    auto_cleanup_options, initial_bases, target_bases, target_all_bases, base_store_params,
-    namespace_client, table_id
+    auto_cleanup_options : AutoCleanupConfig, optional
+        For a new table: see `DatasetOptimizer.enable_auto_cleanup`.
+    initial_bases : list of DatasetBasePath, optional
+        Other places of the same store in which files of a new table may lie; see `LanceDataset.add_bases`.
+    target_bases : list of str, optional
+        Names or paths of registered bases, or the address of the table itself, that take the new data files in turn;
+        the table alone by default.
+    target_all_bases : bool, optional
+        The table and all of its bases take the new data files in turn.
+    base_store_params, namespace_client, table_id
         Not supported: UnsupportedFeatureError when given.
     blob_pack_file_size_threshold : int, optional
         Largest file that blobs share, where their field does not say; 1 GiB by default. See `blob_field`.
@@ -1763,13 +1774,6 @@ def write_dataset(
     """
     scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
     scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
-    scope.reject(
-        "several base paths",
-        planned=True,
-        initial_bases=initial_bases,
-        target_bases=target_bases,
-        target_all_bases=target_all_bases,
-    )
     if uri is None:
         raise InvalidInputError("no table: give the argument uri")
     mode = check_mode(mode)
@@ -1789,12 +1793,16 @@ def write_dataset(
         stable_row_ids=enable_stable_row_ids,
         blob_pack_bytes=blob_pack_file_size_threshold,
         keep_arrays=isinstance(data_obj, pa.Table),
+        initial_bases=initial_bases,
+        target_bases=target_bases,
+        target_all_bases=target_all_bases,
     )
     check_external_blobs(external_blob_mode, allow_external_blob_outside_bases)
     config = config_of(auto_cleanup_options) if auto_cleanup_options is not None else None
     source = read_input(data_obj, schema)
     cache = None if session is None else session.cache
     if mode == "create":
+        begin_anew = not isinstance(uri, LanceDataset)
         if isinstance(uri, LanceDataset):
             storage_options = storage_options or uri.initial_storage_options
             uri = uri.uri
@@ -1807,6 +1815,7 @@ def write_dataset(
             commit_lock=commit_lock,
             cache=cache,
             config=config,
+            begin_anew=begin_anew,
         )
         return LanceDataset.from_version(table)
     target = target_of(uri, storage_options, commit_lock, cache)
@@ -1824,6 +1833,7 @@ def write_dataset(
             config=config,
         )
     elif mode == "append" and schema_mode is not None:
+        write.target_places(target, options, "append")  # refused before the schema changes
         target, wanted = schema_merge.merge_schema(target, source.schema)
         table = write.append(target, wanted, cast_batches(source.batches, wanted), options)
     elif mode == "append":

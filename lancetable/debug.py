@@ -6,15 +6,16 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from lancetable.file import kernels
-from lancetable.format.fragment import Fragment
+from lancetable.format.fragment import DataFile, DeletionFile, DeletionKind, Fragment
 from lancetable.format.manifest import FragmentList
+from lancetable.format.schema import Field, Schema
 from lancetable.table import transactions
 from lancetable.table.version import checkout
 
@@ -25,24 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["format_fragment", "format_manifest", "format_schema", "list_transactions", "show_versions"]
 
 INDENT = "    "
-MANIFEST_PARTS = [
-    "version",
-    "branch",
-    "tag",
-    "timestamp",
-    "writer_version",
-    "reader_flags",
-    "writer_flags",
-    "max_fragment_id",
-    "transaction_file",
-    "transaction_section",
-    "index_section",
-    "next_row_id",
-    "data_format",
-    "config",
-    "table_metadata",
-    "base_paths",
-]
 PACKAGES = [
     "lancetable",
     "pyarrow",
@@ -77,9 +60,30 @@ def format_schema(dataset: LanceDataset) -> str:
 def format_manifest(dataset: LanceDataset) -> str:
     """The manifest of the version the dataset is at, as indented text."""
     manifest = dataset.table_version.manifest
-    parts: dict[str, Any] = {"schema": manifest.schema, "fragments": list(manifest.fragments)}
-    parts.update((name, getattr(manifest, name)) for name in MANIFEST_PARTS)
-    return render_block("Manifest", parts, 0)
+    parts = {
+        "schema": manifest.schema,
+        "version": manifest.version,
+        "branch": Maybe(manifest.branch),
+        "writer_version": Maybe(manifest.writer_version),
+        "fragments": list(manifest.fragments),
+        "index_section": Maybe(manifest.index_section),
+        "timestamp_nanos": manifest.timestamp_ns,
+        "tag": Maybe(manifest.tag or None),
+        "reader_feature_flags": manifest.reader_flags,
+        "writer_feature_flags": manifest.writer_flags,
+        "max_fragment_id": Maybe(manifest.max_fragment_id),
+        "transaction_file": Maybe(manifest.transaction_file),
+        "transaction_section": Maybe(manifest.transaction_section),
+        "next_row_id": manifest.next_row_id,
+        "data_storage_format": Block(
+            "DataStorageFormat",
+            {"file_format": "lance", "version": Word(f"V{str(manifest.data_format).replace('.', '_')}")},
+        ),
+        "config": manifest.config,
+        "table_metadata": manifest.table_metadata,
+        "base_paths": manifest.base_paths,
+    }
+    return render(Block("Manifest", parts))
 
 
 def format_fragment(fragment: FragmentMetadata, dataset: LanceDataset) -> str:
@@ -87,11 +91,26 @@ def format_fragment(fragment: FragmentMetadata, dataset: LanceDataset) -> str:
     frozen = fragment.to_format()
     schema = dataset.table_version.schema
     files = [
-        {"file": file, "schema": schema.project_ids([i for i in file.fields if i in schema.by_id])}
+        Block(
+            "PrettyPrintableDataFile",
+            {
+                "path": file.path,
+                "fields": file.fields,
+                "column_indices": file.column_indices,
+                "schema": schema.project_ids([i for i in file.fields if i in schema.by_id]),
+                "major_version": file.major,
+                "minor_version": file.minor,
+            },
+        )
         for file in frozen.files
     ]
-    parts = {name.name: getattr(frozen, name.name) for name in fields(Fragment)} | {"files": files}
-    return render_block("Fragment", parts, 0)
+    parts = {
+        "id": frozen.id,
+        "files": files,
+        "deletion_file": Maybe(frozen.deletion_file),
+        "physical_rows": Maybe(frozen.physical_rows),
+    }
+    return render(Block("PrettyPrintableFragment", parts))
 
 
 def list_transactions(dataset: LanceDataset, /, max_transactions: int = 10) -> list[str]:
@@ -137,35 +156,179 @@ def kernel_report() -> str:
     return f"NumPy ({reason}); slower, and files from 2.1 on get no FSST"
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A name with named parts."""
+
+    name: str
+    parts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple:
+    """A name around one value."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """What may be missing: shown as `Some(...)` or `None`."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Text that is shown without quotes."""
+
+    text: str
+
+
 def render(value: Any, depth: int = 0) -> str:
-    """Any value of `lancetable.format` as indented text."""
+    """Any value of `lancetable.format` as indented text, with the names and in the form of pylance's dumps."""
+    if isinstance(value, Word):
+        return value.text
+    if isinstance(value, Maybe):
+        return "None" if value.value is None else render_list("Some", "()", [value.value], depth)
+    if isinstance(value, Tuple):
+        return render_list(value.name, "()", [value.value], depth)
+    if isinstance(value, Block):
+        return render_block(f"{value.name} ", value.parts, depth)
+    if type(value) in NAMED:
+        return render(NAMED[type(value)](value), depth)
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {each.name: getattr(value, each.name) for each in fields(value) if not each.name.startswith("_")}
-        return render_block(type(value).__name__, parts, depth)
+        return render(Block(type(value).__name__, parts_of(value)), depth)
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, bytes):
         return repr(value) if len(value) <= 200 else f"<{len(value)} bytes>"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, Mapping):
-        return render_block("", {str(key): inner for key, inner in value.items()}, depth)
+        return render_block("", {render(key): inner for key, inner in value.items()}, depth)
     if isinstance(value, (Sequence, FragmentList)):
-        if not value:
-            return "[]"
-        if all(isinstance(inner, (int, float)) for inner in value):
-            return str(list(value))
-        pad = INDENT * (depth + 1)
-        inner_lines = "".join(f"{pad}{render(inner, depth + 1)},\n" for inner in value)
-        return f"[\n{inner_lines}{INDENT * depth}]"
+        return render_list("", "[]", value, depth)
     return str(value)
 
 
-def render_block(name: str, parts: Mapping[str, Any], depth: int) -> str:
+def parts_of(value: Any) -> dict[str, Any]:
+    """The public fields of a dataclass; what its type allows to be None is shown as such."""
+    shown = [each for each in fields(value) if not each.name.startswith("_")]
+    return {
+        each.name: Maybe(getattr(value, each.name)) if "None" in str(each.type) else getattr(value, each.name)
+        for each in shown
+    }
+
+
+def render_list(name: str, brackets: str, items: Any, depth: int) -> str:
+    """`name(item, ...)`, a line for each item."""
+    if not len(items):
+        return name + brackets
+    pad = INDENT * (depth + 1)
+    lines = "".join(f"{pad}{render(each, depth + 1)},\n" for each in items)
+    return f"{name}{brackets[0]}\n{lines}{INDENT * depth}{brackets[1]}"
+
+
+def render_block(head: str, parts: Mapping[str, Any], depth: int) -> str:
     """`Name { key: value, ... }` over several lines."""
-    head = f"{name} " if name else ""
     if not parts:
         return head + "{}"
     pad = INDENT * (depth + 1)
     lines = "".join(f"{pad}{key}: {render(value, depth + 1)},\n" for key, value in parts.items())
     return f"{head}{{\n{lines}{INDENT * depth}}}"
+
+
+def schema_block(schema: Schema) -> Block:
+    """A schema as pylance names its parts."""
+    return Block("Schema", {"fields": schema.fields, "metadata": texts(schema.metadata)})
+
+
+def field_block(field: Field) -> Block:
+    """A field as pylance names its parts."""
+    encodings = (None, "Plain", "VarBinary", "Dictionary", "RLE")
+    encoding = encodings[field.encoding] if field.encoding < len(encodings) else str(field.encoding)
+    positions = {
+        "unenforced_primary_key_position": field.primary_key_position or (0 if field.is_primary_key else None),
+        "unenforced_clustering_key_position": field.clustering_key_position or None,
+    }
+    return Block(
+        "Field",
+        {
+            "name": field.name,
+            "id": field.id,
+            "parent_id": field.parent_id,
+            "logical_type": Tuple("LogicalType", field.logical_type),
+            "metadata": texts(field.metadata),
+            "encoding": Maybe(None if encoding is None else Word(encoding)),
+            "nullable": field.nullable,
+            "children": field.children,
+            "dictionary": Maybe(field.dictionary),
+            **{name: Maybe(position) for name, position in positions.items()},
+        },
+    )
+
+
+def data_file_block(file: DataFile) -> Block:
+    """A data file as pylance names its parts."""
+    return Block(
+        "DataFile",
+        {
+            "path": file.path,
+            "fields": file.fields,
+            "column_indices": file.column_indices,
+            "file_major_version": file.major,
+            "file_minor_version": file.minor,
+            "file_size_bytes": Tuple("CachedFileSize", file.size_bytes or 0),
+            "base_id": Maybe(file.base_id),
+        },
+    )
+
+
+def fragment_block(fragment: Fragment) -> Block:
+    """A fragment as pylance names its parts."""
+    return Block(
+        "Fragment",
+        {
+            "id": fragment.id,
+            "files": fragment.files,
+            "overlays": fragment.overlays,
+            "deletion_file": Maybe(fragment.deletion_file),
+            "row_id_meta": Maybe(fragment.row_ids),
+            "physical_rows": Maybe(fragment.physical_rows),
+            "last_updated_at_version_meta": Maybe(fragment.last_updated_at),
+            "created_at_version_meta": Maybe(fragment.created_at),
+        },
+    )
+
+
+def deletion_file_block(file: DeletionFile) -> Block:
+    """A deletion file as pylance names its parts."""
+    kind = Word("Array" if file.kind is DeletionKind.ARROW_ARRAY else "Bitmap")
+    return Block(
+        "DeletionFile",
+        {
+            "read_version": file.read_version,
+            "id": file.id,
+            "file_type": kind,
+            "num_deleted_rows": Maybe(file.num_deleted_rows),
+            "base_id": Maybe(file.base_id),
+        },
+    )
+
+
+def texts(metadata: Mapping[str, bytes]) -> dict[str, str]:
+    """Metadata as text."""
+    return {key: value.decode("utf-8", "replace") for key, value in metadata.items()}
+
+
+NAMED: Mapping[type, Callable[[Any], Block]] = {
+    Schema: schema_block,
+    Field: field_block,
+    DataFile: data_file_block,
+    DeletionFile: deletion_file_block,
+    Fragment: fragment_block,
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from lancetable.arguments import (
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
     check_mode,
+    check_names,
     check_positive,
     row_numbers,
     uri_text,
@@ -37,10 +38,10 @@ from lancetable.fragment_metadata import (
     RowIdSequence,
 )
 from lancetable.inputs import read_input
-from lancetable.operation import Transaction
+from lancetable.operation import Transaction, to_bases
 from lancetable.ops import delete_rows, evolution, joined_columns, scan, take, validate, write
 from lancetable.ops.adopt import adopt_fragment
-from lancetable.progress import FragmentWriteProgress
+from lancetable.progress import FragmentWriteProgress, NumberedProgress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema
 from lancetable.table.data_files import WriteLimits
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
     from lancetable.dataset import LanceDataset
     from lancetable.session import Session
-    from lancetable.types import Columns, Filter, ReaderLike, Uri
+    from lancetable.types import Columns, DatasetBasePath, Filter, ReaderLike, Uri
     from lancetable.udf import BatchUDF
 
 __all__ = [
@@ -345,6 +346,10 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         rows. Returns the new metadata and the schema to be; once every fragment has the new columns, commit them with
         `LanceOperation.Merge`. Raises AlreadyExistsError, InvalidSqlError, ColumnNotFoundError, InvalidInputError.
         """
+        if isinstance(value_func, udf.BatchUDF) and value_func.cache is not None:
+            raise InvalidInputError(
+                "A checkpoint file cannot be used for a single fragment, since it is not committed here"
+            )
         new = udf.new_columns(value_func, self, columns, reader_schema)
         version, fragment = self._version, self._fragment
         if isinstance(new, pa.Schema):
@@ -431,6 +436,9 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         The fragment gets the id `fragment_id`, 0 by default. Raises InvalidOperationError for data without rows or with
         more than a file may hold.
         """
+        number = check_count("fragment_id", fragment_id or 0)
+        if progress is not None and fragment_id:
+            progress = NumberedProgress(checked_progress(progress), number)
         written = write_fragments(
             data,
             dataset_uri,
@@ -448,7 +456,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         )
         if len(written) != 1:
             raise InvalidOperationError(f"the data makes {len(written)} fragments, not one")
-        written[0].id = check_count("fragment_id", fragment_id or 0)
+        written[0].id = number
         return written[0]
 
     # --------------------------------------------------------------------------- the rest of pyarrow.dataset.Fragment
@@ -520,7 +528,7 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
     enable_stable_row_ids: bool = False,
     target_bases: list[str] | None = None,
     target_all_bases: bool | None = None,
-    initial_bases: list[Any] | None = None,
+    initial_bases: list[DatasetBasePath] | None = None,
     base_store_params: dict[str, dict[str, str]] | None = None,
     external_blob_mode: str = "reference",
     allow_external_blob_outside_bases: bool = False,
@@ -546,13 +554,6 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
     scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
     scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
     check_external_blobs(external_blob_mode, allow_external_blob_outside_bases)
-    scope.reject(
-        "several base paths",
-        planned=True,
-        initial_bases=initial_bases,
-        target_bases=target_bases,
-        target_all_bases=target_all_bases,
-    )
     mode = check_mode(mode)
     target = target_of(dataset_uri, storage_options, session)
     if mode == "create" and isinstance(target, TableVersion):
@@ -567,6 +568,9 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
         use_legacy_format=use_legacy_format,
         progress=progress,
         keep_arrays=isinstance(data, pa.Table),
+        initial_bases=initial_bases,
+        target_bases=target_bases,
+        target_all_bases=target_all_bases,
     )
     source = read_input(data, schema)
     written = write.write_fragments(
@@ -593,6 +597,9 @@ def write_options(
     stable_row_ids: bool = False,
     blob_pack_bytes: int | None = None,
     keep_arrays: bool = False,
+    initial_bases: Sequence[DatasetBasePath] | None = None,
+    target_bases: Sequence[str] | None = None,
+    target_all_bases: bool | None = None,
 ) -> write.WriteOptions:
     """The arguments that writes have in common. Raises InvalidInputError, UnsupportedFeatureError, TypeError."""
     sizes = {
@@ -611,6 +618,9 @@ def write_options(
         properties=dict(properties or {}),
         v2_manifest_paths=v2_manifest_paths,
         stable_row_ids=stable_row_ids,
+        initial_bases=to_bases(initial_bases or ()),
+        target_bases=check_names("target_bases", target_bases),
+        target_all_bases=bool(target_all_bases),
     )
 
 
@@ -628,10 +638,16 @@ def check_external_blobs(mode: str, outside_bases: bool) -> None:
         raise InvalidOperationError("allow_external_blob_outside_bases only applies to external blob mode reference")
 
 
-def reporter(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:
-    """What `ops` tells of a data file, passed on to the caller's object."""
+def checked_progress(progress: FragmentWriteProgress) -> FragmentWriteProgress:
+    """Raises TypeError for anything else."""
     if not hasattr(progress, "begin") or not hasattr(progress, "complete"):
         raise TypeError(f"progress must be a FragmentWriteProgress, got {type(progress).__name__}")
+    return progress
+
+
+def reporter(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:
+    """What `ops` tells of a data file, passed on to the caller's object."""
+    checked_progress(progress)
 
     def report(event: str, fragment: Fragment) -> None:
         method = progress.begin if event == "begin" else progress.complete

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 
-__all__ = ["LOGGER", "set_logger"]
+__all__ = ["ENV_NAME_PYLANCE_LOGGING_LEVEL", "LOGGER", "get_log_level", "set_logger"]
+
+ENV_NAME_PYLANCE_LOGGING_LEVEL = "LANCE_LOG"
 
 LOGGER = logging.getLogger("lancetable")
+
+
+def get_log_level() -> str:
+    """The level that the environment variable LANCE_LOG asks for, in capitals; INFO if it names none.
+
+    The variable may hold several entries with commas between them, as pylance reads it; those of the form
+    `module=level` are meant for other libraries.
+    """
+    entries = os.environ.get(ENV_NAME_PYLANCE_LOGGING_LEVEL, "").split(",")
+    named = [entry.strip().upper() for entry in entries if entry.strip() and "=" not in entry]
+    level = named[0] if named else "INFO"
+    return "DEBUG" if level == "TRACE" else level
 
 
 def set_logger(
@@ -37,3 +52,8 @@ def set_logger(
     handler.setLevel(level)
     logger.setLevel(level)
     logger.addHandler(handler)
+
+
+# A level nobody knows counts as none: importing must not fail over a variable that other programs read as well.
+_LEVEL = logging.getLevelName(get_log_level())
+LOGGER.setLevel(_LEVEL if isinstance(_LEVEL, int) else logging.INFO)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from lancetable import scope
-from lancetable.arguments import check_count, version_to_write
+from lancetable.arguments import check_count, check_names, version_to_write
 from lancetable.errors import InvalidInputError
 from lancetable.inputs import Input, foreign_frame, read_input
 from lancetable.operation import Transaction
@@ -20,6 +20,8 @@ from lancetable.ops import merge_insert
 from lancetable.ops.merge_clauses import Clauses, Counts, Matched, Repeated, WriteMode, check_source, key_fields
 from lancetable.ops.moved_rows import discard_prepared
 from lancetable.ops.spill import Divided, memory_budget_bytes
+from lancetable.ops.write import WriteOptions
+from lancetable.table.data_files import WriteLimits
 from lancetable.table.version import TableVersion
 from lancetable.types import ExecuteResult, ReaderLike
 
@@ -55,6 +57,8 @@ class MergeInsertBuilder:
         self._conflict_retries = 10
         self._retry_timeout = timedelta(seconds=30)
         self._version: str | None = None
+        self._target_bases: tuple[str, ...] = ()
+        self._target_all_bases, self._include_primary = False, True
 
     # ------------------------------------------------------------------------------------------------- what is done
 
@@ -135,6 +139,19 @@ class MergeInsertBuilder:
         self._version = version
         return self
 
+    def target_bases(self, bases: list[str]) -> MergeInsertBuilder:
+        """Names or paths of registered bases that take the files of new fragments in turn; see `write_dataset`.
+
+        Columns written for fragments that are there, and deletion files, lie with the table as always.
+        """
+        self._target_bases = check_names("bases", bases)
+        return self
+
+    def target_all_bases(self, include_primary: bool = True) -> MergeInsertBuilder:
+        """All bases take the files of new fragments in turn, and with `include_primary` the table as well."""
+        self._target_all_bases, self._include_primary = True, bool(include_primary)
+        return self
+
     def execute(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> ExecuteResult:
         """Merge, commit, and move the dataset to the new version.
 
@@ -153,6 +170,7 @@ class MergeInsertBuilder:
                 self._clauses,
                 source,
                 file_version=version_to_write(self._version, None),
+                options=self._options(),
                 conflict_retries=self._conflict_retries,
                 retry_timeout_s=self._retry_timeout.total_seconds(),
             )
@@ -167,7 +185,11 @@ class MergeInsertBuilder:
         with ExitStack() as stack:
             version, source = self._loaded(data_obj, schema, stack)
             prepared, counts = merge_insert.prepare(
-                version, self._clauses, source, file_version=version_to_write(self._version, None)
+                version,
+                self._clauses,
+                source,
+                file_version=version_to_write(self._version, None),
+                options=self._options(),
             )
             version.store.sync(version.base)
         return Transaction.from_format(prepared.transaction), {**result_of(counts)}
@@ -184,7 +206,7 @@ class MergeInsertBuilder:
         lines.append(f"  HashJoin: on=[{', '.join(self._clauses.on)}], built from the source")
         fragments = len(version.manifest.fragments)
         keys = ", ".join(self._clauses.on)
-        lines.append(f"    Scan: columns=[{keys}], num_fragments={fragments}, zones without keys skipped")
+        lines.append(f"    LanceRead: projection=[{keys}], num_fragments={fragments}, zones without keys skipped")
         lines.append(f"    Source: columns=[{', '.join(names)}]")
         if verbose:
             lines += [f"      Column: {field.name} type={field.data_type}" for field in version.schema.fields]
@@ -208,6 +230,14 @@ class MergeInsertBuilder:
         )
         plan = self.explain_plan(incoming).splitlines(keepends=True)
         return head + "".join("  " + line for line in plan)
+
+    def _options(self) -> WriteOptions:
+        return WriteOptions(
+            limits=WriteLimits(keep_arrays=True),
+            target_bases=self._target_bases,
+            target_all_bases=self._target_all_bases,
+            include_primary=self._include_primary,
+        )
 
     def _with(self, **changes: Any) -> MergeInsertBuilder:
         self._clauses = replace(self._clauses, **changes)

@@ -7,6 +7,7 @@ missing.
 from __future__ import annotations
 
 import uuid as uuid_module
+import warnings
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -133,6 +134,12 @@ class LanceOperation:
 
         def __post_init__(self) -> None:
             self.fragments = fragment_list("fragments", self.fragments)
+            if isinstance(self.schema, pa.Schema):
+                warnings.warn(
+                    "a pyarrow.Schema in a Merge is deprecated, since it has no field ids: give a LanceSchema",
+                    DeprecationWarning,
+                    stacklevel=3,
+                )
 
         def to_format(self) -> tx.Merge:
             return tx.Merge(to_fragments(self.fragments), to_schema(self.schema), self.preserves_nullability)

@@ -152,7 +152,10 @@ class RewriteResult:
         return RewriteResult(Rewritten(old, new, value["read_version"]))
 
     def __repr__(self) -> str:
-        return f"RewriteResult(read_version={self.read_version}, new_fragments={self.new_fragments})"
+        return (
+            f"RewriteResult(read_version={self.read_version}, new_fragments={self.new_fragments}, "
+            f"old_fragments={self.original_fragments})"
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RewriteResult) and self._rewritten == other._rewritten
@@ -202,6 +205,12 @@ class CompactionPlan:
 
     def __repr__(self) -> str:
         return f"CompactionPlan(read_version={self._read_version}, tasks=<{len(self._tasks)} compaction tasks>)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CompactionPlan) and self.json() == other.json()
+
+    def __hash__(self) -> int:
+        return hash(self.json())
 
 
 class Compaction:

@@ -34,11 +34,28 @@ class NoopFragmentWriteProgress(FragmentWriteProgress):
         """Do nothing."""
 
 
+class NumberedProgress(FragmentWriteProgress):
+    """Passes on what it is told, with an id that the caller has chosen for the fragment."""
+
+    def __init__(self, progress: FragmentWriteProgress, fragment_id: int) -> None:
+        self._progress, self._fragment_id = progress, fragment_id
+
+    def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """Pass on that the fragment begins."""
+        fragment.id = self._fragment_id
+        self._progress.begin(fragment, **kwargs)
+
+    def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
+        """Pass on that the fragment is complete."""
+        fragment.id = self._fragment_id
+        self._progress.complete(fragment, **kwargs)
+
+
 class FileSystemFragmentWriteProgress(FragmentWriteProgress):
     """Leaves one small JSON file per fragment in a directory.
 
-    `fragment_<id>.in_progress` holds the id and `metadata` while the fragment is being written; once it is complete,
-    `fragment_<id>.json` with the whole fragment takes its place.
+    While a fragment is being written, `fragment_<id>.in_progress` holds its id and `metadata`, and
+    `fragment_<id>.json` what is known of it so far. Once it is complete the first one is gone and the second one final.
 
     Parameters
     ----------
@@ -55,11 +72,12 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
         self._metadata = dict(metadata or {})
 
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Write the `.in_progress` file."""
+        """Write both files."""
         self._write(fragment, self.PROGRESS_EXT, {"fragment_id": fragment.id, "metadata": self._metadata})
+        self._write(fragment, ".json", fragment.to_json())
 
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Write the `.json` file and remove the other one."""
+        """Write the final `.json` file and remove the other one."""
         self._write(fragment, ".json", fragment.to_json())
         self._store.delete([self._path(fragment, self.PROGRESS_EXT)])
 

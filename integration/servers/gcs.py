@@ -72,12 +72,14 @@ class _Bucket:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     buckets: dict[str, _Bucket]
+    replies: list[int]
 
     def log_message(self, *arguments: Any) -> None:
         """Quiet."""
 
     def _answer(self, status: int, body: bytes | str = b"", headers: dict[str, str] | None = None) -> None:
         data = body.encode() if isinstance(body, str) else body
+        self.replies.append(len(data))
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -321,6 +323,7 @@ class Gcs:
     """A running server."""
 
     port: int
+    replies: list[int]  # their sizes in bytes, of every request so far
 
     @property
     def options(self) -> dict[str, str]:
@@ -335,12 +338,13 @@ class Gcs:
 @contextlib.contextmanager
 def gcs(*buckets: str) -> Iterator[Gcs]:
     """Serve these buckets from threads of this process until the block ends."""
-    handler = type("Handler", (_Handler,), {"buckets": {name: _Bucket() for name in buckets}})
+    replies: list[int] = []
+    handler = type("Handler", (_Handler,), {"buckets": {name: _Bucket() for name in buckets}, "replies": replies})
     server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield Gcs(server.server_address[1])
+        yield Gcs(server.server_address[1], replies)
     finally:
         server.shutdown()
         server.server_close()

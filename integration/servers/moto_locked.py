@@ -7,11 +7,13 @@ drops the condition of conditional PUTs, as some real servers do.
     POST /_lab/reset     forget the log and the faults
     POST /_lab/faults    [{"match": "PUT .*_versions", "times": 1, "how": "stored_then_dropped"}]
          how: dropped, stored_then_dropped, stored_then_500, 409, 412, 503, 500, 403, stalled
+    POST /_lab/objects   {"bucket": "lab", "objects": {key: bytes in base64}}: stored without a request for each
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import json
 import logging
@@ -21,7 +23,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,11 @@ class Moto:
     def plan(self, *faults: dict[str, Any]) -> None:
         """Fail requests that match; see the module."""
         self._call("faults", list(faults))
+
+    def store(self, bucket: str, objects: Mapping[str, bytes]) -> None:
+        """Put thousands of objects at once."""
+        told = {key: base64.b64encode(data).decode() for key, data in objects.items()}
+        self._call("objects", {"bucket": bucket, "objects": told})
 
     def make_bucket(self, name: str) -> None:
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")).close()
@@ -182,9 +189,21 @@ class _Lab:
         elif name == "faults":
             size = int(environ.get("CONTENT_LENGTH") or 0)
             self._faults = json.loads(environ["wsgi.input"].read(size))
+        elif name == "objects":
+            size = int(environ.get("CONTENT_LENGTH") or 0)
+            _store(**json.loads(environ["wsgi.input"].read(size)))
         data = json.dumps(answer).encode()
         start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(data)))])
         return [data]
+
+
+def _store(bucket: str, objects: dict[str, str]) -> None:
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.s3.models import s3_backends
+
+    backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+    for key, data in objects.items():
+        backend.put_object(bucket, key, base64.b64decode(data), disable_notification=True)
 
 
 def _dropped(environ: dict[str, Any]) -> Exception:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from integration.remote.race import append_in_processes, check_rows
+from integration.commits.race import append_in_processes, check_rows
 from integration.servers import azurite as azurite_server
 from integration.servers import ceph as ceph_server
 from integration.servers import npm, rclone
@@ -96,6 +96,20 @@ class TestAzurite(StoreSuite):
     @pytest.fixture
     def place(self, azurite: Azurite, client: str) -> Place:
         return open_store(f"az://lab/{uuid4()}", {**azurite.options, "client": client})
+
+
+def test_a_few_names_of_azurite_come_by_one_request(azurite: Azurite) -> None:
+    """obstore would fetch a page of thousands."""
+    store, base = open_store(f"az://lab/{uuid4()}", azurite.options)
+    names = ["18446744073709551614.manifest", "18446744073709551615.manifest", ".probe-x", ".tmp_y", "sub/x"]
+    for name in names:
+        store.put(f"{base}/_versions/{name}", b"12345")
+    lister = store.backend._lister  # type: ignore[attr-defined]  # a CloudStore over obstore
+    found = lister.page(f"{base}/_versions/", "0", 8)
+    assert [(meta.name, meta.size_bytes) for meta in found] == [(names[0], 5), (names[1], 5)]
+    assert lister.page(f"{base}/_versions/", "0", 1) == found[:1]
+    assert lister.page(f"{base}/none/", "0", 8) == []
+    assert store.list_names(f"{base}/_versions", start_after="0", limit=8) == found
 
 
 @pytest.mark.parametrize("client", CLIENTS)

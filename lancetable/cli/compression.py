@@ -14,7 +14,8 @@ import pyarrow as pa
 from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError, Message
 
-from lancetable.errors import CorruptFileError, NotFoundError
+from lancetable.cli.inspect import size_of
+from lancetable.errors import CorruptFileError
 from lancetable.file.columns import is_single_column, number_columns
 from lancetable.file.container import ColumnPages, FileMetadata
 from lancetable.file.reader import open_data_file, read_columns
@@ -47,10 +48,7 @@ def describe_compression(uri: str, storage_options: Mapping[str, str] | None = N
     Raises NotFoundError, CorruptFileError, UnsupportedFeatureError.
     """
     store, path = open_store(uri, storage_options)
-    size_bytes = store.find(path)
-    if size_bytes is None:
-        raise NotFoundError(f"not found: {uri}", path=path)
-    metadata = open_data_file(store, path, size=size_bytes)
+    metadata = open_data_file(store, path, size=size_of(store, path, uri))
     ids, columns = number_columns(metadata.schema, metadata.version)
     places = dict(zip(ids, columns))
     sizes = arrow_sizes(store, path, metadata, places)

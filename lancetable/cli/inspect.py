@@ -13,16 +13,19 @@ from google.protobuf.message import DecodeError, Message
 
 from lancetable.dataset import LanceDataset
 from lancetable.errors import CorruptFileError, NotFoundError
+from lancetable.file.columns import number_columns
 from lancetable.file.container import ColumnPages, FileMetadata
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import Fragment
+from lancetable.format.paths import DATA_DIR, join
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
+from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table import transactions
 
-__all__ = ["describe_file", "describe_manifest", "describe_schema", "describe_transaction"]
+__all__ = ["describe_file", "describe_manifest", "describe_schema", "describe_transaction", "size_of"]
 
 ENCODINGS: Mapping[str, type[Message]] = {
     "lance.encodings.ArrayEncoding": encodings_v2_0_pb2.ArrayEncoding,
@@ -120,10 +123,12 @@ def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) ->
     Raises NotFoundError, CorruptFileError, UnsupportedFeatureError.
     """
     store, path = open_store(uri, storage_options)
-    size_bytes = store.find(path)
-    if size_bytes is None:
-        raise NotFoundError(f"not found: {uri}", path=path)
+    size_bytes = size_of(store, path, uri)
     metadata = open_data_file(store, path, size=size_bytes)
+    paths = {
+        column: metadata.schema.path_of(field_id)
+        for field_id, column in zip(*number_columns(metadata.schema, metadata.version))
+    }
     batches = {"batch_rows": np.diff(metadata.batch_offsets).tolist()} if isinstance(metadata, LegacyMetadata) else {}
     return {
         "path": uri,
@@ -134,9 +139,22 @@ def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) ->
         "schema": describe_schema(metadata.schema),
         "schema_metadata": {key: value.decode("utf-8", "replace") for key, value in metadata.schema_metadata.items()},
         "global_buffers": [span(start, end) for start, end in metadata.global_buffers],
-        "columns": [describe_column(metadata, index) for index in range(metadata.num_columns)],
+        "columns": [
+            {"path": paths.get(index), **describe_column(metadata, index)} for index in range(metadata.num_columns)
+        ],
         **batches,
     }
+
+
+def size_of(store: ObjectStore, path: str, uri: str) -> int:
+    """Bytes of a data file. Raises NotFoundError, which names a file where a table was given."""
+    size_bytes = store.find(path)
+    if size_bytes is not None:
+        return size_bytes
+    for each in store.list_names(join(path, DATA_DIR)):
+        if each.name.endswith(".lance"):
+            raise NotFoundError(f"{uri} is a table; name one of its data files, as {DATA_DIR}/{each.name}", path=path)
+    raise NotFoundError(f"not found: {uri}", path=path)
 
 
 def describe_column(metadata: FileMetadata, index: int) -> dict[str, Any]:

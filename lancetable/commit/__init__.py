@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from lancetable.errors import CommitConflictError
+from lancetable.handlers.locked import CommitLock
 
-__all__ = ["CommitConflictError"]
+__all__ = ["CommitConflictError", "CommitLock"]

@@ -6,7 +6,8 @@ that never grew would not thin out a large crowd.
 
 Where an attempt takes a round trip or more, a winner that starts its next commit at once is always ahead of those who
 wait, and somebody waits for twenty seconds. So the window of a crowded table is remembered (`Crowd`): it grows with
-each loss, shrinks with each win, and the first attempt of the next commit waits in it like all the others.
+each loss, shrinks with each win, and the first attempt of the next commit waits in it like all the others, for half
+of it at least. Who has lost draws from a part of it that becomes smaller with each loss, so that nobody is left behind.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ __all__ = ["Backoff", "Crowd", "crowd_at"]
 
 _FIRST_WINDOW = 4.0  # attempts long
 _GROWTH = 1.3
+_FIRST_CROWDED_WINDOW = 3.0
+_CROWDED_GROWTH = 1.25
+_AGEING = 0.95  # what each loss takes off the part of the window that a wait is drawn from
 _LARGEST_WINDOW = 64.0  # attempts long
 _LONGEST_WAIT_SECONDS = 2.0
 _SHORTEST_UNIT_SECONDS = 0.0005
@@ -82,11 +86,15 @@ class Backoff:
         self._begun_at = clock()
         self._deadline = self._begun_at + budget_seconds
         self._unit_seconds = 0.0
-        self._window = _FIRST_WINDOW
+        self._window, self._growth = _FIRST_WINDOW, _GROWTH
         self._crowd = crowd
-        if crowd is not None and crowd.window and self._begun_at - crowd.seen_at <= _REMEMBERED_SECONDS:
+        if crowd is not None:
+            self._window, self._growth = _FIRST_CROWDED_WINDOW, _CROWDED_GROWTH
+        # Whether others were in the way a moment ago.
+        self.is_crowded = bool(crowd and crowd.window and self._begun_at - crowd.seen_at <= _REMEMBERED_SECONDS)
+        if crowd is not None and self.is_crowded:
             self._unit_seconds, self._window = crowd.unit_seconds, crowd.window
-            self._wait(self._begun_at)
+            self._wait(self._begun_at, 0.5, 1.5)
         self._attempt_begun_at = self._clock()
 
     @property
@@ -102,8 +110,8 @@ class Backoff:
         # The quickest attempt so far tells how long one takes when nobody is in the way.
         took = max(now - self._attempt_begun_at, _SHORTEST_UNIT_SECONDS)
         self._unit_seconds = took if self._unit_seconds == 0.0 else min(self._unit_seconds, took)
-        self._wait(now)
-        self._window = min(self._window * _GROWTH, _LARGEST_WINDOW)
+        self._wait(now, 0.0, 1.0 if self._crowd is None else _AGEING ** (self.attempts - 1))
+        self._window = min(self._window * self._growth, _LARGEST_WINDOW)
         self._note(now)
         self.attempts += 1
         self._attempt_begun_at = self._clock()
@@ -118,8 +126,10 @@ class Backoff:
             self._window = 0.0
         self._note(self._clock())
 
-    def _wait(self, now: float) -> None:
-        self._sleep(min(self._draw() * self._window * self._unit_seconds, _LONGEST_WAIT_SECONDS, self._deadline - now))
+    def _wait(self, now: float, least: float, most: float) -> None:
+        """Between these parts of the window."""
+        seconds = (least + self._draw() * (most - least)) * self._window * self._unit_seconds
+        self._sleep(min(seconds, _LONGEST_WAIT_SECONDS, self._deadline - now))
 
     def _note(self, now: float) -> None:
         if self._crowd is not None:

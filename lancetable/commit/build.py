@@ -47,7 +47,7 @@ from lancetable.table._offset_files import parse_roaring
 
 __all__ = ["Built", "Restored", "build_first_manifest", "build_manifest", "covered_fragments", "writer_version"]
 
-_MAX_COVERED = 1 << 24  # fragments of one index
+_MAX_COVERED = 1 << 24  # fragments of one index; a manifest with as many would not fit its own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,23 @@ class _Draft:
         number_fragments(self.message, messages)
         return messages
 
+    def check_files(self, messages: Iterable[table_pb2.DataFragment]) -> None:
+        """Raises InvalidOperationError for fragments that other readers refuse: with a file that holds no field, and in
+        0.1 those that lack a column."""
+        wanted = self.field_ids() if Manifest(self.message).file_version.is_legacy else set()
+        for message in messages:
+            for file in message.files:
+                if not file.fields:
+                    raise InvalidOperationError(f"{file.path}: a data file holds at least one field")
+            if wanted:
+                missing = wanted.difference(*(file.fields for file in message.files))
+                if missing:
+                    raise InvalidOperationError(
+                        f"fragment {message.id} lacks the fields {sorted(missing)}: in 0.1 no column can be left out"
+                    )
+
     def _add(self, messages: list[table_pb2.DataFragment]) -> None:
+        self.check_files(messages)
         if messages:
             # A column may have been dropped since the files were written.
             live = self.field_ids()
@@ -224,6 +240,7 @@ class _Draft:
         for fragment_id, fragment in wanted.items():
             message = present[places[fragment_id]]
             message.CopyFrom(fragment.to_proto())
+            self.check_files((message,))
             _drop_dead_files(message, live)
             self.note((message,))
 
@@ -443,11 +460,13 @@ def _(operation: tx.Merge, draft: _Draft) -> None:
     draft.set_schema_metadata(operation.schema.metadata)
     highest = used_fragment_ids(draft.message)
     messages = [fragment.to_proto() for fragment in operation.fragments]
+    number_fragments(draft.message, _unnumbered_in_merge(draft.message, messages))
     if draft.file_version is not None:
         draft.message.data_format.file_format = "lance"
         draft.message.data_format.version = draft.file_version.number
     elif draft.stable_row_ids:  # another format changes no row
         draft.stamp_changed_files(messages)
+    draft.check_files(messages)
     del draft.message.fragments[:]
     live = draft.field_ids()
     for message in messages:
@@ -457,6 +476,34 @@ def _(operation: tx.Merge, draft: _Draft) -> None:
     highest = max(highest, used_fragment_ids(draft.message))
     if highest >= 0:
         draft.message.max_fragment_id = highest
+
+
+def _unnumbered_in_merge(
+    manifest: table_pb2.Manifest, messages: Sequence[table_pb2.DataFragment]
+) -> list[table_pb2.DataFragment]:
+    """The new fragments of a Merge that need an id: those with 0, behind the one that has it already. Others were
+    reserved.
+
+    Raises InvalidOperationError unless every fragment of the manifest is there once, with as many rows as before.
+    """
+    before = {fragment.id: fragment.physical_rows for fragment in manifest.fragments}
+    unnumbered: list[table_pb2.DataFragment] = []
+    seen: set[int] = set()
+    for message in messages:
+        if message.id in seen and message.id:
+            raise InvalidOperationError(f"a Merge lists two fragments with the same id {message.id}; new ones have 0")
+        if not message.id and (message.id in seen or message.id not in before):
+            unnumbered.append(message)
+        elif before.get(message.id, 0) not in (0, message.physical_rows):  # old releases left the number out
+            raise InvalidOperationError(
+                f"a Merge changes columns, and fragment {message.id} would have {message.physical_rows} rows instead of"
+                f" {before[message.id]}"
+            )
+        seen.add(message.id)
+    missing = sorted(before.keys() - seen)
+    if missing:
+        raise InvalidOperationError(f"a Merge lists every fragment of the table, and {missing[:10]} are missing")
+    return unnumbered
 
 
 @apply.register

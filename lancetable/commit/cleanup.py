@@ -7,7 +7,13 @@
 
 Only files whose names have the shape of the format's are ever touched, and only below the table's own root. Manifests
 go first, so that no version can be opened whose files are missing; what a crash leaves behind then is found by the
-next cleanup. A version that appeared meanwhile keeps its files.
+next cleanup. A version that appeared meanwhile keeps its files, and so does one that is being restored:
+
+    a Restore     writes its transaction file    reads the manifest of the old version    publishes
+    a cleanup     removes that manifest          looks for transactions, then versions     removes files
+
+Either the Restore finds the manifest gone and fails, or the cleanup finds its transaction, and leaves the files to the
+next cleanup. A detached version, which stands beside the history, looks for its base after it was published.
 """
 
 from __future__ import annotations
@@ -19,7 +25,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
-from lancetable.errors import CleanupError, InvalidInputError, InvalidOperationError, LanceError
+from lancetable.errors import (
+    CleanupError,
+    CorruptFileError,
+    InvalidInputError,
+    InvalidOperationError,
+    LanceError,
+    NotFoundError,
+    StoreError,
+    UnsupportedFeatureError,
+)
+from lancetable.format.index import uuid_text
 from lancetable.format.paths import (
     DATA_DIR,
     DELETIONS_DIR,
@@ -32,6 +48,8 @@ from lancetable.format.paths import (
     parse_manifest_name,
     parse_transaction_name,
 )
+from lancetable.format.transaction import Restore, Transaction, UnknownOperation
+from lancetable.handlers.external import ExternalHandler
 from lancetable.proto import table_pb2
 from lancetable.table import refs
 from lancetable.table.version import TableVersion, open_location
@@ -43,6 +61,7 @@ __all__ = [
     "Policy",
     "ReferencedBranch",
     "clean_up_after_commit",
+    "keeps_young_versions",
     "plan_cleanup",
     "run_cleanup",
     "tracked_files",
@@ -106,6 +125,7 @@ class CleanupPlan:
     files: tuple[CandidateFile, ...]
     branches: tuple[ReferencedBranch, ...] = ()
     warnings: tuple[str, ...] = ()
+    transactions: frozenset[str] = frozenset()  # paths of those that versions named when the plan was made
 
 
 @dataclass(slots=True)
@@ -152,13 +172,8 @@ def files_of(version: TableVersion) -> set[str]:
     section = version.file.index_section(version.store)
     for index in table_pb2.IndexSection.FromString(section).indices if section is not None else ():
         if (index.base_id if index.HasField("base_id") else None) in own:
-            named.add(f"{INDICES_DIR}/{_uuid_text(index.uuid.uuid)}")
+            named.add(f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}")
     return named
-
-
-def _uuid_text(data: bytes) -> str:
-    digits = data.hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def tracked_files(version: TableVersion, *, min_version: int = 0) -> Iterator[tuple[int, str, str]]:
@@ -190,6 +205,7 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     """
     store, base = version.store, version.base
     locations = version.handler.history(store, base)
+    _check_fresh(version, {each.version for each in locations})
     candidates = _candidates([each.version for each in locations], policy, version.version if stand is None else stand)
     branches = _branches(version)
     protected = {each.referenced_version for each in branches}
@@ -198,7 +214,7 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
         for name, tag in refs.list_tags(store, version.main_base).items()
         if tag.branch == version.branch
     }
-    before = None if policy.older_than is None else _now() - policy.older_than
+    before = None if policy.older_than is None else _moment_before(policy.older_than)
     kept: set[str] = set()
     verified: set[str] = set()
     removable: dict[int, str] = {}
@@ -222,7 +238,20 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     kept |= _detached(version)
     files = list(_files(version, kept, verified - kept, removable, policy))
     files.sort(key=lambda each: each.kind != "manifest")
-    return CleanupPlan(version.version, tuple(removable), tuple(files), tuple(branches))
+    named = frozenset(path for path in kept | verified if path.startswith(f"{TRANSACTIONS_DIR}/"))
+    return CleanupPlan(version.version, tuple(removable), tuple(files), tuple(branches), transactions=named)
+
+
+def _check_fresh(version: TableVersion, listed: set[int]) -> None:
+    """Raises StoreError for a listing older than `version`: what later versions need would look as if nobody did."""
+    if version.version in listed or is_detached(version.version):
+        return
+    if version.handler.locate(version.store, version.base, version.version) is not None:
+        raise StoreError(
+            f"{version.uri}: the listing of versions does not show version {version.version}, which is there. Nothing "
+            "was removed; try again when the listings of the store have caught up",
+            path=version.uri,
+        )
 
 
 def _candidates(numbers: list[int], policy: Policy, stand: int) -> set[int]:
@@ -255,6 +284,9 @@ def _files(
     version: TableVersion, kept: set[str], verified: set[str], removable: Mapping[int, str], policy: Policy
 ) -> Iterator[CandidateFile]:
     manifests = set(removable.values())
+    removed = {path.removesuffix(".manifest") for path in manifests}
+    # Whoever lists the versions of such a table first puts a decided one in place: what is staged now is left over.
+    staged = isinstance(version.handler, ExternalHandler)
     now = _now()
     for folder in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, TRANSACTIONS_DIR, INDICES_DIR):
         for meta in version.store.list_recursive(join(version.base, folder)):
@@ -263,23 +295,29 @@ def _files(
                 yield CandidateFile(path, "manifest", meta.size_bytes or 0)
                 continue
             owner, kind = _owner(folder, meta.name)
+            if owner is None and staged and folder == VERSIONS_DIR and _STAGED.match(meta.name):
+                owner, kind = path, "temporary"
             if owner is None or owner in kept:
                 continue
-            unverified = owner not in verified
+            unverified = owner not in verified and path.partition(".manifest-")[0] not in removed
             young = meta.last_modified is None or now - _utc(meta.last_modified) < UNVERIFIED_AGE
             if unverified and young and not policy.delete_unverified:
                 continue
             yield CandidateFile(path, kind, meta.size_bytes or 0, unverified)
 
 
+_TEMPORARY = re.compile(r"\.tmp_.{1,50}_[0-9a-f]{24}\Z", re.DOTALL)  # of the local store, whose writer was killed
+_STAGED = re.compile(r"[0-9]{1,20}\.manifest-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _HEX_FOLDER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 
 
 def _owner(folder: str, name: str) -> tuple[str | None, str]:
     """What a version must name so that a file stays, and the kind of file; None for a file of no known shape."""
     first, slash, _ = name.partition("/")
+    if _TEMPORARY.match(name.rpartition("/")[2]) or (folder == VERSIONS_DIR and name.startswith(".tmp")):
+        return f"{folder}/{name}", "temporary"
     if folder == VERSIONS_DIR:
-        return (f"{folder}/{name}" if name.startswith(".tmp") else None), "temporary"
+        return None, ""
     if folder == DATA_DIR:
         # Blobs that share a file, or have one each, lie in a directory called as their data file.
         if slash:
@@ -297,6 +335,13 @@ def _now() -> datetime:
     return datetime.fromtimestamp(time.time(), timezone.utc)
 
 
+def _moment_before(age: timedelta) -> datetime:
+    try:
+        return _now() - age
+    except OverflowError:  # before the first year that there is
+        return datetime.min.replace(tzinfo=timezone.utc)
+
+
 def _utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
 
@@ -308,17 +353,66 @@ def run_cleanup(version: TableVersion, plan: CleanupPlan, *, deletes_per_second:
     """Remove what `plan` says. A file that cannot be removed is counted and left for the next cleanup."""
     counts = CleanupCounts()
     pace = _Pace(deletes_per_second)
-    manifests = [each for each in plan.files if each.kind == "manifest"]
+    spared = _referenced_since(version, plan)
+    manifests = [each for each in plan.files if each.kind == "manifest" and _number_of(each) not in spared]
     if _remove(version, manifests, counts, pace):
         # Versions that could not be removed need their files.
         return counts
-    seen = version.handler.history(version.store, version.base, after=plan.read_version)
     named: set[str] = set()
-    for location in seen:
+    for number in spared:
+        location = version.handler.locate(version.store, version.base, number)
+        if location is not None:
+            named |= files_of(open_location(version, location))
+    restores = _restores_of(version, plan) if manifests else set()
+    for location in version.handler.history(version.store, version.base, after=plan.read_version):
         named |= files_of(open_location(version, location))
+    if restores - named:
+        logger.info("cleanup of %s: a removed version is being restored, so its files stay for now", version.uri)
+        return counts
+    if manifests:
+        named |= _detached(version)
     files = [each for each in plan.files if each.kind != "manifest"]
     _remove(version, [each for each in files if _owner(*each.path.split("/", 1))[0] not in named], counts, pace)
     return counts
+
+
+def _number_of(manifest: CandidateFile) -> int:
+    parsed = parse_manifest_name(manifest.path.rpartition("/")[2])
+    assert parsed is not None, manifest.path
+    return parsed[0]
+
+
+def _referenced_since(version: TableVersion, plan: CleanupPlan) -> set[int]:
+    """The versions of the plan that got a tag or a branch since it was made."""
+    if not plan.versions:
+        return set()
+    tags = refs.list_tags(version.store, version.main_base).values()
+    numbers = {tag.version for tag in tags if tag.branch == version.branch}
+    return (numbers | {each.referenced_version for each in _branches(version)}) & set(plan.versions)
+
+
+def _restores_of(version: TableVersion, plan: CleanupPlan) -> set[str]:
+    """The transactions that are not known from a version and restore one that the plan removes; those that cannot be
+    read yet may."""
+    store, base = version.store, version.base
+    known = plan.transactions | {each.path for each in plan.files}
+    found = set()
+    for meta in store.list_names(join(base, TRANSACTIONS_DIR)):
+        path = f"{TRANSACTIONS_DIR}/{meta.name}"
+        if path in known or parse_transaction_name(meta.name) is None:
+            continue
+        try:
+            operation = Transaction.from_bytes(store.read_all(join(base, path)), path).operation
+        except NotFoundError:
+            continue
+        except (CorruptFileError, UnsupportedFeatureError):
+            found.add(path)
+            continue
+        if isinstance(operation, UnknownOperation) or (
+            isinstance(operation, Restore) and operation.version in plan.versions
+        ):
+            found.add(path)
+    return found
 
 
 def _remove(version: TableVersion, files: list[CandidateFile], counts: CleanupCounts, pace: _Pace) -> int:
@@ -389,6 +483,18 @@ def clean_up_after_commit(landed: TableVersion) -> None:
         logger.warning("automatic cleanup of %s failed: %s", landed.uri, error)
 
 
+def keeps_young_versions(version: TableVersion) -> bool:
+    """Whether the cleanups that commits to this table make leave versions of the last minute alone."""
+    config = version.manifest.message.config
+    if not config or _CONFIG + "interval" not in config:
+        return True
+    try:
+        older_than = config.get(_CONFIG + "older_than")
+        return older_than is not None and parse_duration(older_than) >= timedelta(minutes=1)
+    except LanceError:
+        return False
+
+
 _SECONDS = {
     **dict.fromkeys(("nsec", "ns"), 1e-9),
     **dict.fromkeys(("usec", "us"), 1e-6),
@@ -416,4 +522,7 @@ def parse_duration(text: str) -> timedelta:
         position = part.end()
     if not stripped or position < len(stripped):
         raise InvalidInputError(f"{text!r} is no duration: write it like 14days, 1h 30m or 3600s")
-    return timedelta(seconds=seconds)
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError:
+        return timedelta.max

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
 
+from lancetable.commit.build import covered_fragments
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Operation
 from lancetable.proto import transaction_pb2
-from lancetable.table._offset_files import parse_roaring
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
@@ -39,8 +39,6 @@ class Severity(IntEnum):
     RETRYABLE = 2
     INCOMPATIBLE = 3
 
-
-_MAX_COVERED = 1 << 24  # fragments; a manifest with as many would not fit its own limit
 
 OK, REBASE, R, X = Severity.COMPATIBLE, Severity.REBASABLE, Severity.RETRYABLE, Severity.INCOMPATIBLE
 
@@ -389,10 +387,8 @@ def _index_update(ours: tx.CreateIndex, theirs: tx.Update, context: Context) -> 
 
 def _covered(index: IndexMetadata) -> frozenset[int] | None:
     """Ids of the fragments an index covers; None if it does not say."""
-    if index.fragment_bitmap is None:
-        return None
-    offsets = parse_roaring(memoryview(index.fragment_bitmap), f"index {index.name}", max_count=_MAX_COVERED)
-    return frozenset(offsets.tolist())
+    covered = covered_fragments(index.fragment_bitmap, index.name)
+    return None if covered is None else frozenset(covered)
 
 
 def _index_names(ours: tx.CreateIndex, theirs: tx.CreateIndex, context: Context) -> Verdict:

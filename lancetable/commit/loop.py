@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from lancetable.commit import once
 from lancetable.commit.backoff import Backoff, crowd_at
 from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest
-from lancetable.commit.cleanup import clean_up_after_commit
+from lancetable.commit.cleanup import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.dictionaries import dictionary_head
 from lancetable.commit.rebase import rebase_deletions, rebase_index
@@ -64,6 +64,7 @@ _STRICT = Verdict(
     Severity.INCOMPATIBLE,
     "without retries (max_retries=0) an overwrite only goes right behind the version it was made on",
 )
+_FRESH_SECONDS = 2.0  # so long after a look no other is taken, where it costs a round trip
 _FEW = 1  # versions read from afar between looking for new ones and publishing
 _READ_AT_ONCE = 16
 DEFAULT_MAX_RETRIES = 20
@@ -117,9 +118,11 @@ def _land(
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
     backoff = Backoff(max_retries, timeout_s, crowd=crowd_at(base.store.uri(base.base)) if remote else None)
+    looks = strict or not remote or max_retries < 2 or backoff.is_crowded or not run.is_fresh()
     try:
         while True:
-            landed = run.catch_up(strict=strict)
+            landed = run.catch_up(strict=strict) if looks else None
+            looks = True
             if landed is None:
                 landed = run.publish()
             if landed is not None:
@@ -233,6 +236,18 @@ class _Run:
         self._own_paths: list[str] = []
         self._lost: tuple[ManifestLocation, bytes] | None = None  # the last attempt, if nobody looked who has it
 
+    def is_fresh(self) -> bool:
+        """Whether the transaction was made on a version that was the newest a moment ago.
+
+        Then the first attempt publishes without looking: if another writer was faster, its manifest is in the way,
+        and the next attempt looks. It would not be in the way if a cleanup had removed it meanwhile, after still
+        another commit; hence a moment, which is what lies between a look and a publication anyway.
+        """
+        base = self.base
+        if base.newest_at is None or time.monotonic() - base.newest_at > _FRESH_SECONDS:
+            return False
+        return self.original.read_version == base.version and keeps_young_versions(base)
+
     def catch_up(self, *, strict: bool = False) -> TableVersion | None:
         """Judge ours against every version not seen yet. Returns the version if one of them turns out to be ours."""
         base = self.base
@@ -273,12 +288,15 @@ class _Run:
 
     def _check_no_gap(self, location: ManifestLocation) -> None:
         if location.version != self._seen + 1:
-            raise RetryableCommitConflictError(
-                f"Retryable commit conflict: {describe(self.ours.operation)} was prepared on version"
-                f" {self.original.read_version} of {self.base.uri}, and version {self._seen + 1} has been cleaned up,"
-                " so nobody can tell what it changed. Run the operation again on the newest version",
-                version=self._seen + 1,
-            )
+            raise self._gap(self._seen + 1)
+
+    def _gap(self, version: int) -> RetryableCommitConflictError:
+        return RetryableCommitConflictError(
+            f"Retryable commit conflict: {describe(self.ours.operation)} was prepared on version"
+            f" {self.original.read_version} of {self.base.uri}, and version {version} has been cleaned up, so nobody"
+            " can tell what it changed. Run the operation again on the newest version",
+            version=version,
+        )
 
     def _unseen(self) -> list[ManifestLocation]:
         newest, store = self.newest, self.base.store
@@ -295,7 +313,11 @@ class _Run:
                 )
             self.newest = replace(newest, file=read_manifest(store, at))
             return [each for each in locations if each.version > self._seen]
-        return newest.handler.history(store, newest.base, self._seen)
+        locations = newest.handler.history(store, newest.base, self._seen)
+        if not locations or locations[-1].version < newest.version:
+            # Cleaned up since this handle was opened, or the listing is older than the handle.
+            raise self._gap(locations[-1].version + 1 if locations else self._seen + 1)
+        return locations
 
     def _judge(self, theirs: Transaction | None, version: TableVersion) -> None:
         operation = None if theirs is None else theirs.operation
@@ -314,16 +336,18 @@ class _Run:
         newest, store, base = self.newest, self.base.store, self.base.base
         version, naming = newest.version + 1, newest.location.naming
         once.refuse_repeat(newest.manifest.config, self.ours)
-        # Built before anything is written: an operation that does not fit the table leaves no trace.
-        built = self._build(version)
-        head = dictionary_head(store, base, built.message, _source(newest, self.ours))
         data = self.ours.to_bytes()
-        if self._written_transaction != (self.ours.read_version, data):
-            name = transactions.write(store, base, self.ours, data)
-            self._written_transaction = (self.ours.read_version, data)
-            self._own_paths.append(transaction_path(base, name))
+        if isinstance(self.ours.operation, tx.Restore):
+            # First of all: a cleanup that has taken the old version away sees by it that its files are needed.
+            self._write_transaction(data)
+        # Anything else is built before it is written: an operation that does not fit the table leaves no trace.
+        source = _source(newest, self.ours)
+        built = self._build(version, source)
+        head = dictionary_head(store, base, built.message, source)
+        self._write_transaction(data)
         packed = manifests.pack(built.message, data, built.index_section, head)
         location = ManifestLocation(version, manifest_path(base, version, naming), None, naming)
+        begun_at = time.monotonic()
         outcome = newest.handler.commit(store, base, version, naming, packed)
         if outcome is PutOutcome.UNKNOWN:
             outcome = _look_again(store, base, location, self.ours, outcome)
@@ -333,7 +357,7 @@ class _Run:
             logger.debug("%s: version %d went to another writer", newest.uri, version)
             self._lost = location, packed
             return None
-        return replace(newest, file=manifests.packed_file(location, built.message, packed))
+        return replace(newest, file=manifests.packed_file(location, built.message, packed), newest_at=begun_at)
 
     def landed(self, error: LanceError) -> TableVersion | None:
         """The version of the last attempt if it is ours after all, though it counted as lost.
@@ -355,7 +379,14 @@ class _Run:
             logger.debug("%s: version %d cannot be read", self.base.uri, location.version)
         raise _unknown(self.base.uri, self.ours, location.version) from error
 
-    def _build(self, version: int) -> Built:
+    def _write_transaction(self, data: bytes) -> None:
+        """Write the transaction file unless it is there as it is now."""
+        if self._written_transaction != (self.ours.read_version, data):
+            name = transactions.write(self.base.store, self.base.base, self.ours, data)
+            self._written_transaction = (self.ours.read_version, data)
+            self._own_paths.append(transaction_path(self.base.base, name))
+
+    def _build(self, version: int, source: TableVersion | None) -> Built:
         newest = self.newest
         built = build_manifest(
             newest.manifest.message,
@@ -363,10 +394,10 @@ class _Run:
             self.ours,
             version=version,
             timestamp_ns=time.time_ns(),
-            restored=_restored(newest, self.ours),
+            restored=_restored(source, self.ours),
             file_version=self._file_version,
         )
-        return repair(built, _source(newest, self.ours) or newest)
+        return repair(built, source or newest)
 
     def remove_own_files(self) -> None:
         """Remove what the loop itself wrote. The files that came with the transaction are the caller's."""
@@ -381,30 +412,30 @@ def _remove_quietly(store: ObjectStore, paths: list[str]) -> None:
             logger.warning("could not remove %d files of a failed commit: %s", len(paths), error)
 
 
-def _restored(newest: TableVersion, ours: Transaction) -> Restored | None:
-    operation = ours.operation
-    if not isinstance(operation, tx.Restore):
-        return None
-    location = newest.handler.locate(newest.store, newest.base, operation.version)
-    if location is None:
-        raise VersionNotFoundError(
-            f"{newest.uri} has no version {operation.version} to restore", version=operation.version
-        )
-    file = read_manifest(newest.store, location)
-    manifest = file.manifest
-    flags.check_writable(manifest.writer_flags, location.path, reader_flags=manifest.reader_flags)
-    return Restored(manifest.message, file.index_section(newest.store))
-
-
 def _source(newest: TableVersion, ours: Transaction) -> TableVersion | None:
-    """The version whose rows the next one goes on with: the newest, or the one restored. None where all are new."""
+    """The version whose rows the next one goes on with: the newest, or the one restored. None where all are new.
+
+    Raises VersionNotFoundError for one to restore that is not there.
+    """
     operation = ours.operation
     if isinstance(operation, tx.Overwrite):
         return None
     if not isinstance(operation, tx.Restore):
         return newest
     location = newest.handler.locate(newest.store, newest.base, operation.version)
-    return newest if location is None else open_location(newest, location)
+    if location is None:
+        raise VersionNotFoundError(
+            f"{newest.uri} has no version {operation.version} to restore", version=operation.version
+        )
+    source = open_location(newest, location)
+    flags.check_writable(source.manifest.writer_flags, location.path, reader_flags=source.manifest.reader_flags)
+    return source
+
+
+def _restored(source: TableVersion | None, ours: Transaction) -> Restored | None:
+    if source is None or not isinstance(ours.operation, tx.Restore):
+        return None
+    return Restored(source.manifest.message, source.file.index_section(source.store))
 
 
 def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: int, timeout_s: float) -> TableVersion:
@@ -412,8 +443,22 @@ def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: 
         raise InvalidOperationError(
             f"a detached version is built on the version it was prepared on: open version {transaction.read_version}"
         )
+    source = _source(base, transaction)
+    written: list[str] = []
+    try:
+        return _publish_detached(base, transaction, source, Backoff(max_retries, timeout_s), written)
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        _remove_quietly(base.store, written)
+        raise
+
+
+def _publish_detached(
+    base: TableVersion, transaction: Transaction, source: TableVersion | None, backoff: Backoff, written: list[str]
+) -> TableVersion:
+    """Publish under a number that nobody has. The paths of files written on the way are added to `written`."""
     data = transaction.to_bytes()
-    backoff = Backoff(max_retries, timeout_s)
     naming = base.location.naming
     while True:
         version = secrets.randbits(63) | DETACHED_BIT
@@ -423,12 +468,13 @@ def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: 
             transaction,
             version=version,
             timestamp_ns=time.time_ns(),
-            restored=_restored(base, transaction),
+            restored=_restored(source, transaction),
         )
-        built = repair(built, _source(base, transaction) or base)
-        if backoff.attempts == 1:
-            transactions.write(base.store, base.base, transaction, data)
-        head = dictionary_head(base.store, base.base, built.message, _source(base, transaction))
+        built = repair(built, source or base)
+        if not written:
+            name = transactions.write(base.store, base.base, transaction, data)
+            written.append(transaction_path(base.base, name))
+        head = dictionary_head(base.store, base.base, built.message, source)
         packed = manifests.pack(built.message, data, built.index_section, head)
         location = ManifestLocation(version, manifest_path(base.base, version, naming), None, naming)
         outcome = base.handler.commit(base.store, base.base, version, naming, packed)
@@ -437,9 +483,20 @@ def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: 
             if outcome is PutOutcome.UNKNOWN:
                 raise _unknown(base.uri, transaction, version)
         if outcome is PutOutcome.WON:
-            return replace(base, file=manifests.packed_file(location, built.message, packed))
+            written.append(location.path)
+            _check_still_there(base)
+            return replace(base, file=manifests.packed_file(location, built.message, packed), newest_at=None)
         if not backoff.next_attempt():
             raise RetryableCommitConflictError(f"{base.uri}: no free number for a detached version was found")
+
+
+def _check_still_there(base: TableVersion) -> None:
+    """A cleanup that removed `base` before the detached version was there to be seen takes the files of both."""
+    if base.handler.locate(base.store, base.base, base.version, base.location.naming) is None:
+        raise VersionNotFoundError(
+            f"{base.uri}: version {base.version} was cleaned up while a detached version was made from it",
+            version=base.version,
+        )
 
 
 def _look_again(
@@ -479,8 +536,9 @@ def _conflict(run: _Run, theirs: Transaction | None, version: int, verdict: Verd
             " again on the newest version",
             **facts,
         )
+    kind = f"Commit conflict for version {version}" if verdict is _STRICT else "Incompatible transaction"
     return CommitConflictError(
-        f"Incompatible transaction: our {ours}, prepared on version {run.original.read_version}, cannot follow"
+        f"{kind}: our {ours}, prepared on version {run.original.read_version}, cannot follow"
         f" {other} in version {version}: {verdict.reason}{fragments}. Look at version {version}, then decide whether"
         " the operation still makes sense",
         **facts,

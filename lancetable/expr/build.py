@@ -113,6 +113,8 @@ def boolean(expr: Expr, what: str) -> Expr:
         return expr
     if is_null_literal(expr):
         return NULL_BOOLEAN
+    if isinstance(expr, Call) and expr.function == "regexp_match":
+        return settle(Not(IsNull(expr)))  # groups are no boolean, but other readers take them for one
     raise Refused(f"{what} needs a boolean, {expr} is {expr.data_type}")
 
 

@@ -454,4 +454,6 @@ def _parametric(head: str, parts: list[str]) -> pa.DataType | None:
         return None if index is None else pa.dictionary(index, inner)
     if head == "List":
         return pa.list_(inner)
+    if head == "FixedSizeList":
+        return pa.list_(inner, int(parts[0]))
     return pa.large_list(inner) if head == "LargeList" else None

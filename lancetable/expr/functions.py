@@ -9,7 +9,15 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from lancetable.expr import build, kinds, list_functions, math_functions, text_functions, time_functions
+from lancetable.expr import (
+    build,
+    json_functions,
+    kinds,
+    list_functions,
+    math_functions,
+    text_functions,
+    time_functions,
+)
 from lancetable.expr.ast import BOOLEAN, Expr, Literal
 from lancetable.expr.build import Refused, plain
 from lancetable.expr.function_kernels import DATE_PARTS, TRUNCATIONS, arrow_type, unit_name
@@ -254,6 +262,7 @@ FUNCTIONS: dict[str, Binder] = {
     **text_functions.FUNCTIONS,
     **time_functions.FUNCTIONS,
     **list_functions.FUNCTIONS,
+    **json_functions.FUNCTIONS,
 }
 FUNCTIONS.update(
     {

@@ -53,4 +53,4 @@ def not_found(name: str, schema: pa.Schema) -> ColumnNotFoundError:
     nearest = [by_lower[each] for each in difflib.get_close_matches(name.lower(), list(by_lower), n=3)]
     hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
     shown = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
-    return ColumnNotFoundError(f"no column {name!r}{hint} (columns: {shown})", column=name, nearest=nearest)
+    return ColumnNotFoundError(f"No field named {name}{hint} (columns: {shown})", column=name, nearest=nearest)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr import build, functions, names
-from lancetable.expr.ast import BOOLEAN, RESERVED, Expr, Literal
+from lancetable.expr.ast import BOOLEAN, RESERVED, Call, Expr, Literal
 from lancetable.expr.build import Refused
 from lancetable.expr.time_functions import CLOCK, one_moment
 
@@ -101,7 +101,10 @@ def _as_predicate(expr: Expr, text: str) -> Expr:
     opened = build.plain(expr)
     if opened.data_type == BOOLEAN:
         return opened
-    raise InvalidSqlError(f"a filter answers a boolean, this is {expr.data_type}: {_window(text, 0)[0]}")
+    if isinstance(opened, Call) and opened.function == "regexp_match":
+        return build.boolean(opened, "a filter")
+    shown = _window(text, 0)[0]
+    raise InvalidSqlError(f"Invalid user input: the filter {shown} does not return a boolean but {expr.data_type}")
 
 
 # Text to tree
@@ -247,7 +250,7 @@ def _with_caret(text: str, at: int | None, reason: str) -> str:
 
 
 def _sql_error(text: str, at: int | None, reason: str) -> InvalidSqlError:
-    return InvalidSqlError(_with_caret(text, at, reason), offset=at)
+    return InvalidSqlError(f"Invalid user input: {_with_caret(text, at, reason)}", offset=at)
 
 
 # Tree to expression
@@ -315,7 +318,7 @@ class _Visitor:
         except ColumnNotFoundError as error:
             if len(parts) == 1 and not parts[0].args.get("quoted") and parts[0].this.lower() == "current_date":
                 return functions.call("current_date", [])
-            place = _with_caret(self.text, self._place(node), str(error))
+            place = f"Invalid user input: {_with_caret(self.text, self._place(node), str(error))}"
             raise ColumnNotFoundError(place, **{**error.__dict__, "offset": self._place(node)}) from None
 
     def literal(self, node: Any) -> Expr:

@@ -35,7 +35,7 @@ def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
         expr = _opaque(expression, extended)
     opened = build.plain(expr)
     if opened.data_type != BOOLEAN:
-        raise InvalidSqlError(f"a filter answers a boolean, this is {expr.data_type}: {expression}")
+        raise InvalidSqlError(f"the filter {expression} does not return a boolean but {expr.data_type}")
     return opened
 
 

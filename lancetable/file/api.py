@@ -397,7 +397,7 @@ class LanceFileWriter:
         if self._closed:
             return None
         if self._writer is None:
-            raise InvalidInputError("neither a schema nor a batch was given: there is nothing to write")
+            raise InvalidInputError("Schema is unknown and file cannot be created: there was no schema and no batch")
         self._closed = True
         written = self._writer.close()
         self._store.sync()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file import jsonb
+from lancetable.format import jsonb
 from lancetable.format.logical_types import JSON_NAMES
 
 __all__ = ["storage_array", "user_array"]

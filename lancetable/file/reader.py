@@ -30,13 +30,22 @@ from lancetable.file.container import (
 from lancetable.file.encodings_v0_1.family import FAMILY as FAMILY_0_1
 from lancetable.file.encodings_v2_0.family import FAMILY as FAMILY_2_0
 from lancetable.file.encodings_v2_1.family import FAMILY_2_1, FAMILY_2_2
-from lancetable.file.fetch import MAPPED, RangeSource, ReadPlan, Rows, gap_bytes, gather, run, run_all
+from lancetable.file.fetch import MAPPED, RangeSource, ReadPlan, Rows, gap_bytes, gather, run, run_all, run_each
 from lancetable.file.legacy_container import LegacyMetadata, metadata_range, parse_legacy
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ByteRange, ObjectStore, short_read
 
-__all__ = ["FAMILIES", "FileMetadata", "family_of", "open_data_file", "read_chunks", "read_columns"]
+__all__ = [
+    "FAMILIES",
+    "FileMetadata",
+    "FileRows",
+    "family_of",
+    "open_data_file",
+    "read_chunks",
+    "read_chunks_of_files",
+    "read_columns",
+]
 
 FAMILIES: Final[dict[FileVersion, Family]] = {
     FileVersion.LEGACY: FAMILY_0_1,
@@ -177,6 +186,38 @@ def read_chunks(
         return found
     each = iter(found)
     return [[array for _ in range(count) for array in next(each)] for count in counts]
+
+
+class FileRows(NamedTuple):
+    """Rows of fields of one file, the arguments of `read_chunks`."""
+
+    path: str
+    meta: FileMetadata
+    fields: Sequence[Field]
+    columns: Mapping[int, int]
+    rows: range
+
+
+def read_chunks_of_files(store: ObjectStore, files: Sequence[FileRows]) -> list[list[list[pa.Array]]]:
+    """`read_chunks` of many small files, step by step for all of them together (fetch.py: run_each).
+
+    What all of them hold is in memory together, and nothing is decoded on the pool.
+    """
+    opened = []
+    for path, meta, fields, columns, rows in files:
+        _checked_rows(meta, rows)
+        opened.append(_readers(store, path, meta, fields, columns) if len(rows) else [])
+    plans: list[ReadPlan[list[list[pa.Array]]]] = []
+    sources: list[RangeSource] = []
+    paths: list[str] = []
+    for (path, meta, _, _, rows), readers in zip(files, opened):
+        if readers:
+            source, gap = _source(store, meta)
+            plans.append(gather([reader.read(rows, gap) for reader in readers]))
+            sources.append(source)
+            paths.append(path)
+    found = iter(run_each(plans, sources, paths))
+    return [next(found) if readers else [[] for _ in file.fields] for file, readers in zip(files, opened)]
 
 
 def _readers(

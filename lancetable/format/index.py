@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from lancetable.errors import CorruptFileError
 from lancetable.proto import table_pb2
 
-__all__ = ["IndexFile", "IndexMetadata", "IndexSection"]
+__all__ = ["IndexFile", "IndexMetadata", "IndexSection", "uuid_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +123,9 @@ def parse_uuid(message: table_pb2.UUID) -> uuid_module.UUID:
     if len(message.uuid) != 16:
         raise CorruptFileError(f"a uuid of {len(message.uuid)} bytes", expected=16, found=len(message.uuid))
     return uuid_module.UUID(bytes=message.uuid)
+
+
+def uuid_text(data: bytes) -> str:
+    """The name of the directory with an index's files. Whatever its length is, nothing but hex digits and hyphens."""
+    digits = data.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -99,7 +99,7 @@ class DataStorageFormat:
 class FragmentList(Sequence[Fragment]):
     """The fragments of a manifest, made when touched. Positions follow the manifest, sorted by id as a rule."""
 
-    __slots__ = ("_counted", "_ids", "_kept", "_messages", "_order")
+    __slots__ = ("_counted", "_ids", "_kept", "_messages", "_order", "_row_counts")
 
     def __init__(self, messages: Sequence[table_pb2.DataFragment], *, counted: bool = True) -> None:
         """`counted`: whether numbers of rows can be believed; if not, the files have to be asked."""
@@ -108,6 +108,7 @@ class FragmentList(Sequence[Fragment]):
         self._kept: dict[int, Fragment] = {}
         self._ids: npt.NDArray[np.uint64] | None = None
         self._order: npt.NDArray[np.intp] | None = None
+        self._row_counts: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -184,20 +185,28 @@ class FragmentList(Sequence[Fragment]):
         return None if position is None else self[position]
 
     def physical_rows(self) -> npt.NDArray[np.int64]:
-        """(n,) rows including deleted ones, in list order; 0 where the writer left the count out."""
-        if not self._counted:
-            return np.zeros(len(self._messages), np.int64)
-        return _row_counts([message.physical_rows for message in self._messages])
+        """(n,) rows including deleted ones, in list order, read-only; 0 where the writer left the count out."""
+        return self._rows()[0]
 
     def num_deleted_rows(self) -> npt.NDArray[np.int64]:
-        """(n,) deleted rows in list order; -1 where the deletion file has to be read to know."""
-        counted = self._counted
-        return _row_counts(
-            [
-                (message.deletion_file.num_deleted_rows * counted or -1) if message.HasField("deletion_file") else 0
-                for message in self._messages
-            ]
-        )
+        """(n,) deleted rows in list order, read-only; -1 where the deletion file has to be read to know."""
+        return self._rows()[1]
+
+    def _rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Both counts, from one walk: with a million fragments it takes half a second."""
+        if self._row_counts is None:
+            physical, deleted, counted = [], [], self._counted
+            marked = []
+            for at, message in enumerate(self._messages):
+                physical.append(message.physical_rows)
+                if message.HasField("deletion_file"):
+                    marked.append(at)
+                    deleted.append(message.deletion_file.num_deleted_rows * counted or -1)
+            rows, marks = _row_counts(physical if counted else [0] * len(physical)), np.zeros(len(physical), np.int64)
+            marks[marked] = _row_counts(deleted)
+            rows.flags.writeable = marks.flags.writeable = False
+            self._row_counts = rows, marks
+        return self._row_counts
 
     def num_rows(self) -> int | None:
         """Live rows of all fragments; None if a file has to be read to know."""

@@ -71,10 +71,13 @@ class CommitHandler(Protocol):
     ) -> ManifestLocation | None:
         """One version, detached ones included; None where it is not there. Asks for both schemes unless told one."""
 
-    def candidates(self, store: ObjectStore, base: str, version: int) -> list[ManifestLocation]:
+    def candidates(
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+    ) -> list[ManifestLocation]:
         """Where a version may lie, the likeliest place first; reading tells whether it does.
 
-        For callers that read the manifest at once: where a look-up costs a round trip, none is made here.
+        For callers that read the manifest at once: where a look-up costs a round trip, none is made here. `naming` is
+        the scheme of another version of the table.
         """
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
@@ -122,20 +125,23 @@ class VersionFinder:
                 return found
         return None
 
-    def candidates(self, store: ObjectStore, base: str, version: int) -> list[ManifestLocation]:
+    def candidates(
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+    ) -> list[ManifestLocation]:
         """See CommitHandler."""
         if store.capabilities.local:
             found = self.locate(store, base, version)
             return [] if found is None else [found]
         if not 1 <= version <= MAX_VERSION:
             return []
-        namings = (ManifestNaming.V2,) if is_detached(version) else (ManifestNaming.V2, ManifestNaming.V1)
+        namings = [ManifestNaming.V2] if is_detached(version) else [ManifestNaming.V2, ManifestNaming.V1]
+        namings.sort(key=lambda each: each is not naming)
         return [ManifestLocation(version, manifest_path(base, version, each), None, each) for each in namings]
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
         """See CommitHandler."""
         if after > 0 and store.capabilities.ordered_list:
-            return _listed_after(store, base, after)
+            return _listed_after(store, base, after, None)
         return _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
@@ -147,6 +153,8 @@ class VersionFinder:
                 last = found[-1].version if found else than.version
                 if len(found) < _MAX_PROBES and hint <= last and _is_settled(store, base, last, than.naming):
                     return found
+        if store.capabilities.ordered_list:
+            return _listed_after(store, base, than.version, than.naming)
         return self.history(store, base, than.version)
 
     def forget(self, store: ObjectStore, base: str) -> None:
@@ -239,12 +247,12 @@ def _look_up(store: ObjectStore, base: str, version: int, naming: ManifestNaming
 
 def _first_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
     """The newest version from the first names of an ordered listing: under V2 it is the first manifest."""
-    for page in _digit_pages(store, base):
+    for page, is_last in _digit_pages(store, base):
         found = _parse_names(base, page, 0)
         if found and found[-1].naming is ManifestNaming.V2:
             return found[-1]
         if found:  # V1 names are ordered like words, not like numbers
-            return _greatest_listed(store, base)
+            return found[-1] if is_last else _greatest_listed(store, base)
     return None
 
 
@@ -258,27 +266,28 @@ def _greatest_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
     return ManifestLocation(version, f"{directory}/{meta.name}", meta.size_bytes, naming)
 
 
-def _listed_after(store: ObjectStore, base: str, after: int) -> list[ManifestLocation]:
-    """The versions after one from as few names of an ordered listing as it takes."""
+def _listed_after(store: ObjectStore, base: str, after: int, naming: ManifestNaming | None) -> list[ManifestLocation]:
+    """The versions after one from as few names of an ordered listing as it takes: all of them under V1."""
     names: list[ObjectMeta] = []
-    for page in _digit_pages(store, base, _SHORT_PAGE):
-        names += page
-        found = _parse_names(base, names, 0)
-        if found and found[0].naming is ManifestNaming.V1:
-            names = store.list_names(join(base, VERSIONS_DIR))
-            break
-        if found and found[0].version <= after:
-            break
-    return _parse_names(base, names, after)
+    if naming is not ManifestNaming.V1:
+        for page, is_last in _digit_pages(store, base, _SHORT_PAGE):
+            names += page
+            found = _parse_names(base, names, 0)
+            if is_last or (found and found[0].naming is ManifestNaming.V2 and found[0].version <= after):
+                return _parse_names(base, names, after)
+            if found and found[0].naming is ManifestNaming.V1:
+                break
+    return _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
 
 
-def _digit_pages(store: ObjectStore, base: str, first: int = _FIRST_PAGE) -> Iterator[list[ObjectMeta]]:
-    """Names that start with a digit, in order, in pages that grow."""
+def _digit_pages(store: ObjectStore, base: str, first: int = _FIRST_PAGE) -> Iterator[tuple[list[ObjectMeta], bool]]:
+    """Names that start with a digit, in order, in pages that grow; with each, whether it is the last."""
     start, limit = "0", first
     while True:
         names = store.list_names(join(base, VERSIONS_DIR), start_after=start, limit=limit)
-        yield [meta for meta in names if meta.name[:1].isdigit()]
-        if len(names) < limit or not names[-1].name[:1].isdigit():
+        is_last = len(names) < limit or not names[-1].name[:1].isdigit()
+        yield [meta for meta in names if meta.name[:1].isdigit()], is_last
+        if is_last:
             return
         start, limit = names[-1].name, min(limit * 8, _MAX_PAGE)
 

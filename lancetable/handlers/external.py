@@ -117,7 +117,9 @@ class ExternalHandler(VersionFinder):
                 logger.debug("%s: the row of version %d could not be added: %s", base, version, error)
         return found
 
-    def candidates(self, store: ObjectStore, base: str, version: int) -> list[ManifestLocation]:
+    def candidates(
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+    ) -> list[ManifestLocation]:
         """See CommitHandler."""
         if 1 <= version < DETACHED_BIT:
             row = self.external.get(self.external.key(store, base), version)
@@ -174,13 +176,14 @@ class ExternalHandler(VersionFinder):
         if outcome is not PutOutcome.WON:
             return outcome
         try:
-            if self._put_decided(store, base, final, data) is PutOutcome.LOST:
-                outcome = PutOutcome.LOST  # somebody went round the external store and was first
+            outcome = self._put_decided(store, base, final, data)
+            if outcome is PutOutcome.UNKNOWN:
+                return outcome
+            size = len(data) if outcome is PutOutcome.WON else store.find(final)
         except LanceError as error:
             # Decided all the same: whoever meets the row finishes it from the staged object.
             logger.warning("%s: version %d is decided, its manifest not yet in place: %s", base, version, error)
-            return PutOutcome.WON
-        size = len(data) if outcome is PutOutcome.WON else store.find(final)
+            return outcome
         self._note_final(store, table, staged.path, ManifestRow(version, final, size))
         return outcome
 
@@ -212,10 +215,10 @@ class ExternalHandler(VersionFinder):
         return PutOutcome.UNKNOWN
 
     def _put_decided(self, store: ObjectStore, base: str, final: str, data: bytes) -> PutOutcome:
-        """Step 3. An object that is there with other bytes stays: LOST."""
+        """Step 3. WON: it is there, whoever put it. LOST: an object with other bytes is there, and stays."""
         if store.capabilities.conditional_create == "native":
             outcome = store.put_if_absent(final, data)
-            return look_back(store, base, final, data) if outcome is PutOutcome.UNKNOWN else outcome
+            return outcome if outcome is PutOutcome.WON else look_back(store, base, final, data)
         store.put(final, data)
         return PutOutcome.WON
 

@@ -53,6 +53,8 @@ class LockedHandler(VersionFinder):
                     f"version {version} was written, but its commit lock failed afterwards: {error}", version=version
                 ) from error
             if outcome is not PutOutcome.UNKNOWN:
+                if isinstance(error, CommitConflictError) and not str(error):
+                    error.args = (f"CommitConflictError: the commit lock refused version {version}",)
                 if isinstance(error, CommitConflictError) or (outcome is None and isinstance(error, LanceError)):
                     raise
                 raise StoreError(f"the commit lock of version {version} failed: {error}", path=path) from error

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import InvalidInputError, OutOfRangeError
+from lancetable.errors import InvalidInputError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.format.schema import Field, parse_path
 from lancetable.ops.columns import column_not_found, nested_value
 from lancetable.ops.take import Indices, take_addresses, take_offsets, take_row_ids
@@ -89,17 +89,32 @@ def check_range(offset: int, length: int, size: int) -> None:
         )
 
 
+def _missing_rows(
+    version: TableVersion, selector: Selector, values: Indices, found: int
+) -> InvalidInputError | UnsupportedFeatureError:
+    """What to say when not every row is there. The classes are those that pylance makes of deleted and unknown rows."""
+    counts = f"{len(values)} {selector} given, {found} of them have a live row"
+    by_address = selector == "addresses" or not version.manifest.has_stable_row_ids
+    known = set(version.manifest.fragments.ids().tolist()) if by_address else set()
+    if by_address and all(int(each) >> 32 in known for each in values):
+        return UnsupportedFeatureError(
+            f"A take operation that includes row addresses must not target deleted rows: {counts}",
+            feature="blobs of deleted rows",
+        )
+    return InvalidInputError(counts)
+
+
 def find_blobs(version: TableVersion, column: str, selector: Selector, values: Indices) -> FoundBlobs:
     """The blobs of rows chosen by row id, row address or position in scan order.
 
     `column` is a dotted path. Raises ColumnNotFoundError; InvalidInputError for a column that holds no blobs and for
-    rows that are deleted or do not exist; OutOfRangeError for rows beyond the end; TypeError.
+    rows that do not exist; UnsupportedFeatureError for deleted ones; OutOfRangeError beyond the end; TypeError.
     """
     field = blob_field_of(version, column)
     take = {"ids": take_row_ids, "addresses": take_addresses, "indices": take_offsets}[selector]
     rows = take(version, values, [column, _ADDRESS])
     if rows.num_rows != len(values):
-        raise InvalidInputError(f"{len(values)} {selector} given, {rows.num_rows} of them have a live row")
+        raise _missing_rows(version, selector, values, rows.num_rows)
     top, address = rows.columns
     names = parse_path(column) if version.schema.field(column) not in version.schema.fields else [column]
     steps = []

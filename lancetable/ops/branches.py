@@ -3,7 +3,8 @@
     _refs/branches/{name}.json     that there is such a branch, and where it sprang from
     tree/{name}/...                its manifests and files, as those of a table
 
-A branch is made directory first and ref last, and removed ref first: what a crash leaves behind is no branch.
+A branch is made directory first and ref last, and removed ref first: what a crash leaves behind is no branch. Such
+remains are in the way of another branch with the name, until `delete_branch` removes them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.paths import BRANCH_CONTENTS, branch_root, join
 from lancetable.format.refs import BranchContents, check_branch_name
 from lancetable.ops.clone import address_of
+from lancetable.store.base import ObjectStore
 from lancetable.table import refs
 from lancetable.table.version import Reference, TableVersion, checkout, uri_of_branch
 
@@ -40,7 +42,16 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
     lineage = () if source.branch is None else refs.read_branch(store, main, source.branch).lineage
     operation = tx.Clone(True, source.version, address_of(source), ref_name=source.branch, branch_name=name)
     uri = uri_of_branch(version, name)
-    first = commit_clone(source, operation, store, branch_root(main, name), uri, version.handler)
+    try:
+        first = commit_clone(source, operation, store, branch_root(main, name), uri, version.handler)
+    except AlreadyExistsError as error:
+        if refs.find_branch(store, main, name) is not None:
+            raise taken from error
+        raise AlreadyExistsError(
+            f"{uri} holds the remains of a branch that was not made, or not deleted, to its end: delete branch {name} "
+            "and try again",
+            path=uri,
+        ) from error
     size = source.location.size_bytes
     assert size is not None, "a manifest that was read has a size"
     contents = BranchContents(
@@ -67,12 +78,16 @@ def replace_branch_metadata(version: TableVersion, name: str, metadata: Mapping[
 
 
 def delete_branch(version: TableVersion, name: str) -> None:
-    """Remove a branch with all its versions and files; other branches below the same directory stay.
+    """Remove a branch with all its versions and files, or what is left of one; other branches below the same directory
+    stay.
 
     Raises RefNotFoundError, and InvalidOperationError while other branches spring from it and need its files.
     """
-    _read(version, name)
     store, main = version.store, version.main_base
+    root = branch_root(main, check_branch_name(name))
+    found = refs.find_branch(store, main, name)
+    if found is None and not _has_files(store, root):
+        raise _missing(name)
     children = [
         (child, each.parent_version) for child, each in list_branches(version).items() if each.parent_branch == name
     ]
@@ -81,8 +96,8 @@ def delete_branch(version: TableVersion, name: str) -> None:
             f"Ref conflict error: Branch {name} is referenced by {children} versions, can not delete; "
             "delete these branches first"
         )
-    refs.delete_branch(store, main, name)
-    root = branch_root(main, name)
+    if found is not None:
+        refs.delete_branch(store, main, name)
     for folder in BRANCH_CONTENTS:
         store.delete_prefix(join(root, folder))
     if next(iter(store.list_recursive(root)), None) is None:
@@ -92,5 +107,15 @@ def delete_branch(version: TableVersion, name: str) -> None:
 def _read(version: TableVersion, name: str) -> BranchContents:
     found = refs.find_branch(version.store, version.main_base, check_branch_name(name))
     if found is None:
-        raise RefNotFoundError(f"Ref not found error: branch {name} does not exist", ref=name)
+        raise _missing(name)
     return found
+
+
+def _missing(name: str) -> RefNotFoundError:
+    return RefNotFoundError(f"Ref not found error: branch {name} does not exist", ref=name)
+
+
+def _has_files(store: ObjectStore, root: str) -> bool:
+    """Whether anything of a branch lies below its directory; branches below that are others."""
+    folders = (store.list_recursive(join(root, folder)) for folder in BRANCH_CONTENTS)
+    return any(next(iter(found), None) is not None for found in folders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 
 from lancetable.commit.clone import commit_clone
@@ -9,6 +10,7 @@ from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, Lance
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.blobs import blob_directory
+from lancetable.format.index import uuid_text
 from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
 from lancetable.handlers.choose import choose_handler
 from lancetable.proto import table_pb2
@@ -17,6 +19,8 @@ from lancetable.store.open import open_store
 from lancetable.table.version import TableVersion
 
 __all__ = ["address_of", "deep_clone", "shallow_clone"]
+
+logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 8 << 20
 
@@ -57,7 +61,10 @@ def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, 
     except CommitStateUnknownError:
         raise
     except LanceError:
-        store.delete(copied)
+        try:
+            store.delete(copied)
+        except LanceError as error:
+            logger.warning("could not remove the files of a failed clone to %s: %s", uri, error)
         raise
 
 
@@ -80,7 +87,7 @@ def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
             yield source.deletion_file_path(fragment.id, deletions), new
     section = source.file.index_section(source.store)
     for index in table_pb2.IndexSection.FromString(section).indices if section is not None else ():
-        folder = f"{INDICES_DIR}/{_uuid_text(index.uuid.uuid)}"
+        folder = f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
         root = source.base_file_path(index.base_id, folder) if index.HasField("base_id") else join(source.base, folder)
         for each in source.store.list_recursive(root):
             yield join(root, each.name), join(base, f"{folder}/{each.name}")
@@ -96,11 +103,6 @@ def _managed_blobs(source: TableVersion, base: str) -> Iterator[tuple[str, str]]
         for each in source.store.list_recursive(join(root, MANAGED_BLOBS_DIR)):
             name = f"{MANAGED_BLOBS_DIR}/{each.name}"
             yield join(root, name), join(base, name)
-
-
-def _uuid_text(data: bytes) -> str:
-    digits = data.hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def _copy(source: ObjectStore, old: str, target: ObjectStore, new: str) -> None:

@@ -24,11 +24,13 @@ from lancetable.errors import (
     CommitStateUnknownError,
     InvalidInputError,
     InvalidOperationError,
+    InvalidSqlError,
     LanceError,
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
 from lancetable.expr import columns_of, data_type, parse_expression
+from lancetable.expr.ast import Literal
 from lancetable.expr.names import VIRTUAL_COLUMNS
 from lancetable.expr.nullability import may_be_null
 from lancetable.file.writer import FileWriter
@@ -68,6 +70,7 @@ __all__ = [
 ]
 
 _BYTES_AT_ONCE = 64 << 20  # of a column that is converted
+_NO_COLUMNS = pa.schema([])
 _WITH_STRUCT_COLUMNS = (FileVersion.LEGACY, FileVersion.V2_0)
 
 Function = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -123,9 +126,13 @@ def add_expressions(
 ) -> TableVersion:
     """Add columns computed from others: SQL expressions by the name of the new column.
 
-    Raises InvalidSqlError, ColumnNotFoundError, AlreadyExistsError.
+    Where all of them are null constants, such as `CAST(NULL AS INT)`, no data is written. Raises InvalidSqlError,
+    ColumnNotFoundError, AlreadyExistsError.
     """
-    schema = _extended(version, expression_schema(version, expressions))
+    new = expression_schema(version, expressions)
+    if not version.manifest.file_version.is_legacy and all(map(is_null_constant, expressions.values())):
+        return add_nulls(version, new)
+    schema = _extended(version, new)
     return _add(version, schema, computed_values(version, expressions, batch_size))
 
 
@@ -266,6 +273,15 @@ def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> 
     return pa.schema(fields)
 
 
+def is_null_constant(text: str) -> bool:
+    """Whether an expression is null whatever the row."""
+    try:
+        expr = parse_expression(text, _NO_COLUMNS)
+    except (InvalidSqlError, ColumnNotFoundError):
+        return False
+    return isinstance(expr, Literal) and not expr.value.is_valid
+
+
 def computed_values(version: TableVersion, expressions: Mapping[str, str], batch_size: int | None) -> Values:
     def values(fragment: Fragment) -> Iterator[pa.RecordBatch]:
         options = ScanOptions(columns=dict(expressions), fragments=[fragment.id], batch_size=batch_size)
@@ -307,7 +323,7 @@ def _checked(result: pa.RecordBatch, expected: pa.Schema, num_rows: int) -> pa.R
         raise InvalidInputError(f"a column function returned {result.num_rows} rows for {num_rows}")
     if not result.schema.equals(expected):
         raise SchemaMismatchError(
-            f"the result of a column function does not have the schema expected.\n"
+            f"Output schema of function does not match the expected schema.\n"
             f"Expected:\n{expected}\nGot:\n{result.schema}"
         )
     return result
@@ -325,7 +341,7 @@ class _Stream:
             batch = self._left if self._left is not None else next(self._reader, None)
             self._left = None
             if batch is None:
-                raise InvalidInputError("Stream ended before producing values for all rows in dataset")
+                raise InvalidOperationError("Stream ended before producing values for all rows in dataset")
             if batch.num_rows > num_rows:
                 self._left = batch.slice(num_rows)
                 batch = batch.slice(0, num_rows)
@@ -335,7 +351,7 @@ class _Stream:
     def expect_end(self) -> None:
         batch = self._left if self._left is not None else next((each for each in self._reader if each.num_rows), None)
         if batch is not None:
-            raise InvalidInputError("Stream produced more values than expected for dataset")
+            raise InvalidOperationError("Stream produced more values than expected for dataset")
 
 
 def _add(

@@ -19,19 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
+from lancetable.file.kernels.keys import KeyTable, Matches, equal_values, hash_values, table_of
 from lancetable.format.row_address import U64Array
 
 __all__ = ["KeyIndex", "Rows", "concat", "example", "hashes", "whole"]
 
 Rows = npt.NDArray[np.int64]
 
-# A table of all values between the least and the greatest may have so many slots for each value, and in all.
-_SLOTS_PER_VALUE: Final = 32
-_MIN_SLOTS: Final = 1 << 16
-_MAX_SLOTS: Final = 1 << 26
-_FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
-# What is looked up at a time: its intermediate results fit the caches.
-_BLOCK_ROWS: Final = 32 * 1024
+_FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
 class KeyIndex:
@@ -44,7 +39,7 @@ class KeyIndex:
     def __init__(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
         """`columns` are the parts of the key. Raises UnsupportedFeatureError for nested ones."""
         self._parts: list[_Part] = []
-        self._pairs: list[_Table | _HashTable] = []
+        self._pairs: list[KeyTable] = []
         self.num_rows = len(columns[0])
         combined: Rows | None = None
         for column in columns:
@@ -54,7 +49,7 @@ class KeyIndex:
                 combined = part.own
                 continue
             values, valid = _paired(combined, part.own, self.num_rows)
-            table = _table_of(values, valid)
+            table = table_of(values, valid)
             self._pairs.append(table)
             combined = table.own
         assert combined is not None
@@ -74,6 +69,23 @@ class KeyIndex:
             combined = narrowed
         return combined
 
+    def matches(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Matches:
+        """The same as (k,) rows of `columns` whose key the source has, ascending, and (k,) the source row of each."""
+        if len(self._parts) > 1:
+            return _hits(self.find(columns))
+        # One column stays in the pieces that it comes in.
+        column, found, start = columns[0], list[Matches](), 0
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            hits, rows = self._parts[0].matches(chunk)
+            found.append((hits + start if start else hits, rows))
+            start += len(chunk)
+        if len(found) == 1:
+            return found[0]
+        nothing = np.zeros(0, np.int64)
+        return np.concatenate([nothing, *(each[0] for each in found)]), np.concatenate(
+            [nothing, *(each[1] for each in found)]
+        )
+
     @property
     def has_repeats(self) -> bool:
         """Whether some key stands in several source rows."""
@@ -86,6 +98,8 @@ class _Part(Protocol):
     own: Rows
 
     def find(self, column: pa.Array | pa.ChunkedArray) -> Rows: ...
+
+    def matches(self, column: pa.Array) -> Matches: ...
 
 
 def _part_of(column: pa.Array | pa.ChunkedArray) -> _Part:
@@ -102,7 +116,7 @@ class _FixedPart:
 
     def __init__(self, column: pa.Array) -> None:
         values, valid = _numbers(column)
-        self._table = _table_of(values, valid)
+        self._table = table_of(values, valid)
         self.own = self._table.own
 
     def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
@@ -112,40 +126,41 @@ class _FixedPart:
             found[~valid] = -1
         return found
 
+    def matches(self, column: pa.Array) -> Matches:
+        values, valid = _numbers(_plain(column))
+        return _valid_ones(self._table.matches(values), valid)
+
 
 class _HashedPart:
     """Longer values: a table of their hashes, and a comparison of what it finds."""
 
     def __init__(self, column: pa.Array) -> None:
         self._column = column
-        self._valid = _valid(column)
-        self._table = _table_of(_hash(column), self._valid)
+        self._bytes = _bytes_of(column)
+        self._table = table_of(hash_values(*self._bytes), _valid(column))
         self.own = self._table.own
         self._exact: _ArrowPart | None = None
         repeated = np.flatnonzero((self.own >= 0) & (self.own != np.arange(len(column))))
-        if not self._same(column, repeated, self.own[repeated]):
+        if not equal_values(*self._bytes, repeated, *self._bytes, self.own[repeated]):
             self._exact = _ArrowPart(column)
             self.own = self._exact.own
 
     def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
+        found = np.full(len(column), -1, np.int64)
+        hits, rows = self.matches(_plain(column))
+        found[hits] = rows
+        return found
+
+    def matches(self, column: pa.Array) -> Matches:
         column = _plain(column)
         if self._exact is not None:
-            return self._exact.find(column)
-        found = self._table.find(_hash(column))
-        valid = _valid(column)
-        if valid is not None:
-            found[~valid] = -1
-        hits = np.flatnonzero(found >= 0)
-        if self._same(column, hits, found[hits]):
-            return found
+            return self._exact.matches(column)
+        values = _bytes_of(column)
+        hits, rows = _valid_ones(self._table.matches(hash_values(*values)), _valid(column))
+        if equal_values(*values, hits, *self._bytes, rows):
+            return hits, rows
         # Two values with one hash: likely somebody made them so.
-        return _ArrowPart(self._column).find(column)
-
-    def _same(self, column: pa.Array, rows: Rows, others: Rows) -> bool:
-        if not len(rows):
-            return True
-        equal = pc.equal(column.take(pa.array(rows)), self._column.take(pa.array(others)))
-        return bool(pc.all(equal).as_py())
+        return _ArrowPart(self._column).matches(column)
 
 
 class _ArrowPart:
@@ -162,6 +177,9 @@ class _ArrowPart:
     def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
         return self._rows_at(self._places(_plain(column)))
 
+    def matches(self, column: pa.Array) -> Matches:
+        return _hits(self.find(column))
+
     def _places(self, column: pa.Array) -> Rows:
         found = pc.index_in(column, value_set=self._distinct, skip_nulls=True)
         return np.asarray(found.fill_null(-1)).astype(np.int64)
@@ -170,6 +188,19 @@ class _ArrowPart:
         if not len(self._first):
             return np.full(len(places), -1, np.int64)
         return np.where(places >= 0, self._first[places], -1)
+
+
+def _hits(found: Rows) -> Matches:
+    hits = np.flatnonzero(found >= 0)
+    return hits, found[hits]
+
+
+def _valid_ones(matches: Matches, valid: npt.NDArray[np.bool_] | None) -> Matches:
+    if valid is None:
+        return matches
+    hits, rows = matches
+    kept = valid[hits]
+    return hits[kept], rows[kept]
 
 
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -240,102 +271,6 @@ def _paired(first: Rows, second: Rows, size: int) -> tuple[Rows, npt.NDArray[np.
     return first * np.int64(size) + second, (first >= 0) & (second >= 0)
 
 
-def _table_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> _Table | _HashTable:
-    rows = np.arange(len(values), dtype=np.int64) if valid is None else np.flatnonzero(valid)
-    kept = values if valid is None else values[rows]
-    if len(kept):
-        low, high = int(kept.min()), int(kept.max())
-        slots = high - low + 1
-        if slots <= min(max(_MIN_SLOTS, _SLOTS_PER_VALUE * len(kept)), _MAX_SLOTS):
-            return _Table(kept, rows, len(values), low, slots)
-    return _HashTable(kept, rows, len(values))
-
-
-class _Table:
-    """One slot for every value between the least and the greatest."""
-
-    def __init__(self, values: npt.NDArray[Any], rows: Rows, num_rows: int, low: int, slots: int) -> None:
-        self._low, self._high = low, low + slots - 1
-        self._slots = np.full(slots, -1, np.int64 if num_rows > 2**31 else np.int32)
-        # Unsigned distances are right whatever the type of the values.
-        places = (values.astype(np.uint64) - np.uint64(low % 2**64)).astype(np.int64)
-        self._slots[places[::-1]] = rows[::-1]
-        self.own: Rows = np.full(num_rows, -1, np.int64)
-        self.own[rows] = self._slots[places]
-
-    def find(self, values: npt.NDArray[Any]) -> Rows:
-        if not len(values):
-            return np.zeros(0, np.int64)
-        low, high = int(values.min()), int(values.max())
-        if low >= self._low and high <= self._high:
-            places = (values.astype(np.uint64) - np.uint64(self._low % 2**64)).astype(np.int64)
-            found: Rows = self._slots[places].astype(np.int64)
-            return found
-        found = np.full(len(values), -1, np.int64)
-        if low > self._high or high < self._low:
-            return found
-        limits = np.iinfo(values.dtype)
-        inside = np.ones(len(values), np.bool_)
-        if self._low > limits.min:
-            inside &= values >= values.dtype.type(self._low)
-        if self._high < limits.max:
-            inside &= values <= values.dtype.type(self._high)
-        rows = np.flatnonzero(inside)
-        places = (values[rows].astype(np.uint64) - np.uint64(self._low % 2**64)).astype(np.int64)
-        found[rows] = self._slots[places]
-        return found
-
-
-class _HashTable:
-    """Tables with one source row for each slot; who loses a slot goes to the next table.
-
-    A value that is stored in the second table lost its slot in the first to another one, so an empty slot ends the
-    search: most rows of a large table are done after one look.
-    """
-
-    def __init__(self, values: npt.NDArray[Any], rows: Rows, num_rows: int) -> None:
-        self._keys = np.zeros(num_rows, np.uint64)
-        self._keys[rows] = values.astype(np.uint64)
-        self._levels: list[tuple[np.uint64, np.uint64, npt.NDArray[np.int32] | Rows]] = []
-        self.own: Rows = np.full(num_rows, -1, np.int64)
-        dtype = np.int64 if num_rows > 2**31 else np.int32
-        left = rows
-        while len(left):
-            bits = max(8, int(8 * len(left)).bit_length())
-            level = len(self._levels)
-            factor, shift = np.uint64(_FACTORS[level % len(_FACTORS)] + 2 * level), np.uint64(64 - bits)
-            slots = np.full(1 << bits, -1, dtype)
-            places = (self._keys[left] * factor) >> shift
-            slots[places[::-1]] = left[::-1]
-            winners = slots[places].astype(np.int64)
-            settled = self._keys[winners] == self._keys[left]
-            self.own[left[settled]] = winners[settled]
-            self._levels.append((factor, shift, slots))
-            left = left[~settled]
-
-    def find(self, values: npt.NDArray[Any]) -> Rows:
-        found = np.full(len(values), -1, np.int64)
-        keys = values.view(np.uint64) if values.dtype.itemsize == 8 else values.astype(np.uint64)
-        for start in range(0, len(values), _BLOCK_ROWS):
-            self._find_block(keys[start : start + _BLOCK_ROWS], found[start : start + _BLOCK_ROWS])
-        return found
-
-    def _find_block(self, keys: U64Array, found: Rows) -> None:
-        rows: Rows | None = None
-        for factor, shift, slots in self._levels:
-            places = keys * factor
-            places >>= shift
-            candidates = slots[places.view(np.int64)]
-            taken = np.flatnonzero(candidates >= 0)
-            keys, candidates = keys[taken], candidates[taken]
-            rows = taken if rows is None else rows[taken]
-            equal = self._keys[candidates] == keys
-            found[rows[equal]] = candidates[equal]
-            keys, rows = keys[~equal], rows[~equal]
-            if not len(keys):
-                return
-
-
 # --- for spilling and messages ---------------------------------------------------------------------------------------
 
 
@@ -354,40 +289,7 @@ def _hash(column: pa.Array) -> U64Array:
         values, _ = _numbers(column)
         numbers: U64Array = values.astype(np.uint64) * np.uint64(_FACTORS[2])
         return numbers
-    if not _has_bytes(column.type):
-        column = pc.cast(column, pa.string())
-    starts, sizes, data = _extents(column)
-    total: U64Array = sizes.astype(np.uint64) * np.uint64(_FACTORS[3])
-    # Words at any byte: the last one of a value may reach into zeros behind all of them.
-    padded = np.zeros(len(data) + 8, np.uint8)
-    padded[: len(data)] = data
-    words = np.ndarray((len(data) + 1,), np.dtype("<u8"), padded.data, strides=(1,))
-    for begin in range(0, len(starts), _BLOCK_ROWS):
-        end = begin + _BLOCK_ROWS
-        _hash_words(words, starts[begin:end], sizes[begin:end], total[begin:end])
-    return total
-
-
-def _hash_words(words: U64Array, starts: Rows, sizes: Rows, total: U64Array) -> None:
-    """Take the bytes of values into `total`, eight at a time."""
-    rows: Rows | None = None  # those that have bytes left, None for all
-    part, step = total.copy(), 0
-    while True:
-        left = sizes - step
-        ended = left <= 0
-        if ended.any():
-            kept = np.flatnonzero(~ended)
-            if not len(kept):
-                return
-            rows = kept if rows is None else rows[kept]
-            starts, sizes, left, part = starts[kept], sizes[kept], left[kept], part[kept]
-        word = words[starts + step]
-        cut = (64 - 8 * np.minimum(left, 8)).astype(np.uint64)
-        part ^= (word << cut) >> cut
-        part *= np.uint64(_FACTORS[0])
-        part ^= part >> np.uint64(29)
-        total[slice(None) if rows is None else rows] = part
-        step += 8
+    return hash_values(*_bytes_of(column))
 
 
 def _has_bytes(data_type: pa.DataType) -> bool:
@@ -402,17 +304,17 @@ def _fixed_bytes(data_type: pa.DataType) -> int:
     return int(data_type.bit_width) // 8 if fixed else 0
 
 
-def _extents(column: pa.Array) -> tuple[Rows, Rows, npt.NDArray[np.uint8]]:
-    """Where each value begins, its bytes, and the bytes of all."""
+def _bytes_of(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+    """(n + 1,) ends of the bytes of each value, and the bytes of all."""
+    if not _has_bytes(column.type):
+        column = pc.cast(column, pa.string())
     fixed = _fixed_bytes(column.type)
     buffers = column.buffers()
     data = np.frombuffer(buffers[-1], np.uint8) if buffers[-1] is not None else np.zeros(0, np.uint8)
     if fixed or not len(column):
-        starts = (np.arange(len(column)) + column.offset) * fixed
-        return starts, np.full(len(column), fixed, np.int64), data
+        return (np.arange(len(column) + 1, dtype=np.int64) + column.offset) * fixed, data
     width = 8 if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type) else 4
-    ends = np.frombuffer(buffers[1], f"<i{width}", len(column) + 1, column.offset * width).astype(np.int64)
-    return ends[:-1], np.diff(ends), data
+    return np.frombuffer(buffers[1], f"<i{width}", len(column) + 1, column.offset * width), data
 
 
 def example(names: Sequence[str], columns: Sequence[pa.Array | pa.ChunkedArray], row: int) -> str:

@@ -45,7 +45,7 @@ from lancetable.ops.moved_rows import (
 from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import matching_rows
 from lancetable.ops.spill import Divided
-from lancetable.ops.write import conform
+from lancetable.ops.write import WriteOptions, conform
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.fragments import Offsets, physical_rows
 from lancetable.table.version import TableVersion
@@ -64,6 +64,7 @@ def merge_insert(
     source: Divided,
     *,
     file_version: FileVersion | None = None,
+    options: WriteOptions | None = None,
     conflict_retries: int = 10,
     retry_timeout_s: float = 30.0,
 ) -> tuple[TableVersion, Counts]:
@@ -74,14 +75,19 @@ def merge_insert(
     """
 
     def attempt(base: TableVersion) -> tuple[TableVersion, Counts]:
-        prepared, counts = prepare(base, clauses, source, file_version=file_version)
+        prepared, counts = prepare(base, clauses, source, file_version=file_version, options=options)
         return commit_prepared(base, prepared), counts
 
     return on_newest(version, attempt, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
 
 
 def prepare(
-    version: TableVersion, clauses: Clauses, source: Divided, *, file_version: FileVersion | None = None
+    version: TableVersion,
+    clauses: Clauses,
+    source: Divided,
+    *,
+    file_version: FileVersion | None = None,
+    options: WriteOptions | None = None,
 ) -> tuple[Prepared, Counts]:
     """Write the files of a merge without committing it. `source` holds columns as `load_source` leaves them.
 
@@ -92,7 +98,7 @@ def prepare(
     clauses.check()
     with ExitStack() as stack:
         merge = _Merge(version, clauses, source, stack)
-        return merge.in_columns() if clauses.write_mode is WriteMode.COLUMNS else merge.in_rows(file_version)
+        return merge.in_columns() if clauses.write_mode is WriteMode.COLUMNS else merge.in_rows(file_version, options)
 
 
 class _Change(NamedTuple):
@@ -124,7 +130,7 @@ class _Merge:
 
     # --- rows to new fragments
 
-    def in_rows(self, file_version: FileVersion | None) -> tuple[Prepared, Counts]:
+    def in_rows(self, file_version: FileVersion | None, options: WriteOptions | None) -> tuple[Prepared, Counts]:
         """Updated rows move to new fragments, inserted ones come behind them."""
         moves = self._clauses.matched is Matched.UPDATE
         prepared = prepare_update(
@@ -134,6 +140,7 @@ class _Merge:
             self._gone,
             changed_fields=[field.id for field in self._version.schema.walk()],
             file_version=file_version,
+            options=options,
         )
         # The primary key is what the table says to be unique; any other key may be inserted twice, as by an append.
         primary = {field.name for field in self._version.schema.primary_key()}

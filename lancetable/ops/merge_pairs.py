@@ -20,6 +20,7 @@ from lancetable.expr import Expr
 from lancetable.expr.ast import And, Column, Compare, InList, Literal
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
+from lancetable.ops.columns import ColumnLike
 from lancetable.ops.join import KeyIndex, Rows, example, whole
 from lancetable.ops.merge_clauses import Clauses, Matched, Repeated, key_fields
 from lancetable.ops.moved_rows import ordered
@@ -149,10 +150,9 @@ class PairFinder:
 
         def look(window: tuple[Fragment, range]) -> Pairs:
             fragment, rows = window
-            arrays, offsets = self._read_keys(fragment, rows)
-            found = part.index.find(arrays)
-            hits = np.flatnonzero(found >= 0)
-            return Pairs(fragment, hits + rows.start if offsets is None else offsets[hits], found[hits])
+            keys, offsets = self._read_keys(fragment, rows)
+            hits, found = part.index.matches(keys)
+            return Pairs(fragment, hits + rows.start if offsets is None else offsets[hits], found)
 
         predicate = pruning_predicate(self._on, [part.table.column(field.name) for field in self._on])
         waiting: list[Pairs] = []
@@ -170,10 +170,9 @@ class PairFinder:
         addresses: list[npt.NDArray[np.uint64]] = []
         rows: list[Rows] = []
         for batch in self._targets.batches(number):
-            found = part.index.find([batch.column(field.name) for field in self._on])
-            hits = np.flatnonzero(found >= 0)
+            hits, found = part.index.matches([batch.column(field.name) for field in self._on])
             addresses.append(batch.column(_ADDRESS).to_numpy()[hits])
-            rows.append(found[hits])
+            rows.append(found)
         if not addresses:
             return
         every = np.concatenate(addresses)
@@ -193,7 +192,8 @@ class PairFinder:
 
         def read(window: tuple[Fragment, range]) -> pa.RecordBatch:
             fragment, rows = window
-            arrays, offsets = self._read_keys(fragment, rows)
+            keys, offsets = self._read_keys(fragment, rows)
+            arrays = [whole(key) for key in keys]
             places = np.arange(rows.start, rows.stop) if offsets is None else offsets
             addresses = places.astype(np.uint64) + np.uint64(fragment.id << 32)
             return pa.RecordBatch.from_arrays([*arrays, pa.array(addresses)], names=names)
@@ -210,11 +210,11 @@ class PairFinder:
                 for start in range(kept.start, kept.stop, _WINDOW_ROWS):
                     yield fragment, range(start, min(kept.stop, start + _WINDOW_ROWS))
 
-    def _read_keys(self, fragment: Fragment, rows: range) -> tuple[list[pa.Array], Offsets | None]:
+    def _read_keys(self, fragment: Fragment, rows: range) -> tuple[list[ColumnLike], Offsets | None]:
         """The keys of the live rows of a window, and their offsets; None where all of its rows are live."""
         selection = select(self._version, fragment, rows)
-        arrays = [whole(array) for array in read_columns_of(self._version, fragment, self._on, selection)]
-        return arrays, None if selection.num_rows == len(rows) else selection.offsets()
+        keys = list(read_columns_of(self._version, fragment, self._on, selection))
+        return keys, None if selection.num_rows == len(rows) else selection.offsets()
 
 
 def join_pairs(parts: Sequence[Pairs]) -> Pairs:

@@ -28,9 +28,9 @@ from lancetable.format.version import FileVersion
 from lancetable.ops.column_files import discard_column_files
 from lancetable.ops.join import whole
 from lancetable.ops.marks import mark_deleted, remove_marks
-from lancetable.ops.write import WriteOptions, write_files
+from lancetable.ops.write import WriteOptions, sync_others, target_places, write_files
 from lancetable.rowids import RowIdSequence
-from lancetable.table.data_files import WriteLimits, remove_quietly
+from lancetable.table.data_files import WriteLimits, remove_from
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.fragments import (
@@ -42,6 +42,7 @@ from lancetable.table.fragments import (
     read_columns_of,
     select,
 )
+from lancetable.table.places import own_place, registered_places
 from lancetable.table.row_id_lookup import row_ids_at
 from lancetable.table.version import TableVersion
 
@@ -173,15 +174,16 @@ def prepare_update(
     # Nobody changes the batches after they were handed over, so the writer need not copy them.
     schema, options = version.schema, options or WriteOptions(limits=WriteLimits(keep_arrays=True))
     target = file_version or version.manifest.file_version
-    known = dictionaries_of(version)
-    fragments = write_files(version.store, version.base, version.uri, schema, batches, options, target, known)
+    known, store, places = dictionaries_of(version), version.store, target_places(version, options, "append")
+    fragments = write_files(store, version.base, version.uri, schema, batches, options, target, known, places)
     try:
+        sync_others(store, places)
         if version.manifest.has_stable_row_ids:
             fragments = _with_moved_ids(version, fragments, moved())
         rows = gone()
         marked = mark_deleted(version, rows)
     except BaseException:
-        remove_quietly(version.store, version.base, fragments)
+        remove_from(store, places, fragments)
         raise
     operation = tx.Update(
         removed_fragment_ids=marked.removed,
@@ -209,7 +211,9 @@ def commit_prepared(version: TableVersion, prepared: Prepared) -> TableVersion:
 def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
     """Remove the files of an update that was prepared on `version` and will not be committed."""
     operation = prepared.operation
-    remove_quietly(version.store, version.base, operation.new_fragments)
+    base_ids = {file.base_id for each in operation.new_fragments for file in each.files}
+    places = (own_place(version.base), *registered_places(version, base_ids))
+    remove_from(version.store, places, operation.new_fragments)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
         discard_column_files(version, operation.updated_fragments)
     else:

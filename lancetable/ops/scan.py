@@ -48,6 +48,7 @@ from lancetable.table.fragments import (
     physical_offsets,
     physical_rows,
     read_chunks_of,
+    read_chunks_of_many,
     read_columns_of,
     rows_of,
     select,
@@ -73,7 +74,7 @@ WindowRows: TypeAlias = Callable[[Fragment], int]
 
 # A window of a scan that keeps its whole result anyway.
 _FILTER_BYTES = 16 * 1024 * 1024
-_MAX_FILTER_ROWS = 512 * 1024
+_MAX_FILTER_ROWS = 256 * 1024
 # With a limit, the first windows are likely all that is needed.
 _LIMITED_ROWS = 64 * 1024
 # Small fragments share one evaluation of the filter: so many rows together, from fragments with at most so many.
@@ -215,13 +216,13 @@ def matching_rows(
             yield window.fragment, offsets if len(found) == 1 else np.concatenate([each for _, each in found])
 
 
-def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False) -> str:
+def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False, took: str | None = None) -> str:
     """The plan as text, with what statistics rule out; reads statistics and footers, no data.
 
     Of a table with very many fragments only the first ones are looked at, and the text says so.
     """
     if plan.predicate is None or not plan.use_stats:
-        return plan.explain(verbose=verbose)
+        return plan.explain(verbose=verbose, took=took)
     rows = rows_of(version)
     total = kept = fragments_kept = 0
     bytes_kept = bytes_total = 0.0
@@ -242,7 +243,7 @@ def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False
     )
     if len(looked_at) < len(plan.fragments):
         pruned += f" (the first fragments; the table has {len(plan.fragments)})"
-    return plan.explain(verbose=verbose, pruned=pruned)
+    return plan.explain(verbose=verbose, pruned=pruned, took=took)
 
 
 def analyze_plan(version: TableVersion, plan: ScanPlan) -> str:
@@ -253,11 +254,12 @@ def analyze_plan(version: TableVersion, plan: ScanPlan) -> str:
     elapsed_ms = (time.perf_counter() - start) * 1e3
     statistics = seen[0]
     counts = ", ".join(f"{name}={value}" for name, value in statistics.all_counts.items())
-    head = (
-        f"Analyze: elapsed={elapsed_ms:.3f}ms, output_rows={num_rows}, bytes_read={statistics.bytes_read}, "
-        f"iops={statistics.iops}, requests={statistics.requests}, {counts}\n"
+    took = (
+        f"output_rows={num_rows}, {counts}, bytes_read={statistics.bytes_read}, iops={statistics.iops}, "
+        f"requests={statistics.requests}"
     )
-    plan_lines = explain_plan(version, plan).splitlines(keepends=True)
+    head = f"Analyze: elapsed={elapsed_ms:.3f}ms\n"
+    plan_lines = explain_plan(version, plan, took=took).splitlines(keepends=True)
     return head + "".join("  " + line for line in plan_lines)
 
 
@@ -325,8 +327,14 @@ class _Run:
         schema = self.plan.output_schema
         chunks: list[list[pa.Array]] = [[] for _ in schema.names]
         if self.plan.limit != 0:
-            for window in self.map(self.read_window_chunks, self.windows(self.table_rows())):
-                for column, found in zip(chunks, window):
+            windows = self.windows(self.table_rows())
+            parts: Iterable[list[Sequence[pa.Array]]]
+            if self._parallel():
+                parts = self.map(self.read_window_chunks, windows)
+            else:
+                parts = itertools.chain.from_iterable(map(self.read_windows_chunks, _grouped(windows)))
+            for part in parts:
+                for column, found in zip(chunks, part):
                     column.extend(found)
         arrays = [pa.chunked_array(found, type=kind) for found, kind in zip(chunks, schema.types)]
         return pa.Table.from_arrays(arrays, schema=schema)
@@ -347,7 +355,11 @@ class _Run:
         if len(self.plan.fragments) == 1 and self.plan.predicate is None and self.pace is None:
             # The columns of the one fragment are decoded side by side instead.
             return False
-        num_rows = sum(int(starts[at + 1] - starts[at]) for at in self.plan.fragments)
+        chosen = self.plan.fragments
+        if len(chosen) == len(starts) - 1:
+            num_rows = int(starts[-1])
+        else:
+            num_rows = sum(int(starts[at + 1] - starts[at]) for at in chosen)
         # Small fragments cost more in Python than in work that threads can share.
         return num_rows >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(self.plan.fragments))
 
@@ -477,6 +489,18 @@ class _Run:
         chunks = read_chunks_of(self.version, window.fragment, projection.columns, selection, self.rows)
         chunks += [[self._virtual(window, selection, name)] for name in projection.virtual]
         return chunks
+
+    def read_windows_chunks(self, windows: Sequence[_Window]) -> list[list[Sequence[pa.Array]]]:
+        """The same of several windows; small ones are read together."""
+        if len(windows) == 1:
+            return [self.read_window_chunks(windows[0])]
+        projection = self.plan.projection
+        selections = [(window.fragment, self._selected(window)) for window in windows]
+        read = read_chunks_of_many(self.version, selections, projection.columns, self.rows)
+        for name in projection.virtual:
+            for window, (_, selection), chunks in zip(windows, selections, read):
+                chunks.append([self._virtual(window, selection, name)])
+        return read
 
     def read_matches(self, windows: Sequence[_Window]) -> list[pa.Table]:
         """The rows of windows that pass the filter, as the plan's output; a table for each window that has some."""
@@ -630,13 +654,24 @@ class _Run:
     def _read(
         self, windows: Sequence[_Window], columns: Sequence[Field]
     ) -> Iterator[tuple[_Window, Selection, list[ColumnLike]]]:
-        for window in windows:
-            selection = select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
-            if selection.num_rows:
-                read = read_columns_of(self.version, window.fragment, columns, selection, self.rows)
-                if self.pace is not None:
-                    self.pace.note(selection.num_rows, sum([array.nbytes for array in read]))
-                yield window, selection, read
+        looked = [(window, self._selected(window)) for window in windows]
+        looked = [(window, selection) for window, selection in looked if selection.num_rows]
+        if len(looked) > 1:
+            selections = [(window.fragment, selection) for window, selection in looked]
+            chunks = read_chunks_of_many(self.version, selections, columns, self.rows)
+            parts = [[_as_column(found, field) for found, field in zip(each, columns)] for each in chunks]
+        else:
+            parts = [
+                read_columns_of(self.version, window.fragment, columns, selection, self.rows)
+                for window, selection in looked
+            ]
+        for (window, selection), read in zip(looked, parts):
+            if self.pace is not None:
+                self.pace.note(selection.num_rows, sum([array.nbytes for array in read]))
+            yield window, selection, read
+
+    def _selected(self, window: _Window) -> Selection:
+        return select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
 
     def _masks(
         self, looked: Sequence[tuple[_Window, Selection]], columns: Sequence[ColumnLike]
@@ -700,6 +735,10 @@ def _grouped(windows: Iterable[_Window]) -> Iterator[list[_Window]]:
         yield group
 
 
+def _as_column(chunks: Sequence[pa.Array], field: Field) -> ColumnLike:
+    return chunks[0] if len(chunks) == 1 else pa.chunked_array(chunks, type=field.data_type)
+
+
 def _side_by_side(parts: Sequence[ColumnLike]) -> ColumnLike:
     """One column of several small windows."""
     if len(parts) == 1:
@@ -732,6 +771,8 @@ def _mask(predicate: Expr, table: pa.Table, num_rows: int) -> npt.NDArray[np.boo
     octets = np.frombuffer(value.buffers()[1], np.uint8)
     first = value.offset % 8
     octets = octets[value.offset // 8 :]
+    if not octets.any():
+        return np.zeros(len(value), np.bool_)
     return np.unpackbits(octets, bitorder="little", count=first + len(value))[first:].view(np.bool_)
 
 

@@ -126,8 +126,10 @@ class ScanPlan:
             self, projection=self.keys, shared=shared, order=(), keys=None, limit=None, offset=0, stats_callback=None
         )
 
-    def explain(self, *, verbose: bool = False, pruned: str | None = None) -> str:
-        """The plan as text, the last step first. `pruned` says what statistics rule out, where that was looked up."""
+    def explain(self, *, verbose: bool = False, pruned: str | None = None, took: str | None = None) -> str:
+        """The plan as text, the last step first. `pruned` says what statistics rule out, where that was looked up,
+        and `took` what reading took, where it was tried.
+        """
         lines = [f"Project: {', '.join(self.output_schema.names) or '(no columns)'}"]
         if self.limit is not None or self.offset:
             lines.append(f"Limit: skip={self.offset}, fetch={'all' if self.limit is None else self.limit}")
@@ -140,8 +142,10 @@ class ScanPlan:
             lines.append(f"Filter: {self.predicate}")
         scanned = self.filter_columns if self.predicate is not None else self.projection.columns
         names = ", ".join(field.name for field in scanned)
-        text = f"Scan: columns=[{names}], num_fragments={len(self.fragments)} of {self.num_fragments_of_version}"
-        lines.append(text + (", deleted rows included" if self.include_deleted else ""))
+        of_all = f"{len(self.fragments)} of {self.num_fragments_of_version}"
+        parts = [f"LanceRead: projection=[{names}]", f"num_fragments={of_all}"]
+        parts += ["deleted rows included"] * self.include_deleted + [f"metrics=[{took}]"] * (took is not None)
+        lines.append(", ".join(parts))
         if self.use_stats:
             lines.append(f"Statistics: {pruned or 'zones that the filter rules out are skipped'}")
         if verbose:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lancetable.commit.loop import commit_transaction
-from lancetable.errors import ColumnNotFoundError
+from lancetable.errors import ColumnNotFoundError, RetryableCommitConflictError
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction, UpdateMap
-from lancetable.table.version import TableVersion
+from lancetable.table.version import TableVersion, latest
 
 __all__ = ["update_config", "update_field_metadata", "update_schema_metadata", "update_table_metadata"]
 
@@ -42,10 +42,21 @@ def update_field_metadata(
             available = [version.schema.path_of(below.id) for below in version.schema.walk()]
             raise ColumnNotFoundError(f"Field '{path}' not found.\nAvailable fields: {available}", column=path)
         by_id[field.id] = UpdateMap(each, replace)
-    return _commit(version, tx.UpdateConfig(field_metadata=by_id))
+    return _commit_once(version, tx.UpdateConfig(field_metadata=by_id))
 
 
 def _commit(version: TableVersion, operation: tx.UpdateConfig) -> TableVersion:
+    """Commit a change that means the same on any version."""
+    try:
+        return _commit_once(version, operation)
+    except RetryableCommitConflictError as error:
+        if getattr(error, "operation", None) is not None:
+            raise  # another change stands against it
+    # Versions in between have been cleaned up: what they changed is in the newest one.
+    return _commit_once(latest(version), operation)
+
+
+def _commit_once(version: TableVersion, operation: tx.UpdateConfig) -> TableVersion:
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
     return commit_transaction(version, Transaction.create(version.version, operation))

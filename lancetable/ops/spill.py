@@ -13,14 +13,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from lancetable.errors import InvalidInputError
+from lancetable.errors import InvalidInputError, LanceError, StoreError
 from lancetable.ops.join import hashes, whole
 
 __all__ = ["Divided", "memory_budget_bytes"]
@@ -64,11 +64,10 @@ class Divided:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with suppress(OSError):  # what could not be written to its end is not wanted any more
             self._open.close()
-        finally:
-            if self._directory is not None:
-                shutil.rmtree(self._directory, ignore_errors=True)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     @property
     def num_parts(self) -> int:
@@ -89,14 +88,16 @@ class Divided:
                 self.divide()
         for part in range(len(self._writers)):
             self._flush(part)
-        self._open.close()
+        with self._on_disk():
+            self._open.close()
 
     def divide(self) -> None:
         """Go over to files, whatever the size."""
-        self._directory = tempfile.mkdtemp(prefix="lancetable-spill-")
-        for part in range(_NUM_PARTS):
-            sink = self._open.enter_context(pa.OSFile(self._path(part), "wb"))
-            self._writers.append(self._open.enter_context(pa.ipc.new_stream(sink, self.schema)))
+        with self._on_disk():
+            self._directory = tempfile.mkdtemp(prefix="lancetable-spill-")
+            for part in range(_NUM_PARTS):
+                sink = self._open.enter_context(pa.OSFile(self._path(part), "wb"))
+                self._writers.append(self._open.enter_context(pa.ipc.new_stream(sink, self.schema)))
         self._pending = [[] for _ in range(_NUM_PARTS)]
         self._pending_bytes = [0] * _NUM_PARTS
         held, self._batches = self._batches, []
@@ -109,7 +110,7 @@ class Divided:
             if self._table is None:
                 self._table, self._batches = _joined(pa.Table.from_batches(self._batches, self.schema)), []
             return self._table
-        with pa.OSFile(self._path(number)) as file, pa.ipc.open_stream(file) as reader:
+        with self._on_disk(), pa.OSFile(self._path(number)) as file, pa.ipc.open_stream(file) as reader:
             return _joined(reader.read_all())
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
@@ -117,8 +118,23 @@ class Divided:
         if self._directory is None:
             yield from self.part(number).to_batches()
             return
-        with pa.OSFile(self._path(number)) as file, pa.ipc.open_stream(file) as reader:
+        with self._on_disk(), pa.OSFile(self._path(number)) as file, pa.ipc.open_stream(file) as reader:
             yield from reader
+
+    @contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        """Raises StoreError where the files cannot be written or read."""
+        try:
+            yield
+        except LanceError:
+            raise
+        except OSError as error:
+            where = self._directory or tempfile.gettempdir()
+            raise StoreError(
+                f"{where}: rows that did not fit into memory could not be kept there: {error}. Let TMPDIR name a "
+                f"directory with more room, or raise {_BUDGET_VARIABLE}",
+                path=where,
+            ) from error
 
     def _path(self, part: int) -> str:
         assert self._directory is not None
@@ -140,8 +156,10 @@ class Divided:
 
     def _flush(self, part: int) -> None:
         if self._pending[part]:
-            for batch in _joined(pa.Table.from_batches(self._pending[part], self.schema)).to_batches():
-                self._writers[part].write_batch(batch)
+            joined = _joined(pa.Table.from_batches(self._pending[part], self.schema))
+            with self._on_disk():
+                for batch in joined.to_batches():
+                    self._writers[part].write_batch(batch)
         self._pending[part], self._pending_bytes[part] = [], 0
 
 

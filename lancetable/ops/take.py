@@ -98,7 +98,7 @@ def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = Non
     wanted = _integers(row_ids, "row_ids", unsigned=True)
     if version.manifest.has_stable_row_ids:
         addresses, found = row_id_index(version).find(wanted)
-        wanted = addresses[found]
+        return fetch_addresses(version, _projection(version, columns), addresses[found])  # live, all of them
     return take_addresses(version, wanted, columns)
 
 
@@ -228,7 +228,9 @@ def _live(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArr
             raise OutOfRangeError(f"row {int(offsets[here].max())} of fragment {fragment_id}, which has {total}")
         deleted = deleted_offsets(version, fragment)
         if deleted is not None:
-            live[here] = ~np.isin(offsets[here], deleted)
+            wanted = offsets[here].astype(np.uint32)
+            at = np.minimum(deleted.searchsorted(wanted), len(deleted) - 1)
+            live[here] = deleted[at] != wanted
     return None if live.all() else live
 
 

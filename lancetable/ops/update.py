@@ -22,7 +22,7 @@ from lancetable.errors import InvalidInputError, InvalidSqlError, UnsupportedFea
 from lancetable.expr import Expr, columns_of, data_type, evaluate, parse_expression
 from lancetable.expr.build import Refused, checked_cast
 from lancetable.expr.casts import can_cast
-from lancetable.file import jsonb
+from lancetable.format import jsonb
 from lancetable.format.blobs import with_bytes
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field, Schema, parse_path

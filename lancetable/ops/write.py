@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from lancetable.commit.loop import (
 from lancetable.errors import (
     AlreadyExistsError,
     CommitStateUnknownError,
+    InvalidOperationError,
     LanceError,
     SchemaMismatchError,
     UnsupportedFeatureError,
@@ -39,16 +40,19 @@ from lancetable.format import transaction as tx
 from lancetable.format.blobs import holds_blobs, with_prepared
 from lancetable.format.fragment import Fragment
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
+from lancetable.format.manifest import BasePath
 from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNaming, data_path, join, parse_transaction_name
 from lancetable.format.schema import BLOB_KEY, BLOB_V2_NAME, Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
 from lancetable.store.base import ObjectStore
+from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
-from lancetable.table.data_files import WriteLimits, WriteProgress, remove_quietly, write_data_files
+from lancetable.table.data_files import WriteLimits, WriteProgress, remove_from, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.places import Place, all_places, numbered, places_named
 from lancetable.table.version import TableVersion
 
 __all__ = [
@@ -59,6 +63,8 @@ __all__ = [
     "create",
     "discard_fragments",
     "overwrite",
+    "sync_others",
+    "target_places",
     "write_fragments",
 ]
 
@@ -84,6 +90,10 @@ class WriteOptions:
     stable_row_ids: bool = False  # of a new table
     max_retries: int = DEFAULT_MAX_RETRIES
     timeout_s: float = DEFAULT_TIMEOUT_SECONDS
+    initial_bases: tuple[BasePath, ...] = ()  # registered with a new table
+    target_bases: tuple[str, ...] = ()  # names or paths of the bases that take new files in turn; none: the table
+    target_all_bases: bool = False  # every base
+    include_primary: bool = True  # with `target_all_bases`: the table too
 
 
 def create(
@@ -96,23 +106,31 @@ def create(
     commit_lock: Any = None,
     cache: TableCache | None = None,
     config: Mapping[str, str] | None = None,
+    begin_anew: bool = False,
 ) -> TableVersion:
     """Make a new table of `batches` and return its version 1.
 
-    Raises AlreadyExistsError if there is a table, before anything is read or written; InvalidSchemaError and
+    `begin_anew`: one that is there already in memory makes room; see `MemoryStore.begin_anew`. Raises
+    AlreadyExistsError if there is a table, before anything is read or written; InvalidSchemaError and
     UnsupportedFeatureError for a schema that cannot be stored; SchemaMismatchError for nulls in a required column.
     """
     options = options or WriteOptions()
     store, base = open_store(uri, storage_options)
     text = os.fspath(uri)
     handler = choose_handler(store, text, commit_lock, storage_options)
-    if handler.latest(store, base) is not None:
+    exists = handler.latest(store, base) is not None
+    if exists and not (begin_anew and isinstance(store, MemoryStore)):
         raise AlreadyExistsError(f"Dataset already exists: {text}", path=text)
     file_version = options.file_version or DEFAULT_VERSION
     stored = Schema.from_arrow(blob_schema(schema, file_version))
-    fragments = write_files(store, base, text, stored, batches, options, file_version)
-    operation = tx.Overwrite(tuple(fragments), stored)
-    with discarding(store, base, fragments):
+    bases, places = _bases_of_new(store, base, text, options)
+    if exists and isinstance(store, MemoryStore):
+        store.begin_anew()
+    options = _with_bases(options, (each.id for each in bases))
+    fragments = write_files(store, base, text, stored, batches, options, file_version, places=places)
+    operation = tx.Overwrite(tuple(fragments), stored, initial_bases=bases)
+    with discarding(store, places, fragments):
+        sync_others(store, places)
         return create_table(
             store,
             base,
@@ -183,12 +201,15 @@ def write_fragments(
         store, base = open_store(target, storage_options)
         version = options.file_version or DEFAULT_VERSION
         stored = Schema.from_arrow(blob_schema(schema, version))
-        fragments = write_files(store, base, os.fspath(target), stored, batches, options, version)
-        operation, read_version = tx.Overwrite(tuple(fragments), stored), 0
+        bases, places = _bases_of_new(store, base, os.fspath(target), options)
+        options = _with_bases(options, (each.id for each in bases))
+        fragments = write_files(store, base, os.fspath(target), stored, batches, options, version, places=places)
+        operation, read_version = tx.Overwrite(tuple(fragments), stored, initial_bases=bases), 0
     else:
         read_version = target.version
         store, base = target.store, target.base
         table_format = _check_target(target)
+        places = target_places(target, options, mode)
         file_version = options.file_version or table_format
         if mode == "append":
             if file_version.is_legacy != table_format.is_legacy:
@@ -203,10 +224,12 @@ def write_fragments(
         else:
             stored = Schema.from_arrow(blob_schema(schema, file_version))
         dictionaries = dictionaries_of(target) if mode == "append" else None
-        fragments = write_files(store, base, target.uri, stored, batches, options, file_version, dictionaries)
+        options = _with_bases(options, target.manifest.base_paths)
+        fragments = write_files(store, base, target.uri, stored, batches, options, file_version, dictionaries, places)
         operation = tx.Append(tuple(fragments)) if mode == "append" else tx.Overwrite(tuple(fragments), stored)
-    if sync:
-        with discarding(store, base, fragments):
+    with discarding(store, places, fragments):
+        sync_others(store, places)
+        if sync:
             store.sync(base)
     return Transaction.create(read_version, operation, properties=options.properties)
 
@@ -244,7 +267,8 @@ def _check_target(version: TableVersion) -> FileVersion:
 def _commit(version: TableVersion, transaction: Transaction, options: WriteOptions) -> TableVersion:
     operation = transaction.operation
     assert isinstance(operation, tx.Append | tx.Overwrite)
-    with discarding(version.store, version.base, operation.fragments):
+    places = target_places(version, options, "append")
+    with discarding(version.store, places, operation.fragments):
         return commit_transaction(
             version,
             transaction,
@@ -254,8 +278,48 @@ def _commit(version: TableVersion, transaction: Transaction, options: WriteOptio
         )
 
 
+def target_places(version: TableVersion, options: WriteOptions, mode: WriteMode) -> tuple[Place, ...]:
+    """Where files of a table that is there go. Raises InvalidOperationError for bases that it does not list."""
+    if options.initial_bases:
+        raise InvalidOperationError(
+            f"Cannot register new bases in {mode.capitalize()} mode: a table gets its first ones when it is created, "
+            "others by add_bases"
+        )
+    bases = version.manifest.base_paths if options.target_bases or options.target_all_bases else {}
+    return _places(version.store, version.base, version.uri, bases, options)
+
+
+def _with_bases(options: WriteOptions, base_ids: Iterable[int]) -> WriteOptions:
+    """The options with the base paths that managed blobs may name."""
+    return replace(options, limits=replace(options.limits, base_ids=frozenset(base_ids)))
+
+
+def _bases_of_new(
+    store: ObjectStore, base: str, uri: str, options: WriteOptions
+) -> tuple[tuple[BasePath, ...], tuple[Place, ...]]:
+    bases = numbered(options.initial_bases)
+    return bases, _places(store, base, uri, {each.id: each for each in bases}, options)
+
+
+def _places(
+    store: ObjectStore, base: str, uri: str, bases: Mapping[int, BasePath], options: WriteOptions
+) -> tuple[Place, ...]:
+    if not options.target_all_bases:
+        return places_named(store, base, uri, bases, options.target_bases)
+    if options.target_bases:
+        raise InvalidOperationError("Cannot specify target_all_bases together with target_bases")
+    return all_places(store, base, bases, include_own=options.include_primary)
+
+
+def sync_others(store: ObjectStore, places: Iterable[Place]) -> None:
+    """Make files outside of the table's own directory durable: the commit looks after those inside only."""
+    for place in places:
+        if place.base_id is not None:
+            store.sync(place.directory)
+
+
 @contextmanager
-def discarding(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> Iterator[None]:
+def discarding(store: ObjectStore, places: Sequence[Place], fragments: Iterable[Fragment]) -> Iterator[None]:
     """Removes data files if the block surely did not commit them."""
     try:
         yield
@@ -263,7 +327,7 @@ def discarding(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> 
         raise
     except LanceError:
         # Other exceptions, such as an interrupt, may have come after the commit was published.
-        remove_quietly(store, base, fragments)
+        remove_from(store, places, fragments)
         raise
 
 
@@ -276,6 +340,7 @@ def write_files(
     options: WriteOptions,
     file_version: FileVersion,
     dictionaries: Mapping[int, pa.Array] | None = None,
+    places: Sequence[Place] = (),
 ) -> list[Fragment]:
     if file_version not in FAMILIES:
         raise UnsupportedFeatureError(
@@ -285,7 +350,15 @@ def write_files(
     if options.limits.keep_arrays and options.limits.max_bytes_per_file > _MAX_JOINED * _TINY_BYTES:
         batches = _joined(batches)
     return write_data_files(
-        store, base, schema, conform(batches, schema), options.limits, file_version, options.progress, dictionaries
+        store,
+        base,
+        schema,
+        conform(batches, schema),
+        options.limits,
+        file_version,
+        options.progress,
+        dictionaries,
+        places=places,
     )
 
 

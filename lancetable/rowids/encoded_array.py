@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
 
-__all__ = ["decode", "encode", "offset_bytes"]
+__all__ = ["Arrays", "decode", "decode_many", "encode", "has_values", "offset_bytes"]
 
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "u16_array": np.dtype("<u2"),
@@ -40,6 +42,54 @@ def decode(message: rowids_pb2.EncodedU64Array, path: str | None = None) -> U64A
         raise CorruptFileError(f"values beyond 64 bits from base {base}", path=path, expected=MAX_U64, found=base)
     values += np.uint64(base)
     return values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrays:
+    """Many arrays one after the other, as they are stored: (n,) offsets; (k,) the base and the size of each array."""
+
+    offsets: npt.NDArray[Any]
+    bases: U64Array
+    counts: npt.NDArray[np.int64]
+
+    def values(self) -> U64Array:
+        """(n,) values."""
+        values: U64Array = self.offsets.astype(np.uint64)
+        values += np.repeat(self.bases, self.counts)
+        return values
+
+
+def decode_many(messages: Sequence[rowids_pb2.EncodedU64Array], path: str | None = None) -> Arrays:
+    """The same for many arrays at once, without those that are empty; raises as `decode`.
+
+    Other writers put ids down in hundreds of short arrays, and most look-ups need none of their values.
+    """
+    arms = [message.WhichOneof("array") for message in messages]
+    arm = arms[0]
+    if arm not in ("u16_array", "u32_array") or arms.count(arm) != len(arms):
+        parts = [values for values in (decode(message, path) for message in messages) if len(values)]
+        counts = np.array([len(part) for part in parts], np.int64)
+        return Arrays(np.concatenate([*parts, np.zeros(0, np.uint64)]), np.zeros(len(parts), np.uint64), counts)
+    dtype = _DTYPES[arm]
+    narrow = [message.u16_array if arm == "u16_array" else message.u32_array for message in messages]
+    pieces = [each.offsets for each in narrow]
+    sizes = np.array([len(piece) for piece in pieces], np.int64)
+    if (sizes % dtype.itemsize).any():
+        raise CorruptFileError(f"an array that is no whole number of {dtype.itemsize}-byte values", path=path)
+    offsets = np.frombuffer(b"".join(pieces), dtype)
+    filled = sizes > 0
+    bases, counts = np.array([each.base for each in narrow], np.uint64)[filled], sizes[filled] // dtype.itemsize
+    if len(counts):
+        greatest = np.maximum.reduceat(offsets, np.cumsum(counts) - counts).astype(np.uint64)
+        if (bases > np.uint64(MAX_U64) - greatest).any():
+            raise CorruptFileError("values beyond 64 bits", path=path, expected=MAX_U64)
+    return Arrays(offsets, bases, counts)
+
+
+def has_values(message: rowids_pb2.EncodedU64Array) -> bool:
+    """Whether an array is not empty."""
+    arm = message.WhichOneof("array")
+    return bool(message.u64_array.values if arm == "u64_array" else arm and getattr(message, arm).offsets)
 
 
 def encode(values: U64Array) -> rowids_pb2.EncodedU64Array:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array, first
-from lancetable.rowids.segment import Range, RangeWithBitmap, RangeWithHoles, Segment
+from lancetable.rowids.segment import Range, RangeWithBitmap, RangeWithHoles, Segment, SortedArray, SortedArrays
 from lancetable.rowids.sequence import RowIdSequence
 
 __all__ = ["RowIdIndex"]
@@ -65,21 +65,29 @@ class _Piece:
     _ids: U64Array | None = None  # live ids, ascending
     _places: Positions | None = None  # the position of each; for a bitmap, the set bits before each byte
 
-    def find(self, ids: U64Array, deleted: Deleted, path: str | None) -> tuple[Positions, Positions]:
+    def find(self, ids: U64Array, path: str | None) -> tuple[Positions, Positions]:
         """Of ids between `low` and `high`: which are here and live, and the positions of these in the segment."""
         segment = self.segment
         if isinstance(segment, Range):
             places = (ids - np.uint64(segment.start)).astype(np.int64)
-            return self._live(np.arange(len(ids)), places, deleted)
+            return self._live(np.arange(len(ids)), places)
         if isinstance(segment, RangeWithHoles):
             before = np.searchsorted(segment.holes, ids)
             at = np.minimum(before, max(len(segment.holes) - 1, 0))
             present = segment.holes[at] != ids if len(segment.holes) else np.ones(len(ids), np.bool_)
             places = (ids - np.uint64(segment.start)).astype(np.int64) - before
-            return self._live(np.flatnonzero(present), places[present], deleted)
+            return self._live(np.flatnonzero(present), places[present])
         if isinstance(segment, RangeWithBitmap):
-            return self._live(*self._in_bitmap(segment, ids), deleted)
-        live, positions = self._sorted(deleted, path)
+            return self._live(*self._in_bitmap(segment, ids))
+        if isinstance(segment, SortedArrays):
+            at = segment.places(ids)
+            hits = np.flatnonzero(at >= 0)
+            return self._live(hits, at[hits])
+        if isinstance(segment, SortedArray):
+            at = np.minimum(segment.array.searchsorted(ids), len(segment.array) - 1)
+            hits = np.flatnonzero(segment.array[at] == ids)
+            return self._live(hits, at[hits])
+        live, positions = self._sorted(path)
         if not len(live):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         at = np.minimum(np.searchsorted(live, ids), len(live) - 1)
@@ -97,11 +105,11 @@ class _Piece:
         below = octet[hits] & ((np.uint8(1) << shift[hits]) - np.uint8(1))
         return hits, self._places[bits[hits] >> 3] + _SET_BITS[below]
 
-    def _sorted(self, deleted: Deleted, path: str | None) -> tuple[U64Array, Positions]:
-        """The live ids of an array, ascending, with their positions."""
+    def _sorted(self, path: str | None) -> tuple[U64Array, Positions]:
+        """The live ids of an array in any order, ascending, with their positions."""
         if self._ids is None or self._places is None:
             values = self.segment.values()
-            positions, places = self._live(np.arange(len(values)), np.arange(len(values)), deleted)
+            positions, places = self._live(np.arange(len(values)), np.arange(len(values)))
             order = np.argsort(values[positions], kind="stable")
             ids: U64Array = values[positions][order]
             twice = np.flatnonzero(ids[1:] == ids[:-1])
@@ -110,8 +118,9 @@ class _Piece:
             self._ids, self._places = ids, places[order]
         return self._ids, self._places
 
-    def _live(self, rows: Positions, places: Positions, deleted: Deleted) -> tuple[Positions, Positions]:
-        if deleted is None or not len(rows):
+    def _live(self, rows: Positions, places: Positions) -> tuple[Positions, Positions]:
+        deleted = self.fragment.deleted() if len(rows) else None
+        if deleted is None:
             return rows, places
         live = ~_among(deleted, places + self.offset)
         return rows[live], places[live]
@@ -215,7 +224,7 @@ class RowIdIndex:
         ascending = wanted[order]
         for number, begin, end in self._candidates(ascending):
             piece = self.pieces[number]
-            rows, places = piece.find(ascending[begin:end], piece.fragment.deleted(), self.path)
+            rows, places = piece.find(ascending[begin:end], self.path)
             if len(rows):
                 at = order[begin + rows]
                 if found[at].any():
@@ -250,8 +259,11 @@ class RowIdIndex:
 def _piece(fragment: _Fragment, base: int, offset: int, segment: Segment) -> _Piece:
     if isinstance(segment, Range | RangeWithHoles | RangeWithBitmap):
         return _Piece(fragment, base, offset, segment, segment.start, segment.end - 1)
+    if isinstance(segment, SortedArrays):
+        return _Piece(fragment, base, offset, segment, *segment.bounds)
     values = segment.values()
-    return _Piece(fragment, base, offset, segment, int(values.min()), int(values.max()))
+    low, high = (values[0], values[-1]) if isinstance(segment, SortedArray) else (values.min(), values.max())
+    return _Piece(fragment, base, offset, segment, int(low), int(high))
 
 
 def _memory_bytes(segment: Segment) -> int:

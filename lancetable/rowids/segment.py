@@ -12,10 +12,13 @@ a range is two numbers however long it claims to be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array
@@ -31,6 +34,7 @@ __all__ = [
     "RangeWithHoles",
     "Segment",
     "SortedArray",
+    "SortedArrays",
     "build",
     "from_proto",
     "to_proto",
@@ -143,10 +147,65 @@ class Array:
         message.array.CopyFrom(encoded_array.encode(self.array))
 
 
-Segment: TypeAlias = Range | RangeWithHoles | RangeWithBitmap | SortedArray | Array
+class SortedArrays:
+    """Ascending values as other writers put them down, in many arrays; spelled out when somebody asks for all."""
+
+    __slots__ = ("_ends", "_firsts", "_values", "arrays")
+    arm: ClassVar[str] = SortedArray.arm
+
+    def __init__(self, arrays: encoded_array.Arrays) -> None:
+        """`arrays` have values, that ascend from one to the next too."""
+        self.arrays = arrays
+        self._ends = np.cumsum(arrays.counts)
+        self._firsts: U64Array = arrays.bases + arrays.offsets[self._ends - arrays.counts]
+        self._values: U64Array | None = None
+
+    @property
+    def num_values(self) -> int:
+        return len(self.arrays.offsets)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the greatest value."""
+        return int(self._firsts[0]), int(self.arrays.bases[-1]) + int(self.arrays.offsets[-1])
+
+    def values(self) -> U64Array:
+        if self._values is None:
+            self._values = self.arrays.values()
+        return self._values
+
+    def places(self, wanted: U64Array) -> npt.NDArray[np.int64]:
+        """(m,) where values are, -1 for those that are not there."""
+        if self._values is not None or len(wanted) > _FEW:
+            values = self.values()
+            at = np.minimum(values.searchsorted(wanted), len(values) - 1)
+            return np.where(values[at] == wanted, at, -1)
+        return np.array([self._place(value) for value in wanted.tolist()], np.int64)
+
+    def _place(self, value: int) -> int:
+        """One look among the first values of arrays, one into the array that may have it."""
+        number = int(self._firsts.searchsorted(np.uint64(value), side="right")) - 1
+        if number < 0:
+            return -1
+        end = int(self._ends[number])
+        start, offsets = end - int(self.arrays.counts[number]), self.arrays.offsets
+        distance = value - int(self.arrays.bases[number])
+        if distance > int(offsets[end - 1]):
+            return -1
+        at = start + int(offsets[start:end].searchsorted(offsets.dtype.type(distance)))
+        return at if int(offsets[at]) == distance else -1
+
+    def fill(self, message: rowids_pb2.U64Segment) -> None:
+        SortedArray(self.values()).fill(message)
+
+
+Segment: TypeAlias = Range | RangeWithHoles | RangeWithBitmap | SortedArray | SortedArrays | Array
 
 SEGMENTS: Final = {kind.arm: kind for kind in (Range, RangeWithHoles, RangeWithBitmap, SortedArray, Array)}
 EMPTY: Final = Range(0, 0)
+_ARRAYS: Final = frozenset((SortedArray.arm, Array.arm))
+_FEW: Final = 32  # values, for which it pays to look for each
+_MANY: Final = 32  # segments, from which on it pays to decode arrays together
 
 
 def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segment:
@@ -172,6 +231,44 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
     if arm == "array":
         return Array(encoded_array.decode(message.array, path))
     raise CorruptFileError("a segment of no known form", path=path, expected=sorted(SEGMENTS))
+
+
+def from_protos(messages: Sequence[rowids_pb2.U64Segment], path: str | None = None) -> tuple[Segment, ...]:
+    """Segments of the same values; many arrays in a row become one. Raises as `from_proto`."""
+    if len(messages) < _MANY:
+        return tuple([from_proto(each, path) for each in messages])
+    arms = [each.WhichOneof("segment") for each in messages]
+    found: list[Segment] = []
+    start = 0
+    for is_array, group in groupby(arms, _ARRAYS.__contains__):
+        end = start + len(list(group))
+        if is_array:
+            found.append(_from_arrays(messages[start:end], arms[start:end], path))
+        else:
+            found.extend([from_proto(each, path) for each in messages[start:end]])
+        start = end
+    return tuple(found)
+
+
+def _from_arrays(messages: Sequence[rowids_pb2.U64Segment], arms: Sequence[str | None], path: str | None) -> Segment:
+    ordered = [arm == SortedArray.arm for arm in arms]
+    stored = [each.sorted_array if sorts else each.array for each, sorts in zip(messages, ordered, strict=True)]
+    arrays = encoded_array.decode_many(stored, path)
+    if not len(arrays.counts):
+        return EMPTY
+    ends = np.cumsum(arrays.counts)
+    starts = ends - arrays.counts
+    # Rows that do not follow on the one before, the first of each array apart.
+    falls = arrays.offsets[1:] <= arrays.offsets[:-1]
+    falls[ends[:-1] - 1] = False
+    broken = np.flatnonzero(falls) + 1
+    if len(broken):
+        sorts = np.array([flag for flag, each in zip(ordered, stored, strict=True) if encoded_array.has_values(each)])
+        if sorts[np.searchsorted(ends, broken, side="right")].any():
+            raise CorruptFileError("values of a segment are not ascending", path=path)
+        return Array(arrays.values())
+    first, last = arrays.bases + arrays.offsets[starts], arrays.bases + arrays.offsets[ends - 1]
+    return SortedArrays(arrays) if (first[1:] > last[:-1]).all() else Array(arrays.values())
 
 
 def to_proto(segment: Segment) -> rowids_pb2.U64Segment:

@@ -41,7 +41,7 @@ class RowIdSequence:
             message = rowids_pb2.RowIdSequence.FromString(bytes(data))
         except DecodeError as error:
             raise CorruptFileError(f"malformed row id sequence: {path or 'no path'}", path=path) from error
-        sequence = cls(tuple([segments_module.from_proto(each, path) for each in message.segments]))
+        sequence = cls(segments_module.from_protos(message.segments, path))
         check_length(sequence.num_rows, num_rows, path)
         return sequence
 

@@ -11,38 +11,34 @@ deletion file; inserted rows are spread by key.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
-from lancetable.commit.once import is_done, properties_of
-from lancetable.errors import AlreadyExistsError, SchemaMismatchError
-from lancetable.format.transaction import Transaction
-from lancetable.ops.merge_clauses import Clauses, Condition, Matched, check_source, key_fields
+from lancetable.ops.merge_clauses import Clauses, Matched, check_source
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
-from lancetable.ops.moved_rows import Prepared, commit_prepared
-from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of
+from lancetable.spark.desk import run_job
 from lancetable.spark.jobs import discard_update, update_of, update_result
 from lancetable.spark.pin import Pin
-from lancetable.spark.tasks import Json, accepted, answer
+from lancetable.spark.tasks import Json, accepted, answer, keep_to_cores
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
-from lancetable.table.version import latest
+from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, quoted, schema_of, slices_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from lancetable.spark.table import SparkTable
-    from lancetable.table.version import TableVersion
 
 __all__ = ["MergeResult", "SparkMergeBuilder"]
 
-_KEY, _DELETE, _PLACE = "_key_", "_delete", "_place"
+_PLACE = "_place"
 
 
 class MergeResult(TypedDict):
@@ -97,55 +93,37 @@ class SparkMergeBuilder:
         the same row; RetryableCommitConflictError when every attempt lost.
         """
         self._clauses.check()
-        newest = latest(self._table.pin().open())
-        if is_done(newest.manifest.config, txn):
-            return MergeResult(num_inserted_rows=0, num_updated_rows=0, num_deleted_rows=0)
-        properties = {} if txn is None else properties_of(*txn)
-
-        def attempt(base: TableVersion) -> MergeResult:
-            results = self._write(base)
-            transaction = Transaction.create(base.version, update_of(results), properties=properties)
-            primary = {field.name for field in base.schema.primary_key()}
-            unique = bool(primary) and primary == set(self._clauses.on)
-            try:
-                commit_prepared(base, Prepared(transaction, {}, inserts_keys=unique and self._clauses.insert))
-            except AlreadyExistsError:
-                if not is_done(latest(base).manifest.config, txn):
-                    raise
-                results = []
-            return MergeResult(
-                num_inserted_rows=sum(each["inserted"] for each in results),
-                num_updated_rows=sum(each["updated_rows"] for each in results),
-                num_deleted_rows=sum(each["deleted"] for each in results),
-            )
-
-        return on_newest(newest, attempt, conflict_retries=conflict_retries, retry_timeout_s=24 * 3600.0)
+        job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns))
+        done = run_job(job, self._table.desk, self._write, conflict_retries=conflict_retries)
+        return MergeResult(
+            num_inserted_rows=done["num_inserted_rows"],
+            num_updated_rows=done["num_updated_rows"],
+            num_deleted_rows=done["num_deleted_rows"],
+        )
 
     def _with(self, **changes: object) -> SparkMergeBuilder:
         self._clauses = replace(self._clauses, **changes)  # type: ignore[arg-type]  # names and types are those above
         return self
 
-    def _write(self, base: TableVersion) -> list[Json]:
-        on = tuple(field.name for field in key_fields(base.schema, self._clauses.on))
-        clauses = replace(self._clauses, on=on)
-        incoming = _incoming(base, self._source)
-        check_source(base.schema, clauses, incoming)
-        if clauses.condition is not None:
-            Condition(clauses.condition, base.schema, set(incoming.names))  # refused here rather than in every task
-        rows = self._joined(base, clauses, incoming)
-        write = _writer(MergeRows(Pin.of(base), clauses, incoming))
-        found = rows.mapInArrow(write, "result string").collect()
-        return accepted(
-            [json.loads(row["result"]) for row in found],
-            lambda results: discard_update(Pin.of(base), update_of(results)),
-        )
+    def _write(self, plan: Json) -> list[Json]:
+        clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_of(plan["incoming"])
+        pin = pin_of(self._table.options, plan)
+        rows = self._joined(plan, pin, clauses, incoming)
+        found = rows.mapInArrow(_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
+        discard = Discard(pin)
 
-    def _joined(self, base: TableVersion, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
-        keys = self._keys(base, clauses)
+        def undo(results: Sequence[Json]) -> None:
+            self._table.desk.ask(partial(discard, list(results)))
+
+        return accepted([json.loads(row["result"]) for row in found], undo)
+
+    def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
+        schema = spark_schema(schema_of(plan["keys"]))
+        keys = self._table.scan(slices_of(plan), KeyScan(pin, plan["columns"]), schema)
         source = _typed(self._source, incoming).withColumn(IN_SOURCE, F.lit(True))
         matches: Column = F.lit(True)
         for number, name in enumerate(clauses.on):
-            matches = matches & (F.col(f"{_KEY}{number}") == F.col(_quoted(name)))
+            matches = matches & (F.col(f"{KEY}{number}") == F.col(quoted(name)))
         how = {
             (False, False): "inner",
             (True, False): "right_outer",
@@ -154,12 +132,12 @@ class SparkMergeBuilder:
         }[clauses.insert, clauses.delete_unmatched]
         rows = keys.join(source, matches, how).withColumn(IN_SOURCE, F.coalesce(F.col(IN_SOURCE), F.lit(False)))
         if clauses.delete_unmatched:
-            rows = rows.where(F.col(IN_SOURCE) | F.coalesce(F.col(_DELETE), F.lit(False)))
+            rows = rows.where(F.col(IN_SOURCE) | F.coalesce(F.col(DELETE), F.lit(False)))
         if clauses.matched is Matched.KEEP:
             rows = rows.where(F.col(ADDRESS).isNull() | ~F.col(IN_SOURCE))
-        hashed = F.pmod(F.xxhash64(*[F.col(_quoted(name)) for name in clauses.on]), F.lit(1 << 20))
+        hashed = F.pmod(F.xxhash64(*[F.col(quoted(name)) for name in clauses.on]), F.lit(1 << 20))
         place = F.when(F.col(ADDRESS).isNull(), -1 - hashed).otherwise(F.shiftrightunsigned(F.col(ADDRESS), 32))
-        columns = [F.col(_quoted(name)) for name in incoming.names]
+        columns = [F.col(quoted(name)) for name in incoming.names]
         return (
             rows.select(*columns, ADDRESS, IN_SOURCE, place.alias(_PLACE))
             .repartition(F.col(_PLACE))
@@ -167,15 +145,16 @@ class SparkMergeBuilder:
             .drop(_PLACE)
         )
 
-    def _keys(self, base: TableVersion, clauses: Clauses) -> DataFrame:
-        """The keys of all rows and where these are; also whether they shall be deleted without a match."""
-        condition = clauses.delete_condition if clauses.delete_unmatched else None
-        columns = {f"{_KEY}{number}": _quoted(name) for number, name in enumerate(clauses.on)}
-        columns[_DELETE] = "true" if condition is None else condition
-        if not clauses.delete_unmatched:
-            del columns[_DELETE]
-        schema = plan_scan(base, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
-        return self._table.scan(base, KeyScan(Pin.of(base), columns), list(clauses.on), spark_schema(schema))
+
+@dataclass(frozen=True)
+class Discard:
+    """Remove what tasks of a merge wrote."""
+
+    pin: Pin
+
+    def __call__(self, results: Sequence[Json]) -> Json:
+        discard_update(self.pin, update_of(results))
+        return {}
 
 
 @dataclass(frozen=True)
@@ -186,6 +165,7 @@ class KeyScan:
     columns: Mapping[str, str]
 
     def __call__(self, slices: tuple[Slice, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+        keep_to_cores()
         version = self.pin.open()
         for scan in options_of(slices, ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)):
             for batch in execute_scan(version, plan_scan(version, scan)):
@@ -225,6 +205,7 @@ class MergeRows:
 
 def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_to_cores()
         text = answer(lambda _: work(batches), "{}")
         for _ in batches:
             pass  # a refusal leaves rows behind, which Spark wants to hand over
@@ -233,29 +214,13 @@ def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     return write
 
 
-def _incoming(base: TableVersion, source: DataFrame) -> pa.Schema:
-    """The columns that the source brings, in the table's types and order. Raises SchemaMismatchError."""
-    table = base.schema.to_arrow()
-    unknown = [name for name in source.columns if name not in table.names]
-    if unknown:
-        raise SchemaMismatchError(
-            f"the source has a column {unknown[0]!r} that {base.uri} has not; there are {', '.join(table.names)}",
-            column=unknown[0],
-        )
-    return pa.schema([field for field in table if field.name in source.columns])
-
-
 def _typed(source: DataFrame, incoming: pa.Schema) -> DataFrame:
     """The source in the types under which Spark reads the table."""
     wanted = spark_schema(incoming)
     wire_schema(wanted)
     columns = []
     for field in wanted.fields:
-        column = F.col(_quoted(field.name))
+        column = F.col(quoted(field.name))
         same = source.schema[field.name].dataType.simpleString() == field.dataType.simpleString()
         columns.append((column if same else column.cast(field.dataType)).alias(field.name))
     return source.select(*columns)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

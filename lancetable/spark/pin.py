@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from lancetable.errors import VersionNotFoundError
 from lancetable.table.version import open_version
 
 if TYPE_CHECKING:
@@ -20,33 +21,49 @@ _lock = Lock()
 
 @dataclass(frozen=True)
 class Pin:
-    """A tag may move, and may name a version of a branch; this does not."""
+    """A tag may move, and may name a version of a branch; this does not. `mark` tells the version from one of the same
+    number in a table that was made anew at the address."""
 
     uri: str
     branch: str | None
     version: int
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    mark: str = ""
 
     @classmethod
     def of(cls, version: TableVersion) -> Pin:
-        return cls(version.uri, version.branch, version.version, tuple(sorted((version.storage_options or {}).items())))
+        options = tuple(sorted((version.storage_options or {}).items()))
+        return cls(version.uri, version.branch, version.version, options, mark_of(version))
 
     @property
     def options(self) -> dict[str, str] | None:
         return dict(self.storage_options) or None
 
     def open(self) -> TableVersion:
-        """The table at this version. A process keeps the last few, with what it has parsed of their files."""
+        """The table at this version. A process keeps the last few, with what it has parsed of their files.
+
+        Raises VersionNotFoundError, also where the table was made anew meanwhile.
+        """
         with _lock:
             found = _opened.pop(self, None)
         if found is None:
             ref = self.version if self.branch is None else (self.branch, self.version)
             found = open_version(self.uri, ref, storage_options=self.options)
+            if self.mark and mark_of(found) != self.mark:
+                raise VersionNotFoundError(
+                    f"version {self.version} of {self.uri} is not the one of the plan: the table was made anew",
+                    version=self.version,
+                )
         with _lock:
             _opened[self] = found
             while len(_opened) > _KEPT:
                 _opened.popitem(last=False)
         return found
+
+
+def mark_of(version: TableVersion) -> str:
+    """What no other commit has: the name of its transaction file, or else its time."""
+    return version.manifest.transaction_file or str(version.manifest.timestamp_ns)
 
 
 def pinned(options: SourceOptions) -> Pin:

@@ -2,11 +2,14 @@
 
 Spark repeats a batch whose acknowledgement it has not seen. The commit of batch n also says, in the config of the
 table, that n was the last one of this stream (`commit.once`), so a repeated batch is known however long ago it was, and
-what it wrote again is removed. A stream is named by `txnAppId`, or else by its checkpoint.
+what it wrote again is removed. A stream is named by `txnAppId`, or else by the id that Spark keeps in its checkpoint,
+so that a new checkpoint is a new stream. Where that cannot be read from here, the checkpoint's address is the name:
+then one that is made anew at the same place needs another `txnAppId`, since its numbers begin again.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import uuid
@@ -132,7 +135,16 @@ def app_of(options: SourceOptions) -> str:
             "a stream needs a name by which its batches are known again: give option('checkpointLocation', ...) on this"
             " query, or option('txnAppId', ...) where the session sets the checkpoint"
         )
-    path = options.checkpoint.removeprefix("file:")
+    return name_of_stream(options.checkpoint)
+
+
+def name_of_stream(checkpoint: str) -> str:
+    """What the stream of a checkpoint is called."""
+    path = checkpoint.removeprefix("file:")
     if "://" not in path:
         path = os.path.abspath("/" + path.lstrip("/") if path.startswith("//") else path)
-    return f"checkpoint:{path.rstrip('/')}"
+    try:
+        with open(os.path.join(path, "metadata"), encoding="utf-8") as file:
+            return f"stream:{json.loads(file.read())['id']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"checkpoint:{path.rstrip('/')}"

@@ -25,7 +25,7 @@ from lancetable.errors import CorruptFileError, LanceError, StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work", "accepted", "answer"]
+__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work", "accepted", "answer", "keep_to_cores"]
 
 Json: TypeAlias = dict[str, Any]
 
@@ -77,6 +77,7 @@ class SparkRunner:
         texts = [json.dumps(task) for task in tasks]
 
         def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            keep_to_cores()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield pa.record_batch(
@@ -86,6 +87,16 @@ class SparkRunner:
         frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, "task bigint, result string")
         results = {row["task"]: row["result"] for row in frame.collect()}
         return accepted([json.loads(results[number]) for number in range(len(texts))], work.discard)
+
+
+def keep_to_cores() -> None:
+    """In a worker of Spark, before its first work: as many threads as its task has cores (`spark.task.cpus`), since
+    other tasks run beside it. LANCETABLE_THREADS among the executor's variables says otherwise."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None:
+        os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))
 
 
 def answer(work: Callable[[Json], Json], text: str) -> str:

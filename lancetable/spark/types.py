@@ -186,13 +186,65 @@ def _wire_type(spark: st.DataType, column: str, item_name: str) -> pa.DataType:
 
 
 def _convert(values: pa.Array, target: pa.DataType, column: str) -> pa.Array:
-    if isinstance(values, pa.ExtensionArray) and not isinstance(target, pa.BaseExtensionType):
-        values = values.storage
     if values.type.equals(target):
         return values
     try:
-        if isinstance(target, pa.BaseExtensionType):
-            return pa.ExtensionArray.from_storage(target, _convert(values, target.storage_type, column))
-        return values.cast(target)
+        return _converted(values, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatchError(f"column {column!r} cannot become {target}: {error}", column=column) from error
+
+
+def _converted(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Arrow's cast, and what it cannot do: dictionaries and extension types, at any depth."""
+    found = values.type
+    if found.equals(target):
+        return values
+    if isinstance(target, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(target, _converted(values, target.storage_type))
+    if isinstance(found, pa.BaseExtensionType):
+        return _converted(values.storage, target)
+    if pa.types.is_dictionary(target):
+        plain = values.dictionary_decode() if pa.types.is_dictionary(found) else values
+        coded = _converted(plain, target.value_type).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(
+            coded.indices.cast(target.index_type), coded.dictionary, ordered=target.ordered
+        )
+    if pa.types.is_dictionary(found):
+        return _converted(values.dictionary_decode(), target)
+    if pa.types.is_nested(found) and pa.types.is_nested(target) and (_is_special(found) or _is_special(target)):
+        values = _with_children(values, target)
+    return values.cast(target)
+
+
+def _is_special(arrow: pa.DataType) -> bool:
+    """Whether there is anything inside that Arrow does not cast."""
+    if isinstance(arrow, pa.BaseExtensionType) or pa.types.is_dictionary(arrow):
+        return True
+    return any(_is_special(arrow.field(number).type) for number in range(arrow.num_fields))
+
+
+def _with_children(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """The same lists, maps or structs with children of the target's types."""
+    found = values.type
+    if pa.types.is_struct(found) and pa.types.is_struct(target):
+        wanted = {field.name: field.type for field in target}
+        children = [_converted(values.field(n), wanted.get(f.name, f.type)) for n, f in enumerate(found)]
+        fields = [field.with_type(child.type) for field, child in zip(found, children, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
+    if pa.types.is_map(found) and pa.types.is_map(target):
+        keys, items = _converted(values.keys, target.key_type), _converted(values.items, target.item_type)
+        entries = pa.StructArray.from_arrays(
+            [keys, items], fields=[found.key_field.with_type(keys.type), found.item_field.with_type(items.type)]
+        )
+        kind, child = pa.map_(entries.type[0], entries.type[1]), entries
+    elif pa.types.is_struct(found) or pa.types.is_map(found) or pa.types.is_struct(target) or pa.types.is_map(target):
+        return values
+    else:
+        child = _converted(values.values, target.value_type)
+        item = found.value_field.with_type(child.type)
+        if pa.types.is_fixed_size_list(found):
+            kind = pa.list_(item, found.list_size)
+        else:
+            kind = pa.large_list(item) if pa.types.is_large_list(found) else pa.list_(item)
+    buffers = values.buffers()[: 1 if pa.types.is_fixed_size_list(found) else 2]
+    return pa.Array.from_buffers(kind, len(values), buffers, -1, values.offset, [child])

@@ -80,6 +80,8 @@ class Capabilities:
 class ObjectWriter(Protocol):
     """A streamed object: all of it appears at `close`, or nothing does. Leaving a `with` by an exception aborts."""
 
+    __slots__ = ()
+
     def write(self, data: Buffer) -> None:
         """Append bytes. The buffer may be reused once the call has returned."""
 
@@ -92,11 +94,16 @@ class ObjectWriter(Protocol):
     def abort(self) -> None:
         """Remove what was written. Does nothing after `close` or `abort`."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
 
 
 class ObjectStore(Protocol):

@@ -15,6 +15,7 @@ from lancetable.store.base import EMPTY, Capabilities, Durability, ObjectMeta, P
 from lancetable.store.cloud_options import Cloud, CloudOptions, secrets_in
 from lancetable.store.conditional import Reply, create_exclusively
 from lancetable.store.fsspec_store import FsspecStore, FsspecWriter, not_installed
+from lancetable.store.remote import FIRST_READ_BYTES
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -32,7 +33,6 @@ CLOUD_OF_SCHEME: dict[str, Cloud] = {
     "abfs": "azure",
     "abfss": "azure",
 }
-_FIRST_READ_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
 _SINGLE_PUT_BYTES = 5 << 30
 # The text that separates the parts of gcsfs's simple uploads: data with it inside would be cut there.
@@ -104,14 +104,14 @@ class CloudFsspecStore(FsspecStore):
     def read_all_if_small(self, path: str) -> memoryview | None:
         """The object if it is smaller than a megabyte, in one request; None if it is not."""
         try:
-            first = self.file_system.cat_file(self._at(path), start=0, end=_FIRST_READ_BYTES)
+            first = self.file_system.cat_file(self._at(path), start=0, end=FIRST_READ_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             raise missing(path) from None
         except Exception as error:
             if self.find(path) == 0:  # no range of an empty object can be had
                 return EMPTY
             raise self._failure(error, path) from None
-        return memoryview(bytes(first)) if len(first) < _FIRST_READ_BYTES else None
+        return memoryview(bytes(first)) if len(first) < FIRST_READ_BYTES else None
 
     def find(self, path: str) -> int | None:
         """One HEAD request on S3. See ObjectStore."""
@@ -329,9 +329,9 @@ def _s3_names(file_system: Any, bucket: str, prefix: str, start_after: str | Non
 
 
 def _gcs_names(file_system: Any, bucket: str, prefix: str, start_after: str | None, limit: int) -> Iterator[ObjectMeta]:
-    arguments: dict[str, Any] = {"prefix": prefix, "delimiter": "/", "maxResults": limit}
+    arguments: dict[str, Any] = {"prefix": prefix, "delimiter": "/", "maxResults": limit + 1}
     if start_after is not None:
-        arguments["startOffset"] = prefix + start_after  # inclusive
+        arguments["startOffset"] = prefix + start_after  # the name itself is listed, too
     while True:
         page = file_system.call("GET", "b/{}/o", bucket, json_out=True, **arguments)
         for entry in page.get("items", ()):

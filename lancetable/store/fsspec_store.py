@@ -7,7 +7,8 @@ committing is refused unless the caller takes care of it (see handlers/choose.py
 
 Rules that keep fsspec honest: arguments by keyword only (the order of `start` and `end` differs between classes), no
 listing caches, no shared instances, no negative and no empty ranges, the length of every reply checked, and a new
-instance after a fork.
+instance after a fork. File systems raise whatever their clients do, so that `except Exception` stands around their
+calls: `_failure` makes one typed error of it, without secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -27,24 +27,22 @@ from lancetable.store.base import (
     Capabilities,
     Durability,
     ObjectMeta,
+    ObjectWriter,
     PutOutcome,
-    check_range,
     missing,
     short_read,
 )
 from lancetable.store.cloud_options import OWN_OPTIONS, hide_secrets, secrets_in
-from lancetable.store.ranges import merge_ranges, split_reply
+from lancetable.store.remote import FIRST_READ_BYTES, RemoteStore
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
     from lancetable.store.base import ObjectStore
 
 __all__ = ["FsspecStore", "FsspecWriter", "not_installed", "open_fsspec", "wrap_fsspec"]
 
-_FIRST_READ_BYTES = 1 << 20
 _BLOCK_BYTES = 8 << 20
-_PLAUSIBLE_BYTES = 256 << 20
 _DELETE_BATCH = 1000
 
 # Stores where a write shows the whole object or nothing, and where directories do not exist.
@@ -58,7 +56,7 @@ def _is_asynchronous(file_system: Any) -> bool:
     return bool(getattr(file_system, "async_impl", False)) and (inner is None or _is_asynchronous(inner))
 
 
-class FsspecStore:
+class FsspecStore(RemoteStore):
     """One fsspec file system: made from a protocol and options, or handed in by the caller."""
 
     __slots__ = ("_file_system", "_given", "_made_directories", "_options", "_pid", "_protocol", "capabilities")
@@ -108,38 +106,22 @@ class FsspecStore:
 
     # ---- reading ----------------------------------------------------------------------------------------------
 
-    def read(self, path: str, start: int, end: int) -> memoryview:
-        """One ranged request. See ObjectStore."""
-        if not 0 <= start < end:
-            check_range(path, start, end)
-            return EMPTY
-        self._check_plausible(path, start, end)
-        return self._fetch(path, [ByteRange(start, end)])[0]
-
-    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        """Merged ranges, as many at once as the file system allows. See ObjectStore."""
-        for start, end in ranges:
-            check_range(path, start, end)
-            self._check_plausible(path, start, end)
-        requests = merge_ranges(ranges)
-        return split_reply(ranges, requests, self._fetch(path, requests)) if requests else [EMPTY] * len(ranges)
-
     def read_all(self, path: str, size: int | None = None) -> memoryview:
         """One request where the size is known or small. See ObjectStore."""
         if size is not None:
             return self.read(path, 0, size)
         try:
             # The end lies beyond small objects on purpose: that way their size need not be asked for.
-            first = bytes(self.file_system.cat_file(self._at(path), start=0, end=_FIRST_READ_BYTES))
+            first = bytes(self.file_system.cat_file(self._at(path), start=0, end=FIRST_READ_BYTES))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise missing(path) from error
         except Exception as error:
             if self.find(path) == 0:  # some servers refuse every range of an empty object
                 return EMPTY
             raise self._failure(error, path) from error
-        if len(first) < _FIRST_READ_BYTES:
+        if len(first) < FIRST_READ_BYTES:
             return memoryview(first)
-        rest = self.read(path, _FIRST_READ_BYTES, max(self.size(path), _FIRST_READ_BYTES))
+        rest = self.read(path, FIRST_READ_BYTES, max(self.size(path), FIRST_READ_BYTES))
         return memoryview(b"".join((first, rest)))
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
@@ -147,13 +129,6 @@ class FsspecStore:
         if size is None:
             size = self.size(path)
         return self.read(path, max(size - length, 0), size), size
-
-    def size(self, path: str) -> int:
-        """Bytes in the object. Raises NotFoundError."""
-        found = self.find(path)
-        if found is None:
-            raise missing(path)
-        return found
 
     def find(self, path: str) -> int | None:
         """Bytes in the object, or None. See ObjectStore."""
@@ -167,13 +142,6 @@ class FsspecStore:
         if facts.get("type") == "directory" or facts.get("size") is None:
             return None
         return int(facts["size"])
-
-    def _check_plausible(self, path: str, start: int, end: int) -> None:
-        """Refuse a huge range that goes beyond the object, before a buffer of that size is made for it."""
-        if end - start > _PLAUSIBLE_BYTES:
-            size = self.size(path)
-            if end > size:
-                raise short_read(path, start, end, max(size - start, 0))
 
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
         """One reply of exactly the right length for each request."""
@@ -208,7 +176,8 @@ class FsspecStore:
         except (FileNotFoundError, NotADirectoryError):
             raise
         except Exception:
-            # A range that begins behind the end is an error on some stores and an empty reply on others.
+            # A range that begins behind the end is an error on some stores, of any class, and an empty reply on others.
+            # Whatever else it was is raised again for the caller.
             size = self.find(path)
             if size is not None and request.end > size:
                 raise short_read(path, request.start, request.end, max(size - request.start, 0)) from None
@@ -249,9 +218,6 @@ class FsspecStore:
         """Stream through fsspec's own buffered file. See ObjectStore."""
         return FsspecWriter(self, path)
 
-    def sync(self, prefix: str = "") -> None:
-        """Nothing is deferred here."""
-
     # ---- listing and removing ---------------------------------------------------------------------------------
 
     def list_names(
@@ -290,10 +256,6 @@ class FsspecStore:
             name = full.lstrip("/")
             if name.startswith(root):
                 yield _meta(entries[full], name[len(root) :])
-
-    def modified_ns(self, path: str) -> int | None:
-        """Not told: most of these file systems keep no time of a directory."""
-        return None
 
     def delete(self, paths: Iterable[str]) -> None:
         """Batches where the file system has them. See ObjectStore."""
@@ -355,7 +317,7 @@ class FsspecStore:
             self.file_system.mv(source, target)
 
     def _remove_quietly(self, path: str) -> None:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # an error is under way already, and this is its temporary file
             self.file_system.rm_file(path)
 
     def _forget_listing(self, path: str) -> None:
@@ -374,7 +336,7 @@ class FsspecStore:
         return StoreError(f"{self.uri(path)}: {text}", path=path)
 
 
-class FsspecWriter:
+class FsspecWriter(ObjectWriter):
     """One object on its way through fsspec's buffered file, which uploads it in parts."""
 
     __slots__ = ("_file", "_path", "_position", "_store", "_target")
@@ -425,24 +387,13 @@ class FsspecWriter:
         if file is None:
             return
         if self._target == self._path:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # what led here is what the caller should see
                 file.discard()  # the parts that were uploaded
             file.closed = True  # or the last reference to it would upload the rest
         else:
             with contextlib.suppress(Exception):
                 file.close()
             self._store._remove_quietly(self._target)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 def open_fsspec(url: str, scheme: str, storage_options: Mapping[str, Any] | None) -> tuple[ObjectStore, str]:

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from operator import itemgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import (
@@ -36,6 +35,7 @@ from lancetable.store.base import (
     Capabilities,
     Durability,
     ObjectMeta,
+    ObjectWriter,
     PutOutcome,
     check_range,
     missing,
@@ -46,7 +46,7 @@ from lancetable.store.maps import MapCache
 from lancetable.store.ranges import LOCAL_GAP_BYTES, merge_ranges, split_reply
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
 __all__ = ["LocalStore", "LocalWriter"]
 
@@ -360,7 +360,7 @@ class LocalStore:
             raise _failure(error, prefix) from error
 
 
-class LocalWriter:
+class LocalWriter(ObjectWriter):
     """A file on its way: a temporary one next to the final name. Small writes are collected, large ones passed on."""
 
     __slots__ = ("_buffer", "_buffer_bytes", "_descriptor", "_fsync", "_path", "_pid", "_position", "_temporary")
@@ -461,17 +461,6 @@ class LocalWriter:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
     def __del__(self) -> None:
         # A writer that was neither closed nor aborted must not leave a file or a descriptor behind. A forked child has

@@ -1,8 +1,9 @@
 """The memory of this process as a store: `memory://` addresses, and tests.
 
-One dictionary for the whole process, so that every `memory://t` means the same table until it is deleted. (pylance
-gives each call a store of its own, in which a table is gone when its dataset is.) A forked child sees the state at the
-fork and then goes its own way; another process sees nothing.
+One dictionary for the whole process, so that every `memory://t` means the same table until it is deleted or created
+again. (pylance gives each call a store of its own, in which a table is gone when its dataset is, so that creating it
+twice is no error there either.) A forked child sees the state at the fork and then goes its own way; another process
+sees nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import CorruptFileError
@@ -22,6 +22,7 @@ from lancetable.store.base import (
     Capabilities,
     Durability,
     ObjectMeta,
+    ObjectWriter,
     PutOutcome,
     check_range,
     missing,
@@ -29,9 +30,12 @@ from lancetable.store.base import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
 __all__ = ["MemoryStore", "MemoryWriter"]
+
+
+_TABLE_DIRECTORIES = frozenset(("_deletions", "_indices", "_refs", "_transactions", "_versions", "data", "tree"))
 
 
 class _Space:
@@ -45,6 +49,7 @@ class _Space:
 
 _SPACES: weakref.WeakSet[_Space] = weakref.WeakSet()
 _SHARED = _Space()
+_OPENED: weakref.WeakSet[MemoryStore] = weakref.WeakSet()  # stores of addresses, whose table may be created again
 
 
 def _renew_locks() -> None:
@@ -60,12 +65,15 @@ if hasattr(os, "register_at_fork"):
 class MemoryStore:
     """Objects in a dictionary. `MemoryStore()` is the one behind `memory://`; `MemoryStore.private()` is empty."""
 
-    __slots__ = ("_space", "capabilities")
+    __slots__ = ("__weakref__", "_root", "_space", "capabilities")
     scheme = "memory"
     capabilities: Capabilities
 
-    def __init__(self) -> None:
-        self._space = _SHARED
+    def __init__(self, root: str | None = None) -> None:
+        """`root` is the path that the caller will use, where it comes from an address."""
+        self._space, self._root = _SHARED, root
+        if root is not None:
+            _OPENED.add(self)
         self.capabilities = Capabilities(conditional_create="native", ordered_list=True, durable=False, local=True)
 
     @classmethod
@@ -78,10 +86,23 @@ class MemoryStore:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._space is not _SHARED:
             raise TypeError("a private memory store cannot be pickled")
-        return MemoryStore, ()
+        return MemoryStore, (self._root,)
 
     def __repr__(self) -> str:
         return "MemoryStore()" if self._space is _SHARED else "MemoryStore.private()"
+
+    def begin_anew(self) -> None:
+        """Empty the root for another table. Stores opened for the older one keep it, and cannot be pickled any more."""
+        root = f"{self._root}/" if self._root else ""
+        aside = _Space()
+        with _SHARED.lock:
+            for path in [path for path in _SHARED.objects if path.startswith(root)]:
+                # Below the root of all there are other tables as well.
+                if root or path.partition("/")[0] in _TABLE_DIRECTORIES:
+                    aside.objects[path] = _SHARED.objects.pop(path)
+            for store in list(_OPENED):
+                if store is not self and store._root == self._root and store._space is _SHARED:
+                    store._space = aside
 
     def uri(self, path: str) -> str:
         """`memory://` and the path."""
@@ -186,8 +207,9 @@ class MemoryStore:
 
     def delete_prefix(self, prefix: str) -> None:
         """See ObjectStore."""
+        root = f"{prefix}/" if prefix else ""
         with self._space.lock:
-            for path in [path for path in self._space.objects if path.startswith(prefix + "/")]:
+            for path in [path for path in self._space.objects if path.startswith(root)]:
                 del self._space.objects[path]
 
     def _bytes(self, path: str) -> bytes:
@@ -197,7 +219,7 @@ class MemoryStore:
         return entry[0]
 
 
-class MemoryWriter:
+class MemoryWriter(ObjectWriter):
     """Collects the bytes of one object and puts it at `close`."""
 
     __slots__ = ("_buffer", "_path", "_position", "_store")
@@ -228,17 +250,6 @@ class MemoryWriter:
     def abort(self) -> None:
         """See ObjectWriter."""
         self._buffer = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 def _entry(data: Buffer) -> tuple[bytes, datetime]:

@@ -1,12 +1,13 @@
 """A bucket of S3, Google Cloud Storage or Azure through obstore, the Python form of the object_store crate.
 
 Five times less CPU for a request than fsspec, many ranges of one object in one call, uploads and listings in native
-threads. Three things need care:
+threads. Four things need care:
 
 - obstore repeats requests by itself. Conditional creates go through a second client that does not, and what their
   answers mean is decided in store/conditional.py.
 - It merges ranges up to a megabyte apart, and does not split what touches; `_fetch` calls it for ranges that gain
   from that, and sends the others side by side.
+- Its errors say little by their class, and some come from Python; `_failure` makes one typed error of any of them.
 - Its threads do not survive a fork: the child hangs. `CloudStore` gives a forked child another client.
 """
 
@@ -21,35 +22,35 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import CorruptFileError, LanceError, StoreError
+from lancetable.store.azure_listing import AzureLister
 from lancetable.store.base import (
     EMPTY,
     ByteRange,
     Capabilities,
     Durability,
     ObjectMeta,
+    ObjectWriter,
     PutOutcome,
-    check_range,
     missing,
     short_read,
 )
 from lancetable.store.cloud_options import CloudOptions
 from lancetable.store.conditional import Reply, create_exclusively
-from lancetable.store.ranges import merge_ranges, split_reply
+from lancetable.store.gcs_listing import GcsLister, google_token
+from lancetable.store.remote import FIRST_READ_BYTES, RemoteStore
 from lancetable.store.s3_listing import Credentials, S3Lister
+from lancetable.store.short_listing import ShortLister
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
 __all__ = ["ObstoreStore", "ObstoreWriter"]
 
-_FIRST_READ_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
 _SINGLE_PUT_BYTES = 64 << 20
-_PLAUSIBLE_BYTES = 256 << 20
 _COALESCED_BYTES = 1 << 20  # obstore fetches ranges this close to each other in one request
 _DELETE_BATCH = 1000
 _SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
@@ -72,7 +73,7 @@ def _requests_pool() -> ThreadPoolExecutor:
         return _pool
 
 
-class ObstoreStore:
+class ObstoreStore(RemoteStore):
     """One bucket or container. Paths are keys in it."""
 
     def __init__(self, bucket: str, options: CloudOptions, capabilities: Capabilities, address: str) -> None:
@@ -83,11 +84,7 @@ class ObstoreStore:
         provider = _aws_credentials(self._options)
         self._client = self._make(bucket, provider, retries=None)
         self._once = self._make(bucket, provider, retries=0)
-        self._lister: S3Lister | None = None
-        if options.cloud == "s3" and capabilities.ordered_list and S3Lister.suits(self._options):
-            source = _signing_credentials(self._options, provider)
-            if source is not None:
-                self._lister = S3Lister(bucket, self._options, source)
+        self._lister = _lister_of(bucket, self._options, provider) if capabilities.ordered_list else None
 
     @property
     def scheme(self) -> str:
@@ -133,22 +130,6 @@ class ObstoreStore:
 
     # ---- reading ----------------------------------------------------------------------------------------------
 
-    def read(self, path: str, start: int, end: int) -> memoryview:
-        """One ranged request. See ObjectStore."""
-        if not 0 <= start < end:
-            check_range(path, start, end)
-            return EMPTY
-        self._check_plausible(path, start, end)
-        return self._get(path, ByteRange(start, end))
-
-    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        """Merged ranges, many at once. See ObjectStore."""
-        for start, end in ranges:
-            check_range(path, start, end)
-            self._check_plausible(path, start, end)
-        requests = merge_ranges(ranges)
-        return split_reply(ranges, requests, self._fetch(path, requests)) if requests else [EMPTY] * len(ranges)
-
     def read_all(self, path: str, size: int | None = None) -> memoryview:
         """One request where the size is known or small. See ObjectStore."""
         if size is not None:
@@ -169,13 +150,6 @@ class ObstoreStore:
             return first[start:], size
         return self.read(path, start, size), size
 
-    def size(self, path: str) -> int:
-        """See ObjectStore."""
-        found = self.find(path)
-        if found is None:
-            raise missing(path)
-        return found
-
     def find(self, path: str) -> int | None:
         """One HEAD request. See ObjectStore."""
         from obstore import head
@@ -187,40 +161,29 @@ class ObstoreStore:
         except Exception as error:
             raise self._failure(error, path) from None
 
-    def modified_ns(self, path: str) -> int | None:
-        """Not told: there are no directories here."""
-        return None
-
     def _head_of(self, path: str) -> tuple[memoryview, int]:
         """The first megabyte and the size of the object, in one request."""
         from obstore import get
 
         try:
             try:
-                reply = get(self._client, _key(path), options={"range": (0, _FIRST_READ_BYTES)})
+                reply = get(self._client, _key(path), options={"range": (0, FIRST_READ_BYTES)})
             except Exception as error:
                 if "non-partial response" not in str(error):
                     raise
                 # Some servers send an object that is smaller than the range as if none had been asked for.
                 reply = get(self._client, _key(path))
             size = int(reply.meta["size"])
-            data = memoryview(reply.bytes())[:_FIRST_READ_BYTES]
+            data = memoryview(reply.bytes())[:FIRST_READ_BYTES]
         except FileNotFoundError:
             raise missing(path) from None
         except Exception as error:
             if _status_of(error) == 416 and self.find(path) == 0:  # no range of an empty object can be had
                 return EMPTY, 0
             raise self._failure(error, path) from None
-        if len(data) != min(size, _FIRST_READ_BYTES):
-            raise short_read(path, 0, min(size, _FIRST_READ_BYTES), len(data))
+        if len(data) != min(size, FIRST_READ_BYTES):
+            raise short_read(path, 0, min(size, FIRST_READ_BYTES), len(data))
         return data, size
-
-    def _check_plausible(self, path: str, start: int, end: int) -> None:
-        """Refuse a huge range that goes beyond the object before it is asked for."""
-        if end - start > _PLAUSIBLE_BYTES:
-            size = self.size(path)
-            if end > size:
-                raise short_read(path, start, end, max(size - start, 0))
 
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
         if len(requests) == 1:
@@ -233,8 +196,8 @@ class ObstoreStore:
         return [future.result() for future in [pool.submit(self._get, path, request) for request in requests]]
 
     def _get_together(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview] | None:
-        """All ranges by one call of obstore; None where one of them has no such bytes."""
-        from obstore import get_ranges
+        """All ranges by one call of obstore; None where that failed: asked one by one, the bad one tells why."""
+        from obstore import exceptions, get_ranges
 
         try:
             replies = get_ranges(
@@ -242,7 +205,7 @@ class ObstoreStore:
             )
         except FileNotFoundError:
             raise missing(path) from None
-        except Exception:
+        except (exceptions.BaseError, ValueError, OSError):
             return None
         found = [memoryview(reply) for reply in replies]
         return found if all(len(data) == r[1] - r[0] for data, r in zip(found, requests)) else None
@@ -316,9 +279,6 @@ class ObstoreStore:
     def open_writer(self, path: str) -> ObstoreWriter:
         """One upload for a small object, parts for a large one. See ObjectStore."""
         return ObstoreWriter(self, path)
-
-    def sync(self, prefix: str = "") -> None:
-        """Nothing is deferred here."""
 
     # ---- listing and removing ---------------------------------------------------------------------------------
 
@@ -412,7 +372,7 @@ class ObstoreStore:
         return text
 
 
-class ObstoreWriter:
+class ObstoreWriter(ObjectWriter):
     """One object on its way: kept until it fills a part, then streamed by a thread, which uploads parts as they come.
 
     The thread takes parts from a short queue, so that memory stays bounded. An abort makes the stream fail, on which
@@ -518,17 +478,6 @@ class ObstoreWriter:
                 return
             yield part
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
 
 def _key(path: str) -> str:
     return path.strip("/")
@@ -573,6 +522,17 @@ def _definite_errors() -> tuple[type[BaseException], ...]:
         ValueError,
         TypeError,
     )
+
+
+def _lister_of(bucket: str, options: CloudOptions, provider: Any) -> ShortLister | None:
+    """What lists a few names; None where obstore has to."""
+    if options.cloud == "azure":
+        return AzureLister(bucket, options) if AzureLister.suits(options) else None
+    if options.cloud == "gcs":
+        token = google_token(options) if GcsLister.suits(options) else None
+        return None if token is None else GcsLister(bucket, options, token)
+    source = _signing_credentials(options, provider) if S3Lister.suits(options) else None
+    return None if source is None else S3Lister(bucket, options, source)
 
 
 def _aws_credentials(options: CloudOptions) -> Any:

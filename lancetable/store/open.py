@@ -66,7 +66,8 @@ def open_store(
     if scheme == "memory":
         from lancetable.store.memory import MemoryStore
 
-        return MemoryStore(), _memory_path(text)
+        path = _memory_path(text)
+        return MemoryStore(path), path
     if scheme.endswith(EXTERNAL_SUFFIX):
         scheme, text = scheme[: -len(EXTERNAL_SUFFIX)], without_external(text)
     from lancetable.store.fsspec_cloud import CLOUD_OF_SCHEME

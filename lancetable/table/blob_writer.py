@@ -6,7 +6,7 @@
     else                      the data file, between the pages                   0
 
 Blobs may lie inside of structs and lists. A prepared column (file/blob_files.py) says itself where its blobs lie; what
-it may say here is inline, null, and objects of a table that keeps them.
+it may say here is inline, null, and objects of a table that keeps them, below its root or a base path.
 
 One of these stands beside the writer of each data file whose schema has such blobs. Blob files are closed before their
 data file is, so whoever sees the data file sees them.
@@ -76,12 +76,20 @@ class BlobColumns:
     """Writes the blobs of one data file.
 
     `path` is where the data file will be, `sink` puts bytes into it, `pack_bytes` is the largest shared file where the
-    field does not say.
+    field does not say, `base_ids` are the base paths of the table.
     """
 
     def __init__(
-        self, store: ObjectStore, path: str, schema: Schema, sink: BlobSink, pack_bytes: int | None = None
+        self,
+        store: ObjectStore,
+        path: str,
+        schema: Schema,
+        sink: BlobSink,
+        pack_bytes: int | None = None,
+        *,
+        base_ids: frozenset[int] = frozenset(),
     ) -> None:
+        self._base_ids = base_ids
         self._store, self._path, self._schema, self._sink = store, path, schema, sink
         self._types = [field.data_type for field in stored_schema(schema).fields]
         self._pack_bytes = pack_bytes
@@ -148,17 +156,22 @@ class BlobColumns:
                 "got its name; write the data file with LanceFileWriter and commit it",
                 column=field.name,
             )
-        if BlobKind.MANAGED in kinds and self._schema.metadata.get(MANAGED_BLOBS_KEY) != b"true":
+        managed = kinds & {BlobKind.MANAGED, BlobKind.MANAGED_BASE}
+        if managed and self._schema.metadata.get(MANAGED_BLOBS_KEY) != b"true":
             raise InvalidInputError(
                 f"column {field.name!r}: managed blobs need a table with the schema metadata {MANAGED_BLOBS_KEY}=true",
                 column=field.name,
             )
         if BlobKind.MANAGED_BASE in kinds:
-            raise UnsupportedFeatureError(
-                f"column {field.name!r}: managed blobs below a base path cannot be written",
-                feature="managed blobs below base paths",
-                column=field.name,
-            )
+            below = pc.equal(array.field("kind"), int(BlobKind.MANAGED_BASE))
+            named = set(array.field("blob_id").filter(pc.and_(below, array.is_valid())).unique().to_pylist())
+            unknown = sorted(named - self._base_ids - {None})
+            if unknown:
+                known = ", ".join(map(str, sorted(self._base_ids))) or "none"
+                raise InvalidInputError(
+                    f"column {field.name!r}: a managed blob names the base path {unknown[0]}; the table has {known}",
+                    column=field.name,
+                )
 
     def _write_dedicated(self, data: pa.Buffer) -> int:
         blob_id, writer = self._open()

@@ -22,15 +22,16 @@ from lancetable.file.legacy_writer import DEFAULT_GROUP_ROWS, LegacyFileWriter
 from lancetable.file.writer import FileWriter, WrittenFile
 from lancetable.format.blobs import blob_directory, stored_schema
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.format.paths import data_path, new_data_file_name
+from lancetable.format.paths import check_relative, join, new_data_file_name
 from lancetable.format.version import FileVersion
 from lancetable.table.blob_writer import BlobColumns, check_places
+from lancetable.table.places import Place, own_place
 
 if TYPE_CHECKING:
     from lancetable.format.schema import Schema
     from lancetable.store.base import ObjectStore, ObjectWriter
 
-__all__ = ["WriteLimits", "WriteProgress", "remove_quietly", "write_data_files"]
+__all__ = ["WriteLimits", "WriteProgress", "remove_from", "remove_quietly", "write_data_files"]
 
 _BLOB_FILE_VERSIONS = frozenset({FileVersion.V2_2})
 _MIN_BYTES_BESIDE = 1 << 20
@@ -57,6 +58,7 @@ class WriteLimits:
     statistics: bool = True
     keep_arrays: bool = False
     blob_pack_bytes: int | None = None  # largest file that blobs share; None for 1 GiB
+    base_ids: frozenset[int] = frozenset()  # of the table's base paths, below which managed blobs may lie
     max_rows_per_group: int = DEFAULT_GROUP_ROWS  # batches of 0.1 files
 
     def __post_init__(self) -> None:
@@ -77,14 +79,17 @@ def write_data_files(
     progress: WriteProgress | None = None,
     dictionaries: Mapping[int, pa.Array] | None = None,
     batch_rows: Sequence[int] | None = None,
+    places: Sequence[Place] = (),
 ) -> list[Fragment]:
     """Write `batches`, whose columns are those of `schema` in its order, below `base`; fragments get id 0.
+
+    `places` take the files in turn, where they are given, in place of the data directory below `base`.
 
     Files are durable after the store's next `sync`. Empty batches write nothing. An error of the caller's iterator
     passes through unchanged, after the files written so far were removed. `dictionaries`: the values that a 0.1 table
     has for its dictionary fields, by field id; `batch_rows`: the rows of each batch of a single 0.1 file.
     """
-    run = _Run(store, base, schema, limits, file_version, progress, dictionaries, batch_rows)
+    run = _Run(store, places or (own_place(base),), schema, limits, file_version, progress, dictionaries, batch_rows)
     try:
         for batch in batches:
             run.write(batch)
@@ -100,6 +105,7 @@ class _Finishing:
     """A file that has all its rows and is being finished on the pool."""
 
     name: str
+    place: Place
     sink: ObjectWriter
     written: Future[WrittenFile]
 
@@ -110,7 +116,7 @@ class _Run:
     def __init__(
         self,
         store: ObjectStore,
-        base: str,
+        places: Sequence[Place],
         schema: Schema,
         limits: WriteLimits,
         file_version: FileVersion,
@@ -120,9 +126,9 @@ class _Run:
     ) -> None:
         self.fragments: list[Fragment] = []
         self._finishing: deque[_Finishing] = deque()
-        self._store, self._base, self._schema = store, base, schema
+        self._store, self._places, self._schema = store, places, schema
         self._limits, self._version, self._progress = limits, file_version, progress
-        self._name = ""
+        self._name, self._place = "", places[0]
         self._sink: ObjectWriter | None = None
         self._writer: FileWriter | LegacyFileWriter | None = None
         self._dictionaries = dict(dictionaries or {})
@@ -168,13 +174,16 @@ class _Run:
     def _begin_file(self) -> FileWriter | LegacyFileWriter:
         self._max_rows = self._rows_of_next_file()
         self._name = new_data_file_name()
-        path = data_path(self._base, self._name)
+        self._place = self._places[(len(self.fragments) + len(self._finishing)) % len(self._places)]
+        path = join(self._place.directory, self._name)
         self._sink = self._store.open_writer(path)
         self._writer = self._open_writer(self._sink)
         if self._stored is not self._schema:
             assert isinstance(self._writer, FileWriter)
-            sink, pack_bytes = self._writer.write_blob, self._limits.blob_pack_bytes
-            self._blobs = BlobColumns(self._store, path, self._schema, sink, pack_bytes)
+            sink, limits = self._writer.write_blob, self._limits
+            self._blobs = BlobColumns(
+                self._store, path, self._schema, sink, limits.blob_pack_bytes, base_ids=limits.base_ids
+            )
         if self._progress is not None:
             self._progress("begin", Fragment(id=len(self.fragments)))
         return self._writer
@@ -212,12 +221,13 @@ class _Run:
         if len(self._finishing) >= pool.size() - 1:
             self._settle_first()
         assert self._sink is not None
-        self._finishing.append(_Finishing(self._name, self._sink, pool.pool().submit(_finished, writer, part)))
+        written = pool.pool().submit(_finished, writer, part)
+        self._finishing.append(_Finishing(self._name, self._place, self._sink, written))
         self._writer = self._sink = None
 
     def _settle_first(self) -> None:
         """Wait for the file that has been finishing longest."""
-        self._add(self._finishing[0].name, self._finishing[0].written.result())
+        self._add(self._finishing[0], self._finishing[0].written.result())
         self._finishing.popleft()
 
     def finish_file(self) -> None:
@@ -227,20 +237,21 @@ class _Run:
                 self._blobs.finish()
             done: Future[WrittenFile] = Future()
             done.set_result(self._writer.close())
-            self._finishing.append(_Finishing(self._name, self._sink, done))
+            self._finishing.append(_Finishing(self._name, self._place, self._sink, done))
             self._writer = self._sink = self._blobs = None
         while self._finishing:
             self._settle_first()
 
-    def _add(self, name: str, written: WrittenFile) -> None:
+    def _add(self, done: _Finishing, written: WrittenFile) -> None:
         major, minor = self._version.manifest_pair
         file = DataFile(
-            path=name,
+            path=done.name,
             fields=written.fields,
             column_indices=written.column_indices,
             major=major,
             minor=minor,
             size_bytes=written.size_bytes,
+            base_id=done.place.base_id,
         )
         self.fragments.append(Fragment(id=0, files=(file,), physical_rows=written.num_rows))
         if self._progress is not None:
@@ -252,7 +263,7 @@ class _Run:
             if file.written.cancel() or file.written.exception() is not None:
                 file.sink.abort()
             else:
-                self._add(file.name, file.written.result())
+                self._add(file, file.written.result())
         self._finishing.clear()
         if self._sink is not None:
             try:
@@ -262,7 +273,7 @@ class _Run:
             except (LanceError, OSError) as error:
                 # The error that made us give up is the one to show.
                 logger.warning("could not remove an unfinished data file: %s", error)
-        remove_quietly(self._store, self._base, self.fragments)
+        remove_from(self._store, self._places, self.fragments)
 
 
 def _finished(writer: FileWriter, part: pa.RecordBatch | None) -> WrittenFile:
@@ -273,8 +284,14 @@ def _finished(writer: FileWriter, part: pa.RecordBatch | None) -> WrittenFile:
 
 def remove_quietly(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> None:
     """Delete the data files of fragments that were never committed; a failure is logged, cleanup finds them later."""
-    files = [file for fragment in fragments for file in fragment.files if file.base_id is None]
-    paths = [data_path(base, file.path) for file in files]
+    remove_from(store, (own_place(base),), fragments)
+
+
+def remove_from(store: ObjectStore, places: Sequence[Place], fragments: Iterable[Fragment]) -> None:
+    """As `remove_quietly`, for files that lie in `places`; files elsewhere stay."""
+    directories = {place.base_id: place.directory for place in places}
+    files = [file for fragment in fragments for file in fragment.files if file.base_id in directories]
+    paths = [join(directories[file.base_id], check_relative(file.path)) for file in files]
     try:
         store.delete(paths)
         for file, path in zip(files, paths):

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, OutOfRangeError, UnsupportedFeatureError
-from lancetable.file.reader import FileMetadata, read_chunks, read_columns
+from lancetable.file.reader import FileMetadata, FileRows, read_chunks, read_chunks_of_files, read_columns
 from lancetable.format.blobs import described
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import FragmentList, Manifest
@@ -53,6 +53,7 @@ __all__ = [
     "physical_offsets",
     "physical_rows",
     "read_chunks_of",
+    "read_chunks_of_many",
     "read_columns_of",
     "read_rows",
     "rows_of",
@@ -285,6 +286,30 @@ def read_chunks_of(
             return [*read_chunks(version.store, part.path, part.metadata, part.fields, part.columns, selection.fetch)]
     arrays = read_columns_of(version, fragment, columns, selection, known)
     return [array.chunks if isinstance(array, pa.ChunkedArray) else [array] for array in arrays]
+
+
+def read_chunks_of_many(
+    version: TableVersion,
+    selections: Sequence[tuple[Fragment, Selection]],
+    columns: Sequence[Field],
+    known: VersionRows,
+) -> list[list[Sequence[pa.Array]]]:
+    """`read_chunks_of` for many small fragments, each step for all of them together."""
+    found: list[list[Sequence[pa.Array]] | None] = [None] * len(selections)
+    if columns and not known.holds_blob_files:
+        layouts = layouts_of(version, known, [fragment for fragment, _ in selections], columns)
+        direct: list[int] = []
+        files: list[FileRows] = []
+        for number, (layout, (_, selection)) in enumerate(zip(layouts, selections)):
+            if layout.direct and selection.keep is None and isinstance(selection.fetch, range):
+                direct.append(number)
+                files.append(FileRows(*layout.parts[0], selection.fetch))
+        for number, chunks in zip(direct, read_chunks_of_files(version.store, files)):
+            found[number] = [*chunks]
+    return [
+        read_chunks_of(version, fragment, columns, selection, known) if chunks is None else chunks
+        for chunks, (fragment, selection) in zip(found, selections)
+    ]
 
 
 def virtual_column(version: TableVersion, fragment: Fragment, name: str, selection: Selection) -> pa.Array:
@@ -616,9 +641,33 @@ def layout_of(version: TableVersion, known: VersionRows, fragment: Fragment, col
     return made
 
 
+def layouts_of(
+    version: TableVersion, known: VersionRows, fragments: Sequence[Fragment], columns: Sequence[Field]
+) -> list[Layout]:
+    """`layout_of` many fragments; what it needs of their files is read for all of them first."""
+    wanted = tuple(columns)
+    ids = [id(column) for column in columns]
+    for fragment in fragments:
+        if (fragment.id, *ids) in known.layouts:
+            continue
+        files = files_of(version, fragment)
+        for file_number, _ in _pieces_in(files, wanted).parts:
+            file_metadata(version, files.files[file_number])
+    return [layout_of(version, known, fragment, columns) for fragment in fragments]
+
+
 def _make_layout(version: TableVersion, fragment: Fragment, columns: tuple[Field, ...]) -> Layout:
     files = files_of(version, fragment)
     expected = physical_rows(version, fragment)
+    pieces = _pieces_in(files, columns)
+    parts = []
+    for file_number, fields in pieces.parts:
+        metadata = _open(version, files, file_number, expected)
+        parts.append(Part(metadata.path, metadata, fields, files.columns[file_number]))
+    return Layout(fragment, columns, parts, pieces.sources, pieces.direct)
+
+
+def _pieces_in(files: FragmentFiles, columns: tuple[Field, ...]) -> Pieces:
     kept = files.places.pieces
     key = tuple(map(id, columns))
     pieces = kept.get(key)
@@ -626,11 +675,7 @@ def _make_layout(version: TableVersion, fragment: Fragment, columns: tuple[Field
         if len(kept) >= _MAX_KEPT_LAYOUTS:
             kept.clear()
         pieces = kept[key] = _pieces_of(files.owner, columns)
-    parts = []
-    for file_number, fields in pieces.parts:
-        metadata = _open(version, files, file_number, expected)
-        parts.append(Part(metadata.path, metadata, fields, files.columns[file_number]))
-    return Layout(fragment, columns, parts, pieces.sources, pieces.direct)
+    return pieces
 
 
 def _pieces_of(owner: Mapping[int, int], columns: tuple[Field, ...]) -> Pieces:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -27,6 +28,7 @@ from lancetable.format.paths import (
     DATA_DIR,
     DETACHED_BIT,
     TREE_DIR,
+    ManifestNaming,
     branch_root,
     check_relative,
     data_path,
@@ -46,7 +48,16 @@ if TYPE_CHECKING:
     from lancetable.handlers.base import CommitHandler, ManifestLocation
     from lancetable.store.base import ObjectStore
 
-__all__ = ["Reference", "TableVersion", "checkout", "latest", "open_location", "open_version", "uri_of_branch"]
+__all__ = [
+    "Reference",
+    "TableVersion",
+    "checkout",
+    "latest",
+    "open_location",
+    "open_version",
+    "path_in_store",
+    "uri_of_branch",
+]
 
 # A version number, a tag, or (branch or None for main, version or None for the newest).
 Reference = int | str | tuple[str | None, int | None]
@@ -66,6 +77,8 @@ class TableVersion:
     handler: CommitHandler = field(repr=False)
     cache: TableCache = field(repr=False)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    # When, by time.monotonic(), this was the newest version; None if nobody looked. It does not travel in a pickle.
+    newest_at: float | None = field(default=None, repr=False, compare=False)
 
     @property
     def manifest(self) -> Manifest:
@@ -141,7 +154,7 @@ class TableVersion:
                 expected=sorted(self.manifest.base_paths),
                 found=base_id,
             )
-        return _path_in_store(self.store, base_path.path), base_path.is_dataset_root
+        return path_in_store(self.store, base_path.path), base_path.is_dataset_root
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (
@@ -205,7 +218,7 @@ def checkout(version: TableVersion, ref: Reference) -> TableVersion:
         return shared.newest(base) if number is None else shared.at(base, number)
     if isinstance(ref, bool) or not isinstance(ref, int):
         raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(ref).__name__}")
-    return version if ref == version.version else shared.at(version.base, ref)
+    return version if ref == version.version else shared.at(version.base, ref, version.location.naming)
 
 
 def latest(version: TableVersion) -> TableVersion:
@@ -270,15 +283,16 @@ class _Shared:
         return TableVersion(self.store, base, self.uri, file, self.handler, self.cache, self.storage_options)
 
     def newest(self, base: str) -> TableVersion:
+        looked_at = time.monotonic()
         location = self.handler.latest(self.store, base)
         if location is None:
             raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
-        return self.open(base, location)
+        return replace(self.open(base, location), newest_at=looked_at)
 
-    def at(self, base: str, version: int) -> TableVersion:
+    def at(self, base: str, version: int, naming: ManifestNaming | None = None) -> TableVersion:
         if not 0 < version < 1 << 64:
             raise OutOfRangeError(f"versions are numbers from 1 to 2^64 - 1, not {version}")
-        for location in self.handler.candidates(self.store, base, version):
+        for location in self.handler.candidates(self.store, base, version, naming):
             with contextlib.suppress(NotFoundError):
                 return self.open(base, location)
         if self.handler.latest(self.store, base) is None:
@@ -286,9 +300,10 @@ class _Shared:
         raise VersionNotFoundError(f"{self.uri} has no version {version}", path=self.uri, version=version)
 
 
-def _path_in_store(store: ObjectStore, address: str) -> str:
+def path_in_store(store: ObjectStore, address: str) -> str:
     """The path of a base inside `store`. Refuses another store: its credentials and promises are not ours to assume."""
-    root = store.uri("").rstrip("/")
+    root = store.uri("")
+    root = root if root.endswith("/") else f"{root}/"
     scheme, separator, _ = address.partition("://")
     if not separator:
         path = address
@@ -296,8 +311,8 @@ def _path_in_store(store: ObjectStore, address: str) -> str:
             raise _foreign(address)
     elif store.scheme == "file" and scheme in ("file", "file-object-store", "file+uring"):
         path = address.partition("://")[2]
-    elif address.startswith(root + "/"):
-        path = address[len(root) + 1 :]
+    elif address.startswith(root):
+        path = address[len(root) :]
     else:
         raise _foreign(address)
     if ".." in path.split("/") or "\0" in path:

@@ -87,9 +87,9 @@ class _Types:
         return bool(self._one([True, True, True, False]))
 
     def _keys(self, keys: Mapping[str, list[str]], above: frozenset[str]) -> dict[str, str] | None:
-        # Old releases end the process on zipped values in lists below a struct that can be null.
         if self._old and "list" in above:
-            return None
+            # Old releases end the process on values zipped on demand in lists below a struct that can be null.
+            keys = {key: values for key, values in keys.items() if key != "structural-encoding"}
         names = self._one([(), (), *((key,) for key in keys), tuple(keys), (next(iter(keys)), self._one(list(keys)))])
         return {PREFIX + key: self._one(keys[key]) for key in names} or None
 

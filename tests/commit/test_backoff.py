@@ -93,10 +93,10 @@ def test_a_crowd_is_remembered_and_forgotten() -> None:
     assert loser.next_attempt()
     clock.now += 0.1
     loser.won()
-    assert crowd.window == pytest.approx(4.0 * 1.3 * 0.7)
+    assert crowd.window == pytest.approx(3.0 * 1.25 * 0.7)
     begun = len(clock.waits)
     following = begin()
-    assert clock.waits[begun:] == [pytest.approx(crowd.window * 0.1)]
+    assert clock.waits[begun:] == [pytest.approx(1.5 * crowd.window * 0.1)]
     for _ in range(5):
         following.won()
         following = begin()
@@ -110,3 +110,15 @@ def test_a_crowd_is_remembered_and_forgotten() -> None:
 def test_the_crowds_of_tables_are_kept_apart() -> None:
     assert crowd_at("s3://a/t") is crowd_at("s3://a/t")
     assert crowd_at("s3://a/t") is not crowd_at("s3://b/t")
+
+
+def test_who_lost_in_a_crowd_waits_in_a_smaller_part_of_the_window() -> None:
+    clock, crowd = Clock(), Crowd()
+    waiting = Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
+    for _ in range(3):
+        clock.now += 0.1
+        assert waiting.next_attempt()
+    assert clock.waits == pytest.approx([0.3, 0.3 * 1.25 * 0.95, 0.3 * (1.25 * 0.95) ** 2])
+    clock.waits.clear()
+    Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
+    assert clock.waits == pytest.approx([0.5 * 0.3 * 1.25**3])  # the next commit stands back

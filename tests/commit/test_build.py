@@ -265,8 +265,8 @@ def test_merge() -> None:
     before = manifest(fragment(0), fragment(1))
     schema = Schema((SCHEMA.fields[0], Field("c", 2, -1, "int32")), {"m": b"n"})
     wider = fragment(0, file(), file("new", 2))
-    built = build(before, tx.Merge((wider,), schema), (index("b", (1,), [0]),))
-    assert (ids(built), built.message.max_fragment_id) == ([0], 1)
+    built = build(before, tx.Merge((wider, fragment(1)), schema), (index("b", (1,), [0]),))
+    assert (ids(built), built.message.max_fragment_id) == ([0, 1], 1)
     assert len(built.message.fragments[0].files) == 2
     assert dict(built.message.schema_metadata) == {"m": b"n"}
     assert built.index_section is None

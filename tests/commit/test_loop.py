@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancetable.commit import backoff, loop
 from lancetable.commit.loop import commit_transaction, create_table
 from lancetable.errors import (
     AlreadyExistsError,
@@ -30,7 +32,8 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.paths import is_detached, manifest_path
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
-from lancetable.store.base import PutOutcome
+from lancetable.store.base import Capabilities, PutOutcome
+from lancetable.store.local import LocalStore
 from lancetable.table import deletions, transactions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion, checkout, latest, open_version
@@ -459,6 +462,19 @@ def test_messages_name_both_sides(base: TableVersion, maker: Any) -> None:
     assert str(pickle.loads(pickle.dumps(facts))) == text
 
 
+def test_a_listing_older_than_the_handle_is_no_proof_of_peace(
+    base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prepared on version 1, committed through a handle at version 3: version 2 must have been looked at."""
+    ours = Transaction.create(1, maker.make("Delete", 0, 1))
+    commit_transaction(base, Transaction.create(1, maker.make("Delete", 0, 2)))
+    handle = commit_transaction(base, Transaction.create(2, tx.ReserveFragments(1)))
+    assert handle.version == 3
+    monkeypatch.setattr(LocalStore, "list_names", lambda *_, **__: [])
+    with pytest.raises(RetryableCommitConflictError, match="version 2 has been cleaned up"):
+        commit_transaction(handle, ours)
+
+
 def test_a_version_that_was_cleaned_up_in_between_is_a_conflict(base: TableVersion, maker: Any) -> None:
     operation = maker.make("Append")
     second = commit(base, tx.ReserveFragments(1))
@@ -569,3 +585,62 @@ def test_a_failing_store_is_a_store_error(base: TableVersion, maker: Any) -> Non
     with pytest.raises(StoreError):
         commit(version, maker.make("Append"))
     assert latest(base) is base
+
+
+class _Remote(CountingStore):
+    """A store whose look-ups cost a round trip."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self.inner.capabilities, local=False, ordered_list=True)
+
+
+@pytest.fixture
+def remote(monkeypatch: pytest.MonkeyPatch) -> Callable[[TableVersion], tuple[TableVersion, _Remote]]:
+    """A version as it would lie on a server, seen as the newest at this moment."""
+    clock = [1000.0]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(backoff, "_crowds", OrderedDict())
+
+    def make(version: TableVersion, seconds_ago: float = 0.0) -> tuple[TableVersion, _Remote]:
+        store = _Remote(version.store)
+        return replace(version, store=store, newest_at=clock[0] - seconds_ago), store
+
+    return make
+
+
+def test_what_was_the_newest_a_moment_ago_is_not_looked_for(base: TableVersion, maker: Any, remote: Any) -> None:
+    fresh, store = remote(base)
+    landed = commit(fresh, maker.make("Append"))
+    assert (landed.version, store.requests["list_names"]) == (base.version + 1, 0)
+    assert landed.newest_at == 1000.0
+    # The same version again: another writer was first, which the lost attempt finds out.
+    stale, store = remote(base)
+    assert commit(stale, maker.make("Append")).version == base.version + 2
+    assert store.requests["put_if_absent"] == 2
+    # The loss is remembered: others are at work, so the next commit looks first.
+    for seconds_ago in (0.0, 3.0):
+        held, store = remote(latest(base), seconds_ago)
+        commit(held, maker.make("Append"))
+        assert store.requests["list_names"] > 0
+        assert store.requests["put_if_absent"] == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "looks"),
+    [
+        ({"lance.auto_cleanup.interval": "20", "lance.auto_cleanup.older_than": "14days"}, False),
+        ({"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.older_than": "0s"}, True),
+        ({"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.retain_versions": "1"}, True),
+        ({"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.older_than": "soon"}, True),
+    ],
+)
+def test_tables_that_clean_up_young_versions_are_looked_at(
+    base: TableVersion, maker: Any, remote: Any, config: dict[str, str], looks: bool
+) -> None:
+    """A cleaned-up version leaves a free name in the past of the table."""
+    entries = tuple((name, value) for name, value in config.items())
+    version = commit(base, tx.UpdateConfig(config=tx.UpdateMap(dict(entries))))
+    held, store = remote(version)
+    commit(held, maker.make("Append"))
+    assert (store.requests["list_names"] > 0) is looks

@@ -46,6 +46,11 @@ Foo:foo num:id
 """
 
 _FILTERS = r"""
+regexp_match(s, 'b')
+regexp_match(s, 'b') AND k > 2
+NOT regexp_match(s, 'b')
+regexp_match(s, '(a)|b') OR b
+regexp_match(s, 'b') = true
 b
 NOT b
 b AND b2

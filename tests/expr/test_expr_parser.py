@@ -182,7 +182,7 @@ def test_empty_text(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["id", "NULL", "'a'", "1"])
 def test_a_filter_is_a_boolean(text: str) -> None:
-    with pytest.raises(InvalidSqlError, match="a filter answers a boolean"):
+    with pytest.raises(InvalidSqlError, match="does not return a boolean"):
         parse_predicate(text, SCHEMA)
 
 

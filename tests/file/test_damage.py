@@ -40,7 +40,7 @@ from lancetable.store.memory import MemoryStore
 from lancetable.testing.files import Column, Page, build_file
 
 LIMIT_BYTES = 1 << 30  # address space above what the imports took
-TRIAL_SECONDS = 5.0
+TRIAL_SECONDS = 5.0  # of computing, as those below: how busy the machine is must not count
 BOMB_SECONDS = 1.0
 BOMB_BYTES = 64 << 20
 
@@ -390,7 +390,7 @@ def read(
 def outcome(data: bytes, table: pa.Table, rows: Sequence[int] | None, version: FileVersion = FileVersion.V2_0) -> str:
     """`same`, `changed`, `error`, or what went wrong."""
     schema = Schema.from_arrow(table.schema)
-    started = time.monotonic()
+    started = time.process_time()
     try:
         wanted = None if rows is None else np.array(rows, np.int64)
         found = read(data, schema, wanted, version)
@@ -406,8 +406,8 @@ def outcome(data: bytes, table: pa.Table, rows: Sequence[int] | None, version: F
         verdict = "error"
     except BaseException:
         verdict = traceback.format_exc()
-    if time.monotonic() - started > TRIAL_SECONDS:
-        return f"{verdict} after {time.monotonic() - started:.1f} s"
+    if time.process_time() - started > TRIAL_SECONDS:
+        return f"{verdict} after {time.process_time() - started:.1f} s"
     return verdict
 
 
@@ -437,8 +437,51 @@ def run_damage(kind: str, version: FileVersion, seed: int, count: int) -> None:
         verdict = outcome(bad, table, rows, version)
         pages_end = end_of_pages(data, version)
         if verdict == "changed" and bad[:pages_end] == data[:pages_end]:
-            verdict = "changed by metadata"
+            verdict = f"changed by {what_changed(data, bad, version)}"
         print(json.dumps([kind, seed, trial, name, verdict]), flush=True)
+
+
+def what_changed(data: bytes, bad: bytes, version: FileVersion) -> str:
+    """What in the metadata of a file made its rows others, where all bytes of its pages are as they were.
+
+    "symbols": nothing but the symbol table of FSST, which is a part of the values though it lies in a message.
+    "positions": nothing but where pages of a 0.1 file begin; its page table says a position and a number of rows, and
+    any position in the file is as good as the true one. "metadata": anything else.
+    """
+    if version.is_legacy:
+        before, after = legacy_page_table(data), legacy_page_table(bad)
+        moved = before.shape == after.shape and (before != after)[::2].any()
+        return "positions" if moved else "metadata"
+    return "symbols" if without_symbols(data) == without_symbols(bad) else "metadata"
+
+
+def legacy_page_table(data: bytes) -> np.ndarray:
+    """The positions and lengths in the page table of a 0.1 file; the manifest that follows ends it."""
+    (position,) = struct.unpack("<q", data[-16:-8])
+    (size,) = struct.unpack_from("<I", data, position)
+    message = file_pb2.Metadata.FromString(data[position + 4 : position + 4 + size])
+    table = data[message.page_table_position : message.manifest_position]
+    return np.frombuffer(table[: len(table) // 16 * 16], "<i8")
+
+
+def without_symbols(data: bytes) -> list[bytes]:
+    """The column metadata of a file without the symbol tables in it."""
+    _, columns_at, _, _, num_columns = struct.unpack("<QQQII", data[-40:-8])
+    found = []
+    for number in range(num_columns):
+        start, size = struct.unpack_from("<QQ", data, columns_at + 16 * number)
+        column = file2_pb2.ColumnMetadata.FromString(data[start : start + size])
+        for page in column.pages:
+            wrapper = AnyMessage.FromString(page.encoding.direct.encoding)
+            new = wrapper.type_url.endswith("PageLayout")
+            encoding = (encodings_v2_1_pb2.PageLayout if new else pb.ArrayEncoding).FromString(wrapper.value)
+            for owner, field in list(walk(encoding)):
+                if field.name == "symbol_table":
+                    owner.ClearField(field.name)
+            wrapper.value = encoding.SerializeToString()
+            page.encoding.direct.encoding = wrapper.SerializeToString()
+        found.append(column.SerializeToString())
+    return found
 
 
 def end_of_pages(data: bytes, version: FileVersion) -> int:
@@ -458,7 +501,7 @@ def run_bombs(only: Sequence[str]) -> None:
         if only and name not in only:
             continue
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        started = time.monotonic()
+        started = time.process_time()
         print(json.dumps([name, "begun", 0, 0]), flush=True)
         try:
             found = read(data, schema, None, version)
@@ -468,7 +511,7 @@ def run_bombs(only: Sequence[str]) -> None:
         except BaseException:
             verdict = traceback.format_exc()
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-        print(json.dumps([name, verdict, time.monotonic() - started, grown]), flush=True)
+        print(json.dumps([name, verdict, time.process_time() - started, grown]), flush=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------- bombs
@@ -741,13 +784,14 @@ def test_damage_is_an_error_or_stays_where_it_is(kind: str, version: FileVersion
     lines = start(arguments, 60 + TRIAL_SECONDS * count / 10, kernels)
     results = [line for line in lines if line[4] != "begun"]
     assert len(results) == count
-    wrong = [line for line in results if line[4] not in ("error", "same", "changed", "changed by metadata")]
+    known = ("error", "same", "changed", "changed by metadata", "changed by symbols", "changed by positions")
+    wrong = [line for line in results if line[4] not in known]
     assert not wrong, "\n\n".join(f"{line[:4]}\n{line[4]}" for line in wrong[:5])
     tally = Counter(line[4] for line in results)
     assert tally["error"], tally
-    # A page that points to other bytes, a null adjustment that is too small, or another symbol in a table of FSST
-    # cannot be told from a true one. In 0.1 nothing else is written of a page than where it begins.
-    assert tally["changed by metadata"] <= 3 + count // (2 if version.is_legacy else 20), tally
+    # In 2.x a buffer that begins at other bytes of the file, or a null adjustment that is too small, cannot be told
+    # from a true one. What else no reader can see is counted apart, see `what_changed`.
+    assert tally["changed by metadata"] <= 3 + count // 50, tally
     if kind in ("truncate", "append"):
         assert tally["error"] == count, tally
     print(kind, dict(tally))

@@ -27,6 +27,7 @@ from lancetable.file.fetch import (
     positions,
     run,
     run_all,
+    run_each,
 )
 from lancetable.store.base import ByteRange
 from lancetable.store.memory import MemoryStore
@@ -70,6 +71,25 @@ def heavy_reader(start: int) -> ReadPlan[int]:
     (data,) = yield [ByteRange(start, start + (2 << 20))]
     (more,) = yield [ByteRange(start, start + 1)]
     return int(np.frombuffer(data, np.uint8).sum()) + more[0]
+
+
+def test_plans_over_many_objects_go_step_by_step() -> None:
+    store = MemoryStore.private()
+    log: list[str] = []
+
+    def plan(path: str, rounds: int) -> ReadPlan[bytes]:
+        found = b""
+        for number in range(rounds):
+            (data,) = yield (ByteRange(number, number + 1),)
+            log.append(f"{path}{number}")
+            found += bytes(data)
+        return found
+
+    for path in "abc":
+        store.put(path, path.upper().encode() * 5)
+    found = run_each([plan("a", 2), plan("b", 0), plan("c", 3)], [store] * 3, ["a", "b", "c"])
+    assert found == [b"AA", b"", b"CCC"]
+    assert log == ["a0", "c0", "a1", "c1", "c2"]
 
 
 def test_large_steps_on_the_pool_keep_their_order() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -21,6 +22,8 @@ import pytest
 
 import lancetable
 from lancetable.errors import InvalidOperationError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*a pyarrow.Schema:DeprecationWarning")
 
 ROWS = pa.table({"id": pa.array(range(4), pa.int64()), "s": ["a", "b", "c", "d"]})
 OPTIONS = {"data_storage_version": "2.0"}
@@ -144,7 +147,56 @@ def index_entries(module: Any, uri: str) -> Any:
     return facts, read.index_details, dropped.version, len(lance.dataset(uri).describe_indices())
 
 
+def merge(module: Any, uri: str, change: Callable[[list[Any]], list[Any]]) -> Any:
+    """A Merge that keeps the schema, with the fragments that `change` makes of those there are."""
+    dataset = module.dataset(uri)
+    found = change([fragment.metadata for fragment in dataset.get_fragments()])
+    operation = module.LanceOperation.Merge(found, dataset.lance_schema)
+    return module.LanceDataset.commit(uri, operation, read_version=dataset.version)
+
+
+def merge_with_new_rows(module: Any, uri: str) -> Any:
+    """New fragments have id 0, like the first one there is, or one that was reserved."""
+    new, reserved = fragments(module, uri), fragments(module, uri)
+    reserved[0].id = 7
+    merged = merge(module, uri, lambda found: [*found, *new, *reserved])
+    merged.insert(ROWS)
+    return [fragment.fragment_id for fragment in merged.get_fragments()], merged.count_rows()
+
+
+def changed(found: list[Any], **fields: Any) -> list[Any]:
+    """The first fragment with other contents."""
+    text = {**json.loads(json.dumps(found[0].to_json())), **fields}
+    return [type(found[0]).from_json(json.dumps(text)), *found[1:]]
+
+
+def without_fields(module: Any, uri: str) -> list[Any]:
+    """A fragment with a data file that claims to hold nothing."""
+    found = fragments(module, uri)
+    file = {**json.loads(json.dumps(found[0].to_json()))["files"][0], "fields": [], "column_indices": []}
+    return changed(found, files=[file])
+
+
+def old_table(module: Any, uri: str) -> str:
+    module.write_dataset(ROWS, f"{uri}0", data_storage_version="0.1")
+    return f"{uri}0"
+
+
+def part_of_old_table(module: Any, uri: str) -> Any:
+    uri = old_table(module, uri)
+    found = module.fragment.write_fragments(ROWS.select(["id"]), uri, data_storage_version="0.1", mode="overwrite")
+    return module.LanceDataset.commit(uri, module.LanceOperation.Append(found), read_version=1)
+
+
+def column_of_old_table(module: Any, uri: str) -> Any:
+    uri = old_table(module, uri)
+    found = [fragment.metadata for fragment in module.dataset(uri).get_fragments()]
+    operation = module.LanceOperation.Merge(found, ROWS.schema.append(pa.field("n", pa.int64())))
+    return module.LanceDataset.commit(uri, operation, read_version=1)
+
+
 WORK: dict[str, Call] = {
+    "merge with new rows": merge_with_new_rows,
     "append": lambda m, uri: told(append(m, uri)),
     "message": lambda m, uri: told(append(m, uri, commit_message="hello")),
     "transaction": lambda m, uri: told(m.LanceDataset.commit(uri, append_transaction(m, uri, a="b"))),
@@ -252,6 +304,30 @@ FAIL: dict[str, tuple[Call, type[BaseException]]] = {
         OSError,
     ),
     "clone": (commit("Clone", True, "x", 1, "/x", None), OSError),
+    "merge without a fragment": (lambda m, uri: merge(m, uri, lambda found: []), OSError),
+    "merge with another fragment instead": (
+        lambda m, uri: merge(m, uri, lambda found: changed(fragments(m, uri), id=7)),
+        OSError,
+    ),
+    "merge with other rows": (lambda m, uri: merge(m, uri, lambda found: changed(found, physical_rows=3)), OSError),
+    "append of a file without fields": (
+        lambda m, uri: m.LanceDataset.commit(uri, m.LanceOperation.Append(without_fields(m, uri)), read_version=1),
+        OSError,
+    ),
+    "overwrite with a file without fields": (
+        lambda m, uri: m.LanceDataset.commit(uri, m.LanceOperation.Overwrite(ROWS.schema, without_fields(m, uri))),
+        OSError,
+    ),
+    "update with a file without fields": (
+        lambda m, uri: m.LanceDataset.commit(
+            uri, m.LanceOperation.Update(new_fragments=without_fields(m, uri)), read_version=1
+        ),
+        OSError,
+    ),
+    "part of a 0.1 table": (part_of_old_table, OSError),
+    "column of a 0.1 table": (column_of_old_table, OSError),
+    "fewer than no transactions": (lambda m, uri: m.dataset(uri).get_transactions(-1), OverflowError),
+    "no number of transactions": (lambda m, uri: m.dataset(uri).get_transactions(None), TypeError),
     "base that is there": (
         lambda m, uri: [m.dataset(uri).add_bases([m.DatasetBasePath("/some/where")]) for _ in range(2)],
         ValueError,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def test_killed_writers_leave_whole_versions(tmp_path: Path, scale: int) -> None
     lancetable.write_dataset(first, uri, max_rows_per_file=10, data_storage_version="2.0")
     kills = 50 * scale
     environment = {**os.environ, "LANCETABLE_FSYNC": "1"}
-    command = [sys.executable, "-W", "ignore", str(KILLER), uri, "4", str(kills), "7"]
+    command = [sys.executable, "-W", "ignore", str(KILLER), uri, "8", str(kills), "7"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=True)
     assert json.loads(done.stdout)["failed"] == 0, done.stderr[-3000:]
     check(uri)
@@ -50,3 +51,11 @@ def check(uri: str) -> None:
     assert sorted(parse_manifest_name(name)[0] for name in names) == versions  # type: ignore[index]
     datasets[0].validate()
     assert datasets[0].to_table(with_row_id=True) == datasets[1].to_table(with_row_id=True)
+    # What the dead left lying about is named by no version, and a cleanup finds it.
+    rows = datasets[0].to_table()
+    datasets[0].cleanup_old_versions(timedelta(days=1), delete_unverified=True)
+    assert lancetable.dataset(uri).to_table() == rows
+    left = [path.name for path in Path(uri).rglob("*") if path.name.startswith(".tmp_")]
+    assert left == []
+    named = {row["path"] for row in datasets[0].all_files().read_all().to_pylist()}
+    assert {f"data/{path.name}" for path in (Path(uri) / "data").iterdir()} <= named

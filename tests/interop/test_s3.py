@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from integration.remote.race import append_in_processes, check_rows
+from integration.commits.race import append_in_processes, check_rows
 from integration.servers.moto_locked import Moto
 from lancetable.format.paths import ManifestNaming, manifest_path
 from lancetable.store.open import open_store
@@ -121,87 +120,8 @@ def test_writers_of_both_at_once(s3: Moto, external: bool, scale: int) -> None:
         assert result["errors"] == []
 
 
-# ---- requests: the budget
-
-
-def _requests(s3: Moto, act: Any) -> tuple[int, int, Any]:
-    """How many requests a call makes, the bytes that come down, and its result."""
-    s3.reset()
-    result = act()
-    log = s3.log()
-    return len(log), sum(row[5] for row in log), result
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("versions", [1, 100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_requests_do_not_grow_with_the_history(s3: Moto, client: str, versions: int) -> None:
-    uri, options = f"s3://lab/{uuid4()}", {**s3.options, "client": client}
-    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=options)
-    _pad_history(uri, options, versions)
-    open_it = lambda: lancetable.dataset(uri, storage_options=options)  # noqa: E731
-    count, down, dataset = _requests(s3, open_it)
-    assert dataset.version == versions
-    assert count == 2
-    assert down <= 6_000
-    count, down, _ = _requests(s3, dataset.checkout_latest)
-    assert count == 1
-    assert down <= 2_000
-    assert _requests(s3, lambda: lancetable.dataset(uri, version=1, storage_options=options))[0] == 1
-    assert _requests(s3, lambda: dataset.checkout_version(1))[0] <= 1
-    assert _requests(s3, dataset.count_rows)[0] == 0
-    count, down, _ = _requests(s3, lambda: dataset.insert(_rows(10)))
-    assert count == 4
-    assert down <= 2_000
-    count, down, _ = _requests(
-        s3, lambda: lancetable.write_dataset(_rows(20), uri, mode="append", storage_options=options)
-    )
-    assert count <= 6
-    assert down <= 10_000
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_requests_of_reads(s3: Moto, client: str) -> None:
-    """Ten small fragments: a scan reads each file once, a take the files it needs."""
-    uri, options = f"s3://lab/{uuid4()}", {**s3.options, "client": client}
-    lancetable.write_dataset(_rows(0, 1000), uri, max_rows_per_file=100, storage_options=options)
-    for budget, act in (
-        (12, lambda dataset: dataset.to_table(columns=["id"])),
-        (12, lambda dataset: dataset.take(range(0, 1000, 100))),
-        (3, lambda dataset: dataset.take([5, 6, 7])),
-        (15, lambda dataset: dataset.to_table(filter="id = 777")),
-    ):
-        dataset = lancetable.dataset(uri, storage_options=options)
-        assert _requests(s3, partial(act, dataset))[0] <= budget
-
-
-def test_requests_over_dynamodb(s3: Moto) -> None:
-    uri, options = _place(s3, True)
-    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=options)
-    count, _, dataset = _requests(s3, lambda: lancetable.dataset(uri, storage_options=options))
-    assert count == 2
-    assert _requests(s3, lambda: dataset.insert(_rows(10)))[0] <= 8
-    append = lambda: lancetable.write_dataset(_rows(20), uri, mode="append", storage_options=options)  # noqa: E731
-    assert _requests(s3, append)[0] <= 10
-
-
-def _pad_history(uri: str, options: dict[str, str], versions: int) -> None:
-    """Copies of the first manifest under later names but for the last one, which is a real commit on top of them."""
-    if versions < 3:
-        for _ in range(versions - 1):
-            lancetable.dataset(uri, storage_options=options).update_config({"a": "b"})
-        return
-    from lancetable.table.manifests import read_manifest
-
-    dataset = lancetable.dataset(uri, storage_options=options)
-    table = dataset._table
-    file = read_manifest(table.store, table.location)
-    from lancetable.table import manifests
-
-    message = type(file.manifest.message)()
-    for version in range(2, versions + 1):
-        message.CopyFrom(file.manifest.message)
-        message.version = version
-        transaction = file.transaction_section(table.store) or b""
-        table.store.put(
-            manifest_path(table.base, version, ManifestNaming.V2), manifests.pack(message, transaction, None)
-        )
+def test_a_clone_is_opened_with_the_options_of_its_source(s3: Moto) -> None:
+    uri, options = _place(s3, False)
+    table = lancetable.write_dataset(_rows(0), uri, storage_options=options)
+    for name, clone in (("shallow", table.shallow_clone), ("deep", table.deep_clone)):
+        assert clone(f"s3://lab/{name}-{uuid4()}.lance", 1).count_rows() == 10

@@ -3,7 +3,8 @@
 One example is a file of one to three columns, written in several batches with pages of any size by both sides, and
 read by both sides whole, by ranges and by rows. Bits are compared, except that one NaN is as good as another. pylance
 runs in a process of its own. Where it misreads or dies of our file, it is asked to write and read the same rows itself,
-each column alone: if that fails too, the kind of data is beyond it, which is counted; if not, our file is at fault.
+each column alone, cut in pages its own way and ours: if it fails there too, the kind of data is beyond it, which is
+counted and must be rare; if not, our file is at fault. The same holds for files of pylance that we refuse as corrupt.
 
 LANCETABLE_TEST_SCALE multiplies the number of examples; the nightly profile of hypothesis runs 5,000.
 """
@@ -30,9 +31,9 @@ from lancetable.format.version import FileVersion
 from lancetable.store.local import LocalStore
 from lancetable.testing.nested import column_fields, comparable, random_array, row_choices, stands_alone
 
-EXAMPLES = 100 * int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
+EXAMPLES = 120 * int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":
-    EXAMPLES = max(EXAMPLES, 2500)
+    EXAMPLES = max(EXAMPLES, 5000)
 
 SIZES = [0, 1, 2, 3, 10, 100, 100, 1000, 1024, 1025, 3000, 10_000]
 CACHES = [None, None, 1, 2000, 20_000]
@@ -50,16 +51,6 @@ def batches_of(table: pa.Table, cuts: Sequence[float]) -> list[pa.RecordBatch]:
     return found
 
 
-def between_lists(kind: pa.DataType, above: str = "") -> bool:
-    """Whether a struct lies below one list and above another."""
-    if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind) or pa.types.is_fixed_size_list(kind):
-        return False
-    own = "s" if pa.types.is_struct(kind) else "ls" if pa.types.is_map(kind) else "l"
-    if own.startswith("l") and "ls" in above:
-        return True
-    return any(between_lists(kind.field(k).type, above + own) for k in range(kind.num_fields))
-
-
 def compact(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """The same rows without anything before, between or behind them: pylance stumbles over some slices of lists."""
     return [
@@ -68,12 +59,23 @@ def compact(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def compact_array(array: pa.Array) -> pa.Array:
+    # Arrow takes wrong items of some fixed-size lists inside of each other, or ends the process.
+    if fixed_twice(array.type):
+        return array
     try:
-        taken = array.take(pa.array(np.arange(len(array))))
+        return array.take(pa.array(np.arange(len(array))))
     except pa.ArrowNotImplementedError:
         return array
-    # Arrow takes wrong items of some fixed-size lists inside of each other.
-    return taken if comparable(taken).equals(comparable(array)) else array
+
+
+def fixed_twice(kind: pa.DataType, inside: bool = False) -> bool:
+    """Whether a fixed-size list lies in another one, here or below."""
+    if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind):
+        return False
+    fixed = pa.types.is_fixed_size_list(kind)
+    if fixed and inside:
+        return True
+    return any(fixed_twice(kind.field(k).type, inside or fixed) for k in range(kind.num_fields))
 
 
 def queries_of(rng: np.random.Generator, n: int) -> list[Any]:
@@ -195,16 +197,15 @@ class Sides:
         wrong = self.peer_finds(ours, queries, expected) if n else None
         if wrong is not None:
             note(f"the peer misreads: {wrong}")
-            alone = [
-                self.misreads_alone(table.select([k]), queries, [[arrays[k]] for arrays in expected], options, cuts)
-                for k in range(len(fields))
-            ]
-            own = refusal or self.peer_finds(theirs, queries, expected)
-            # pylance miscounts structs between two lists where some pages have null ones and others have none.
-            miscounted = "StructArray" in wrong and any(between_lists(field.type) for field in fields)
-            assert any(alone) or miscounted or own is not None, (
-                f"ours to pylance {self.peer.release}, only together: {wrong}"
-            )
+            columns = [(table.select([k]), [[arrays[k]] for arrays in expected]) for k in range(len(fields))]
+            proofs = [self.proof(column, queries, rows, options, cuts) for column, rows in columns]
+            own = next((proof for proof in proofs if proof), None) or refusal
+            own = own or self.peer_finds(theirs, queries, expected)
+            if own is None:  # pages as ours, of all columns
+                again, how = self.directory / "again.lance", {**options, "data_cache_bytes": 1}
+                own = self.peer_writes(again, pages_of(ours, table), how) or self.peer_finds(again, queries, expected)
+            assert own is not None, f"ours to pylance {self.peer.release}, only together: {wrong}"
+            note(f"its own file: {own}")
             self.seen["misread"] += 1
         if refusal is not None:
             note(f"the peer does not write this: {refusal}")
@@ -216,19 +217,23 @@ class Sides:
             # pylance writes dictionaries that outgrow their indices, and cannot read them either.
             own = self.peer_finds(theirs, queries, expected)
             assert own is not None, f"pylance {self.peer.release} to ours: {error}"
+            note(f"unreadable: {error}; its own reader: {own}")
             self.seen["unreadable"] += 1
             return
         self.seen["theirs"] += 1
 
-    def misreads_alone(
+    def proof(
         self,
         table: pa.Table,
         queries: Sequence[Any],
         expected: Sequence[list[pa.Array]],
         options: dict[str, Any],
         cuts: Sequence[float],
-    ) -> bool:
-        """Whether the peer misreads our file of one column. Fails if it reads its own, cut its way or ours."""
+    ) -> str | None:
+        """What the peer finds wrong in its own file of a column if it misreads ours, None if it reads ours.
+
+        Fails if it reads its own, cut its way and ours.
+        """
         ours, theirs = self.directory / "our column.lance", self.directory / "their column.lance"
         batches = batches_of(table, cuts)
         with LanceFileWriter(str(ours), table.schema, **options) as writer:
@@ -236,14 +241,11 @@ class Sides:
                 writer.write_batch(batch)
         wrong = self.peer_finds(ours, queries, expected)
         if wrong is None:
-            return False
-        if "StructArray" in wrong and between_lists(table.schema.field(0).type):
-            return True
+            return None
         for pages, how in ((compact(batches), options), (pages_of(ours, table), {**options, "data_cache_bytes": 1})):
             own = self.peer_writes(theirs, pages, how) or self.peer_finds(theirs, queries, expected)
             if own is not None:
-                note(f"its own file: {own}")
-                return True
+                return own
         raise AssertionError(f"ours to pylance {self.peer.release}: {wrong}")
 
     def peer_writes(self, path: Path, batches: Sequence[pa.RecordBatch], options: dict[str, Any]) -> str | None:
@@ -274,8 +276,8 @@ class Sides:
         print(self.peer.release, self.version.number, dict(self.seen))
         # Most of what is drawn must be compared in both directions.
         assert self.seen["refused"] < self.seen["ours"] * 0.4, self.seen
-        limit = 0.1 if self.peer.release == "14" else 0.35
-        assert self.seen["misread"] < self.seen["ours"] * limit, self.seen
+        for failed in ("misread", "unreadable"):
+            assert self.seen[failed] <= 3 + self.seen["ours"] * 0.02, self.seen
 
 
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2], ids=str)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader as OracleReader
@@ -24,6 +25,10 @@ PACKED = pa.struct(
 EMPTY = pa.field("e", pa.struct([]), nullable=False)
 LISTS = pa.struct([pa.field("l", pa.list_(pa.bool_()))])
 STRICT = pa.struct([pa.field("s", pa.struct([pa.field("b", pa.bool_(), nullable=False)]))])
+LIST = pa.field("l", pa.list_(pa.int8()), False)
+STRICT_LISTS = pa.struct(
+    [pa.field("s", pa.struct([pa.field("t", pa.struct([pa.field("l", pa.list_(pa.bool_()), False)]), False)]))]
+)
 TWICE = pa.list_(pa.struct([pa.field("l", pa.list_(pa.int32()))]))
 
 # Each case: a field, and the rows of each page.
@@ -53,6 +58,18 @@ CASES: dict[str, tuple[pa.Field, Sequence[list[Any]]]] = {
     "one value, and a null struct around what cannot be null": (
         pa.field("c", pa.struct([pa.field("s", pa.struct([pa.field("b", pa.int8(), nullable=False)]))])),
         [[{"s": {"b": 7}}, None]],
+    ),
+    "a struct that is null around one that cannot be, around lists": (
+        pa.field("c", STRICT_LISTS),
+        [[None, {"s": None}], [{"s": {"t": {"l": []}}}, {"s": {"t": {"l": [None]}}}]],
+    ),
+    "a list that cannot be null, beside a number, in a struct in one that is null": (
+        pa.field("c", pa.struct([pa.field("m", pa.struct([pa.field("x", pa.int8()), LIST]), False)])),
+        [[{"m": {"x": 5, "l": [1, 2]}}, None], [{"m": {"x": None, "l": []}}]],
+    ),
+    "a struct that is null around one that cannot be, in lists": (
+        pa.field("c", pa.list_(STRICT_LISTS)),
+        [[[None, {"s": {"t": {"l": []}}}], [], None, [{"s": {"t": {"l": [True]}}}, None]]],
     ),
     "nulls only, enough for a dictionary": (pa.field("c", pa.list_(pa.string())), [[[None] * 150]]),
 }
@@ -103,23 +120,62 @@ def test_what_lies_beside_an_empty_struct_is_read(tmp_path: Path) -> None:
         assert LanceFileReader(path).read_all().to_table().column(0).to_pylist() == rows
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_long_strings_in_lists_of_structs_that_could_be_null(depth: int, pylance_039: Any, tmp_path: Path) -> None:
-    """The old release misreads them once a page leaves it open whether another one has null structs."""
-    rows: list[Any] = [{"l": [f"{row}" * 8000, None][: row % 3]} if row % 4 else {"l": None} for row in range(12)]
-    kind = pa.struct([pa.field("l", pa.list_(pa.string()))])
-    for _ in range(depth - 1):
-        rows, kind = [{"s": row} for row in rows], pa.struct([pa.field("s", kind)])
-    path = tmp_path / "file.lance"
-    schema = pa.schema([pa.field("c", kind)])
-    with LanceFileWriter(path, schema, version="2.1") as file:
-        for part in (rows[:5], rows[5:]):
-            file.write_batch(pa.record_batch([pa.array(part, kind)], schema=schema))
-    for query, expected in ((None, rows), ([3, 4], rows[3:7]), ({"rows": [1, 11]}, [rows[1], rows[11]])):
+def assert_read_by_both(path: Path, rows: list[Any], pylance_039: Any) -> None:
+    some = [1, len(rows) - 1]
+    for query, expected in ((None, rows), ([3, 4], rows[3:7]), ({"rows": some}, [rows[k] for k in some])):
         table = pylance_039.read(path, [query])[0]
         table.validate(full=True)
         assert table.column(0).to_pylist() == expected
-    assert OracleReader(str(path)).read_all().to_table().column(0).to_pylist() == rows
+    for reader in (OracleReader(str(path)), LanceFileReader(path)):
+        assert reader.read_all().to_table().column(0).to_pylist() == rows
+        assert reader.take_rows(some).to_table().column(0).to_pylist() == [rows[k] for k in some]
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+@pytest.mark.parametrize("with_null", [False, True])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_long_strings_in_lists_of_structs_that_could_be_null(
+    depth: int, with_null: bool, pages: int, pylance_039: Any, tmp_path: Path
+) -> None:
+    """The old release ends at zipped values there: they lie in chunks, or in a dictionary where no chunk holds them."""
+    rng = np.random.default_rng(depth)
+    kind = pa.struct([pa.field("l", pa.list_(pa.string()))])
+    path = tmp_path / "file.lance"
+    for size in (300, 9_000, 40_000):
+        rows: list[Any] = [
+            {"l": [rng.bytes(size // 2).hex(), None][: row % 3]} if row % 4 else {"l": None} for row in range(12)
+        ]
+        if with_null:
+            rows[9] = None
+        nested = kind
+        for _ in range(depth - 1):
+            rows, nested = [{"s": row} for row in rows], pa.struct([pa.field("s", nested)])
+        schema = pa.schema([pa.field("c", nested)])
+        options = {"data_cache_bytes": 1} if pages > 1 else {}
+        with LanceFileWriter(path, schema, version="2.1", **options) as file:
+            for part in (rows[:5], rows[5:]):
+                file.write_batch(pa.record_batch([pa.array(part, nested)], schema=schema))
+        assert_read_by_both(path, rows, pylance_039)
+
+
+ITEMS = [pa.int8(), pa.bool_(), pa.string(), pa.large_binary(), pa.list_(pa.int16(), 3), pa.decimal128(9, 2)]
+ITEMS += [pa.dictionary(pa.int64(), pa.string()), pa.dictionary(pa.int8(), pa.float64())]
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=str)
+def test_lists_in_lists_without_any_item(item: pa.DataType, pylance_039: Any, tmp_path: Path) -> None:
+    """The old release loses rows of pages that say nothing but "null": a chunk without values says it instead."""
+    path = tmp_path / "file.lance"
+    kinds: list[tuple[Any, list[Any]]] = [
+        (pa.list_(pa.list_(item)), [[], None, [[], None], [[]], [], [None]]),
+        (pa.list_(pa.struct([pa.field("l", pa.list_(item))])), [[{"l": []}, None], None, [], [{"l": None}] * 3, []]),
+    ]
+    for kind, rows in kinds:
+        many = rows * 5_000  # more levels than a chunk counts
+        schema = pa.schema([pa.field("c", kind)])
+        with LanceFileWriter(path, schema, version="2.1") as file:
+            file.write_batch(pa.record_batch([pa.array(many, kind)], schema=schema))
+        assert_read_by_both(path, many, pylance_039)
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -272,11 +273,51 @@ def test_managed_blobs_need_a_table_that_says_so(tmp_path: Path) -> None:
     for library in LIBRARIES:
         with pytest.raises((OSError, ValueError), match=r"lance\.blob\.managed"):
             library.write_dataset(managed(library, None), str(tmp_path / "t"), data_storage_version="2.2")
-    builder = lt.BlobDescriptorArrayBuilder("b")
-    builder.append_managed("x", 0, 1, base_id=3)
-    made = pa.table([builder.finish()], schema=pa.schema([builder.field], MANAGED))
-    with pytest.raises(UnsupportedFeatureError, match="base path"):
-        lt.write_dataset(made, tmp_path / "t", data_storage_version="2.2")
+
+
+def below_base(library: Any, base_id: int, metadata: dict[str, str] | None = MANAGED) -> pa.Table:
+    builder = library.BlobDescriptorArrayBuilder("b")
+    builder.append_managed("objects/x", 2, 3, base_id=base_id)
+    builder.append_managed("_blobs/y", 0, 4)
+    builder.append_null()
+    return pa.table([builder.finish()], schema=pa.schema([builder.field], metadata))
+
+
+@pytest.mark.parametrize("writer", LIBRARIES)
+def test_managed_blobs_below_a_base_path(writer: Any, tmp_path: Path) -> None:
+    path, other = tmp_path / "t", tmp_path / "other"
+    for place, content in ((other / "objects" / "x", b"0123456789"), (path / "_blobs" / "y", b"abcdef")):
+        place.parent.mkdir(parents=True)
+        place.write_bytes(content)
+    bases = [writer.DatasetBasePath(str(other), "other", is_dataset_root=False, id=3)]
+    writer.write_dataset(below_base(lance, 3), str(path), data_storage_version="2.2", initial_bases=bases)
+    writer.write_dataset(below_base(lance, 3, None), str(path), mode="append")
+    expected = [b"234", b"abcd", None]
+    for library in LIBRARIES:
+        ds = library.dataset(str(path))
+        assert [data for _, data in ds.read_blobs("b", indices=range(6))] == 2 * expected
+        assert ds.to_table(blob_handling="all_binary")["b"].to_pylist() == 2 * expected
+        with pytest.raises((OSError, ValueError), match="base"):
+            library.write_dataset(below_base(library, 4), str(path), mode="append")
+    descriptions = [lib.dataset(str(path)).to_table(blob_handling="all_descriptions")["b"] for lib in LIBRARIES]
+    assert descriptions[0].to_pylist() == descriptions[1].to_pylist()
+    lt.dataset(path).optimize.compact_files()
+    for library in LIBRARIES:
+        assert library.dataset(str(path)).to_table(blob_handling="all_binary")["b"].to_pylist() == 2 * expected
+
+
+@pytest.mark.parametrize("cleaner", LIBRARIES)
+def test_objects_of_managed_blobs_belong_to_whoever_put_them_there(cleaner: Any, tmp_path: Path) -> None:
+    """No cleanup removes them, neither those that nothing names any more."""
+    path = tmp_path / "t"
+    (path / "_blobs").mkdir(parents=True)
+    for name in ("x", "stray"):
+        (path / "_blobs" / name).write_bytes(b"0123456789")
+    lt.write_dataset(managed(lt), path, data_storage_version="2.2")
+    lt.write_dataset(managed(lt).slice(1, 1), path, mode="overwrite")
+    removed = cleaner.dataset(str(path)).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
+    assert removed.data_files_removed == 1
+    assert sorted(each.name for each in (path / "_blobs").iterdir()) == ["stray", "x"]
 
 
 @pytest.mark.parametrize("uri", ["", "/abs", "a/../b", "./a", "a//b", "a/", "s3://x/y", "a\\b"])

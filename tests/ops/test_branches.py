@@ -129,6 +129,12 @@ def test_a_deep_clone_goes_to_another_store(tmp_path: Path) -> None:
         ds.shallow_clone("memory://shallow", 3)
 
 
+def test_clones_and_branches_in_memory() -> None:
+    ds = lancetable.write_dataset(pa.table({"a": [1, 2, 3]}), "memory://branches/t")
+    assert rows(ds.shallow_clone("memory://branches/clone", 1)) == [1, 2, 3]
+    assert rows(ds.create_branch("x")) == [1, 2, 3]
+
+
 def test_metadata_of_a_branch(tmp_path: Path) -> None:
     ds = base_table(lancetable, tmp_path / "t")
     ds.create_branch("x")
@@ -137,3 +143,16 @@ def test_metadata_of_a_branch(tmp_path: Path) -> None:
     assert [name for name, _ in ds.branches.list_ordered("asc")] == ["x"]
     with pytest.raises(lancetable.InvalidInputError):
         ds.branches.list_ordered("up")
+
+
+def test_remains_of_a_branch_can_be_deleted(tmp_path: Path) -> None:
+    ds = base_table(lancetable, tmp_path / "t")
+    ds.create_branch("x")
+    (tmp_path / "t/_refs/branches/x.json").unlink()
+    with pytest.raises(lancetable.AlreadyExistsError, match="remains of a branch"):
+        ds.create_branch("x")
+    ds.branches.delete("x")
+    assert rows(ds.create_branch("x")) == rows(ds)
+    ds.branches.delete("x")
+    with pytest.raises(lancetable.RefNotFoundError):
+        ds.branches.delete("x")

@@ -72,6 +72,7 @@ STEPS: dict[str, Step] = {
     "columns dropped": lambda ds: ds.drop_columns(["e1", "e3"]),
     "a field dropped": lambda ds: ds.drop_columns(["s.u"]),
     "a dropped name again": lambda ds: ds.add_columns({"e1": "q - 1"}),
+    "nulls by SQL": lambda ds: ds.add_columns({"n1": "CAST(NULL AS INT)"}),
     "config": lambda ds: (ds.update_config({"a": "1", "b": "2"}), ds.update_config({"a": None, "c": "3"}), ds.config())[
         -1
     ],
@@ -151,8 +152,11 @@ WRONG: dict[str, tuple[type[Exception], Step]] = {
         lancetable.InvalidOperationError,
         lambda ds: ds.add_columns(pa.field("k", pa.int8(), nullable=False)),
     ),
-    "too few rows": (lancetable.InvalidInputError, lambda ds: ds.add_columns(pa.table({"r": [1]}).to_reader())),
-    "too many rows": (lancetable.InvalidInputError, lambda ds: ds.add_columns(pa.table({"r": [1] * 9}).to_reader())),
+    "too few rows": (lancetable.InvalidOperationError, lambda ds: ds.add_columns(pa.table({"r": [1]}).to_reader())),
+    "too many rows": (
+        lancetable.InvalidOperationError,
+        lambda ds: ds.add_columns(pa.table({"r": [1] * 9}).to_reader()),
+    ),
     "no transform": (TypeError, lambda ds: ds.add_columns(5)),
     "a function that fails": (TypeError, lambda ds: ds.add_columns(lambda batch: 1 / 0)),
     "a function that loses rows": (
@@ -239,6 +243,21 @@ def test_an_append_in_between_makes_it_fail_and_leaves_no_files(tmp_path: Path) 
     with pytest.raises(lancetable.RetryableCommitConflictError):
         ds.add_columns({"d": "a * 2"})
     assert set((tmp_path / "t" / "data").iterdir()) == files
+
+
+def test_null_constants_write_nothing(tmp_path: Path) -> None:
+    ds = lancetable.write_dataset(TABLE, tmp_path / "t")
+    files = [each.data_files() for each in ds.get_fragments()]
+    ds.add_columns({"n": "NULL + 1", "v": "arrow_cast(NULL, 'FixedSizeList(4, Float32)')"})
+    assert [each.data_files() for each in ds.get_fragments()] == files
+    assert ds.schema.field("v").type == pa.list_(pa.float32(), 4) and ds.to_table()["v"].null_count == ROWS
+
+
+def test_a_fragment_takes_no_checkpoint(tmp_path: Path) -> None:
+    ds = lancetable.write_dataset(TABLE, tmp_path / "t")
+    made = lancetable.batch_udf(checkpoint_file=tmp_path / "c")(lambda batch: batch)
+    with pytest.raises(lancetable.InvalidInputError, match="A checkpoint file cannot be used"):
+        ds.get_fragments()[0].merge_columns(made, columns=["a"])
 
 
 def test_an_alteration_says_what_changes() -> None:

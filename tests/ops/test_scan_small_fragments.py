@@ -56,6 +56,20 @@ def test_rows_are_those_of_a_scan_without_a_filter(
     assert dataset.to_table(**options, limit=5, offset=3).equals(found.slice(3, 5))
 
 
+@pytest.mark.parametrize("columns", [None, ["l", "_rowid", "k"], ["_rowaddr"], ["added", "s"]])
+def test_fragments_read_together_are_those_read_one_by_one(
+    table: pa.Table, tmp_path: Any, columns: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = lancetable.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=ROWS // FRAGMENTS)
+    made.delete("k BETWEEN 400 AND 460 OR k = 7")
+    made.add_columns(pa.schema([("added", pa.int32())]))
+    made.insert(table.slice(0, 50).append_column("added", pa.array(range(50), pa.int32())), max_rows_per_file=10)
+    found = lancetable.dataset(made.uri).to_table(columns=columns)
+    monkeypatch.setattr(scan, "_SHARED_ROWS", 0)
+    assert found.equals(lancetable.dataset(made.uri).to_table(columns=columns))
+    assert found.num_rows == made.count_rows()
+
+
 @pytest.mark.parametrize(("predicate", "together"), [("x > 0", True), ("k % 900 = 1", False)])
 def test_other_columns_are_read_first_only_where_most_fragments_match(
     dataset: Any, predicate: str, together: bool, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import address
-from lancetable.rowids import RowIdIndex, RowIdSequence
+from lancetable.proto import rowids_pb2
+from lancetable.rowids import RowIdIndex, RowIdSequence, encoded_array
 from lancetable.rowids.segment import build
 
 
@@ -153,3 +154,28 @@ def test_the_rows_pylance_sees(tmp_path):
     assert found.all()
     assert addresses.tolist() == table["_rowaddr"].to_pylist()
     assert len(index) == table.num_rows
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_ids_in_hundreds_of_arrays_are_found(width: int) -> None:
+    """As other writers put down the rows of each batch that they moved; few are looked for one by one, many at once."""
+    rng = np.random.default_rng(width)
+    ids = np.cumsum(rng.integers(1, {2: 9, 4: 10**5, 8: 2**50}[width], 3000)).astype(np.uint64)
+    message = rowids_pb2.RowIdSequence()
+    for start in range(0, 3000, 20):
+        message.segments.add().sorted_array.CopyFrom(encoded_array.encode(ids[start : start + 20]))
+    sequence = RowIdSequence.from_bytes(message.SerializeToString(), 3000)
+    assert len(sequence.segments) == 1
+    deleted = np.arange(5, 3000, 7)
+    near = np.concatenate([ids[:200] + np.uint64(1), np.array([0, 2**64 - 1, int(ids[0]) - 1], np.uint64)])
+    wanted = np.concatenate([ids, near])
+    row_of = {int(row_id): row for row, row_id in enumerate(ids)}
+    for size in (1, 3, 10**4):
+        index = RowIdIndex.build([(4, sequence, deleted)])
+        sequence = RowIdSequence.from_bytes(message.SerializeToString())
+        for start in range(0, min(len(wanted), 300 * size), size):
+            part = wanted[start : start + size]
+            addresses, found = index.find(part)
+            rows = [row_of.get(int(one), -1) for one in part]
+            assert found.tolist() == [row >= 0 and row % 7 != 5 for row in rows]
+            assert addresses[found].tolist() == [address(4, row) for row in rows if row >= 0 and row % 7 != 5]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
 from lancetable.proto import rowids_pb2
-from lancetable.rowids import RowIdSequence
+from lancetable.rowids import RowIdSequence, encoded_array
 from lancetable.rowids.segment import Range, build
 from lancetable.rowids.sequence import MAX_ROWS
 
@@ -40,6 +40,52 @@ def test_bytes_round_trip(case):
     assert again.values().tolist() == ids
     assert len(again) == again.num_rows == len(ids)
     assert RowIdSequence.from_values(np.array(ids, np.uint64)).values().tolist() == ids
+
+
+def arrays_of(parts: list[list[int]], *, sorts: bool) -> rowids_pb2.RowIdSequence:
+    """A sequence of one array for each part, as other writers put down the rows of each batch that they moved."""
+    message = rowids_pb2.RowIdSequence()
+    for part in parts:
+        segment = message.segments.add()
+        array = segment.sorted_array if sorts else segment.array
+        array.CopyFrom(encoded_array.encode(np.array(part, np.uint64)))
+    return message
+
+
+@pytest.mark.parametrize("spread", [50, 2**17, 2**40], ids=["u16", "u32", "u64"])
+@pytest.mark.parametrize("sorts", [False, True])
+def test_hundreds_of_arrays_are_one(sorts: bool, spread: int) -> None:
+    rng = np.random.default_rng(8)
+    parts = [rng.choice(2**20 + 60 * spread, 30, replace=False) * 3 + 100 * k * spread for k in range(2)]
+    parts += [rng.integers(0, spread, 50) + 7 * k * spread for k in range(2, 100)]
+    values = [np.unique(part).tolist() if sorts else part.tolist() for part in parts]
+    values.insert(40, [])
+    message = arrays_of(values, sorts=sorts)
+    message.segments.add().range.end = 5
+    message.segments[-1].range.start = 2
+    message.segments.extend(arrays_of(values[::-1], sorts=sorts).segments)
+    ids = [each for part in values for each in part]
+    expected = [*ids, 2, 3, 4, *(each for part in values[::-1] for each in part)]
+    found = RowIdSequence.from_bytes(message.SerializeToString(), len(expected))
+    assert found.values().tolist() == expected
+    assert len(found.segments) == 3
+    assert RowIdSequence.from_bytes(found.to_bytes()).values().tolist() == expected
+
+
+def test_hundreds_of_broken_arrays_are_refused() -> None:
+    parts = [[10 * k, 10 * k + 3, 10 * k + 5] for k in range(100)]
+    message = arrays_of(parts, sorts=True)
+    # An earlier array may have greater values; within one they ascend.
+    message.segments[3].sorted_array.u16_array.base = 5
+    assert RowIdSequence.from_bytes(message.SerializeToString()).values()[9:12].tolist() == [5, 8, 10]
+    for offsets in (b"\5\0\3\0\0\0", b"\5\0\5\0", b"\5\0\3"):
+        message.segments[50].sorted_array.u16_array.offsets = offsets
+        with pytest.raises(CorruptFileError):
+            RowIdSequence.from_bytes(message.SerializeToString())
+    message.segments[50].sorted_array.u16_array.offsets = b"\0\0\1\0"
+    message.segments[50].sorted_array.u16_array.base = 2**64 - 1
+    with pytest.raises(CorruptFileError, match="64 bits"):
+        RowIdSequence.from_bytes(message.SerializeToString())
 
 
 @given(sequences(), st.data())

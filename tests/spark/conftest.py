@@ -1,11 +1,15 @@
-"""One local Spark session for all Spark tests; skipped, with the reason, where Spark cannot run."""
+"""One local Spark session for all Spark tests, and scripts with sessions of their own.
+
+Both are skipped, with the reason, where Spark cannot run.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +18,59 @@ import pytest
 ROOT = str(Path(__file__).parents[2])
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark_environment() -> dict[str, str]:
+    """What Spark starts its Python workers from; they must find the package under test."""
     pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java, and there is none on the path")
-    # Spark starts its Python workers from these, and they must find the package under test.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
+    path = os.environ.get("PYTHONPATH", "")
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": path if ROOT in path.split(os.pathsep) else os.pathsep.join(filter(None, [ROOT, path])),
+    }
+
+
+@pytest.fixture(scope="session")
+def start_script() -> Callable[..., subprocess.Popen[str]]:
+    """Start a script with a Spark session of its own: `start_script(file beside the tests, *arguments)`."""
+    environment = {**os.environ, **spark_environment()}
+
+    def start(name: str, *arguments: object) -> subprocess.Popen[str]:
+        script = str(Path(__file__).parent / "scripts" / name)
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", script, *map(str, arguments)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def run_script(start_script: Callable[..., subprocess.Popen[str]]) -> Callable[..., str]:
+    """Run such a script; returns what it printed, which must end with "all done"."""
+
+    def run(name: str, *arguments: object, seconds: float = 900) -> str:
+        with start_script(name, *arguments) as process:
+            try:
+                output, errors = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        assert output.endswith("all done\n"), output[-3000:] + errors[-6000:]
+        return output
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    os.environ.update(spark_environment())
     import warnings
 
     with warnings.catch_warnings():
@@ -33,12 +80,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         from lancetable.spark import register
 
         session = (
-            SparkSession.builder.master("local[4,4]")
+            SparkSession.builder.master("local[2,4]")
             .appName("lancetable tests")
             .config("spark.ui.enabled", "false")
+            .config("spark.driver.memory", "768m")
+            # Short jobs: the second compiler and parallel collectors cost more than they bring.
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .config("spark.log.level", "ERROR")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ import pytest
 
 import lancetable
 from lancetable.commit.once import properties_of
-from lancetable.errors import AlreadyExistsError, ColumnNotFoundError, InvalidOperationError, InvalidSqlError
+from lancetable.errors import (
+    AlreadyExistsError,
+    ColumnNotFoundError,
+    InvalidOperationError,
+    InvalidSqlError,
+    VersionNotFoundError,
+)
 from lancetable.ops.merge_clauses import Clauses, Matched, check_source
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
 from lancetable.ops.moved_rows import commit_prepared
@@ -25,7 +32,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from lancetable.spark import SparkTable
 from lancetable.spark.jobs import CountRows
-from lancetable.spark.pin import Pin
+from lancetable.spark.pin import Pin, _opened
 from lancetable.spark.tasks import Json, ThreadRunner, Work
 
 
@@ -45,9 +52,10 @@ def made(path: Path, n: int = 1000, **options: Any) -> SparkTable:
     return SparkTable.for_path(None, str(path), runner=Through())  # type: ignore[arg-type]  # no verb here needs it
 
 
-@pytest.mark.parametrize("stable", [False, True])
-def test_delete_update_count_and_compact_in_tasks(tmp_path: Path, stable: bool) -> None:
-    t = made(tmp_path / "t.lance", enable_stable_row_ids=stable)
+@pytest.mark.parametrize(("stable", "run_on"), [(False, "client"), (True, "client"), (False, "cluster")])
+def test_delete_update_count_and_compact_in_tasks(tmp_path: Path, stable: bool, run_on: Any) -> None:
+    made(tmp_path / "t.lance", enable_stable_row_ids=stable)
+    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=Through(), run_on=run_on)  # type: ignore[arg-type]
     before = lance.dataset(str(tmp_path / "t.lance")).to_table(with_row_id=True).to_pydict()
     assert t.delete("id < 300 OR id % 7 = 0") == 300 + 100
     assert t.update({"v": "v + 100"}, where="id >= 900") == t.count_rows("id >= 900") == t.count_rows("v >= 100")
@@ -61,6 +69,32 @@ def test_delete_update_count_and_compact_in_tasks(tmp_path: Path, stable: bool) 
         ids = dict(zip(before["id"], before["_rowid"]))
         assert all(ids[i] == row_id for i, row_id in zip(seen["id"], seen["_rowid"]))
     assert t.count_rows() == len(kept)
+    t.tag("kept")
+    assert t.delete("true", txn=("etl", 1)) == len(kept) and t.delete("true", txn=("etl", 1)) == 0
+    t.restore("kept")
+    assert t.count_rows() == len(kept) and t.vacuum(retain_versions=100).old_versions == 0
+    with pytest.raises(InvalidSqlError):
+        t.delete("id <")
+
+
+class Twice(Through):
+    """What a cluster may do: run a task again whose answer was lost."""
+
+    def run(self, work: Work, tasks: Any) -> list[Json]:
+        super().run(work, tasks)
+        return super().run(work, tasks)
+
+
+def test_plans_and_commits_that_run_twice_on_the_cluster_change_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.lance")
+    lancetable.write_dataset(rows(1000), path, max_rows_per_file=250)
+    t = SparkTable.for_path(None, path, runner=Twice(), run_on="cluster")  # type: ignore[arg-type]
+    assert t.delete("id < 300") == 300 and t.update({"v": "v + 100"}, where="id >= 990") == 10
+    assert t.dataset.version == 3
+    t.compact(target_rows_per_fragment=10_000)
+    seen = lance.dataset(path).to_table().to_pydict()
+    assert dict(zip(seen["id"], seen["v"])) == {i: i % 10 + (100 if i >= 990 else 0) for i in range(300, 1000)}
+    lancetable.dataset(path).validate()
 
 
 def test_what_a_task_refuses_keeps_its_type(tmp_path: Path) -> None:
@@ -117,6 +151,18 @@ def test_a_backfill_goes_on_where_it_was_interrupted_and_takes_in_new_rows(tmp_p
     assert seen["twice"].to_pylist()[:990] == [2 * i for i in seen["id"].to_pylist()][:990]
     assert t.add_columns({"thrice": "id * 3"}) == 0
     assert t.dataset.to_table(filter="thrice != id * 3").num_rows == 0
+
+
+def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    t = made(path)
+    old = t.pin()
+    assert t.count_rows("id >= 0") == 1000 and old.open().version == 1
+    shutil.rmtree(path)
+    assert made(path, 2000).count_rows("id >= 0") == 2000 == t.count_rows("id >= 0")
+    _opened.clear()  # as in a process that has not seen the old one
+    with pytest.raises(VersionNotFoundError, match="made anew"):
+        old.open()
 
 
 def test_slices_cut_large_fragments_and_join_small_ones(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from lancetable.errors import InvalidInputError, InvalidOperationError, VersionN
 
 st = pytest.importorskip("pyspark.sql.types", reason="PySpark is not installed")
 
+from lancetable.spark import SparkTable  # noqa: E402
 from lancetable.spark.options import SourceOptions  # noqa: E402
 from lancetable.spark.stream_sink import LanceStreamWriter  # noqa: E402
 from lancetable.spark.stream_source import LanceStreamReader  # noqa: E402
@@ -142,6 +143,40 @@ def test_a_stream_without_a_name_is_refused(tmp_path: Path) -> None:
         sink(tmp_path / "t.lance")
 
 
+def test_a_checkpoint_that_is_made_anew_is_another_stream(tmp_path: Path) -> None:
+    path, checkpoint = tmp_path / "t.lance", tmp_path / "cp"
+    checkpoint.mkdir()
+    for stream in ("first", "second"):
+        (checkpoint / "metadata").write_text(f'{{"id":"{stream}"}}')
+        for _ in range(2):
+            writer = sink(path, checkpointLocation=f"file:{checkpoint}")
+            writer.commit([written(writer, 1)], 0)
+    assert lancetable.dataset(path).count_rows() == 2
+
+
+@pytest.mark.spark
+def test_a_complete_result_replaces_the_one_before(spark: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark.sql.streaming.datasource", reason="availableNow came with PySpark 4.2")
+    one, two = tmp_path / "one.lance", tmp_path / "two.lance"
+    lancetable.write_dataset(ids(1, 2), one)
+
+    def run(mode: str) -> None:
+        counts = spark.readStream.format("lance").load(str(one)).groupBy("id").count()
+        writer = counts.writeStream.format("lance").outputMode(mode)
+        writer = writer.option("checkpointLocation", str(tmp_path / mode)).trigger(availableNow=True)
+        writer.start(str(two)).awaitTermination()
+
+    for expected in ({1: 1, 2: 1}, {1: 1, 2: 2, 3: 1}):
+        run("complete")
+        seen = lance.dataset(str(two)).to_table()
+        assert dict(zip(seen["id"].to_pylist(), seen["count"].to_pylist())) == expected
+        lancetable.write_dataset(ids(2, 3), one, mode="append")
+    version = lancetable.dataset(two).version
+    with pytest.raises(Exception, match=r"(?i)update"):
+        run("update")
+    assert lancetable.dataset(two).version == version
+
+
 @pytest.mark.spark
 def test_a_stream_from_table_to_table(spark: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource", reason="availableNow came with PySpark 4.2")
@@ -166,3 +201,12 @@ def test_a_stream_from_table_to_table(spark: Any, tmp_path: Path) -> None:
     assert run() == 201
     assert sorted(lance.dataset(str(two)).to_table()["id"].to_pylist()) == [*range(100, 300), 999]
     assert lancetable.dataset(two).version == 4
+
+    def count(batch: Any, number: int) -> None:
+        t = SparkTable.for_path(batch.sparkSession, str(two))
+        t.merge(batch, "id").when_not_matched_insert_all().execute(txn=("upserts", number))
+
+    # The recipe of an upsert out of a stream: rows with these keys are there.
+    again = spark.readStream.format("lance").load(str(one)).writeStream.foreachBatch(count)
+    again.option("checkpointLocation", str(tmp_path / "cp2")).trigger(availableNow=True).start().awaitTermination()
+    assert lancetable.dataset(two).count_rows() == 301

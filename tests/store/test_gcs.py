@@ -9,6 +9,8 @@ import pytest
 
 from integration.servers.gcs import Gcs, gcs
 from lancetable.store.base import PutOutcome
+from lancetable.store.cloud_options import CloudOptions
+from lancetable.store.gcs_listing import google_token
 from lancetable.store.open import open_store
 from lancetable.testing.conformance import Place, StoreSuite
 
@@ -58,3 +60,53 @@ def test_data_that_looks_like_a_boundary_of_gcsfs(server: Gcs, size: int) -> Non
     assert store.put_if_absent(f"{base}/y", data) is PutOutcome.WON
     assert store.put_if_absent(f"{base}/y", data + b"!") is PutOutcome.LOST
     assert store.read_all(f"{base}/y") == data
+
+
+@pytest.mark.parametrize("client", ["obstore", "fsspec"])
+def test_a_few_names_cost_one_short_request(server: Gcs, client: str) -> None:
+    """Such as the newest versions of a table, which come first."""
+    if client == "fsspec":
+        pytest.importorskip("gcsfs")
+    store, base = open_store(f"gs://lab/{uuid4()}", {**server.options, "client": client})
+    for number in range(100):
+        store.put(f"{base}/v/{number:03d}", b"x")
+    store.put(f"{base}/v/.stray", b"x")
+    store.put(f"{base}/v/a/b", b"x")
+    for start, limit, wanted in (("0", 8, range(8)), (None, 3, range(2)), ("010", 4, range(11, 15)), ("099", 4, ())):
+        server.replies.clear()
+        found = [meta.name for meta in store.list_names(f"{base}/v", start_after=start, limit=limit)]
+        assert found == [*([".stray"] if start is None else []), *(f"{number:03d}" for number in wanted)]
+        assert len(server.replies) == 1
+        assert sum(server.replies) <= 600 + 350 * limit
+    assert store.list_names(f"{base}/none", start_after="0", limit=8) == []
+    assert all(meta.size_bytes == 1 and meta.last_modified for meta in store.list_names(f"{base}/v", limit=5))
+
+
+def test_tokens_of_google_auth_are_renewed_and_failures_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    google_auth = pytest.importorskip("google.auth")
+
+    class Credentials:
+        token, valid, refreshed = "first", True, 0
+
+        def refresh(self, transport: object) -> None:
+            self.refreshed += 1
+            self.token, self.valid = "second", True
+
+    held = Credentials()
+    monkeypatch.setattr(google_auth, "default", lambda scopes: (held, "project"))
+    token = google_token(CloudOptions("gcs"))
+    assert token is not None
+    assert token() == "first"
+    held.valid = False
+    assert (token(), token(), held.refreshed) == ("second", "second", 1)
+    asked = []
+
+    def fails(scopes: object) -> object:
+        asked.append(scopes)
+        raise google_auth.exceptions.DefaultCredentialsError("none")
+
+    monkeypatch.setattr(google_auth, "default", fails)
+    token = google_token(CloudOptions("gcs"))
+    assert token is not None
+    assert (token(), token(), len(asked)) == (None, None, 1)
+    assert google_token(CloudOptions("gcs", {"bearer_token": "b"}))() == "b"  # type: ignore[misc]  # it is there

@@ -16,6 +16,7 @@ from lancetable.store import ByteRange, Durability, PutOutcome, local, maps
 from lancetable.store.local import LocalStore
 from lancetable.store.maps import MapCache
 from lancetable.testing.conformance import Place, StoreSuite
+from lancetable.testing.os_faults import FaultyOs
 
 
 class TestLocalStore(StoreSuite):
@@ -164,44 +165,6 @@ def test_a_path_that_no_file_has(tmp_path: Path, path: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- exclusively
-
-
-@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
-def test_one_process_wins_each_key(tmp_path: Path, scale: int) -> None:
-    """Four processes of four threads create the same keys; afterwards each key has one winner, and its bytes."""
-    processes, threads, keys = 4, 4, 15 * scale
-    context = multiprocessing.get_context("fork")
-    start = context.Event()
-    results = context.SimpleQueue()
-    workers = [
-        context.Process(
-            target=_create_all, args=(LocalStore(fsync=False), str(tmp_path), p, threads, keys, start, results)
-        )
-        for p in range(processes)
-    ]
-    for worker in workers:
-        worker.start()
-    start.set()
-    wins = [win for _ in workers for win in results.get()]
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    assert sorted(key for key, _ in wins) == list(range(keys))
-    for key, who in wins:
-        assert (tmp_path / str(key)).read_bytes() == who
-    assert len(list(tmp_path.iterdir())) == keys
-
-
-def _create_all(store, base, process, threads, keys, start, results):  # type: ignore[no-untyped-def]
-    from concurrent.futures import ThreadPoolExecutor
-
-    def create(thread: int) -> list[tuple[int, bytes]]:
-        who = b"process %d thread %d" % (process, thread)
-        start.wait()
-        return [(key, who) for key in range(keys) if store.put_if_absent(f"{base}/{key}", who) is PutOutcome.WON]
-
-    with ThreadPoolExecutor(threads) as pool:
-        results.put([win for wins in pool.map(create, range(threads)) for win in wins])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="renameat2 is a Linux call")
@@ -427,37 +390,6 @@ def test_a_forgotten_writer_cleans_up(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-class _FaultyOs:
-    """The os module, with the n-th system call failing."""
-
-    calls = frozenset(
-        (
-            *("open", "write", "fdatasync", "fsync", "close", "replace", "link", "unlink", "mkdir"),
-            *("stat", "lstat", "fstat", "pread", "scandir"),
-        )
-    )
-
-    def __init__(self, fail_at: int, code: int) -> None:
-        self.fail_at = fail_at
-        self.code = code
-        self.made: list[str] = []
-
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
-        real = getattr(os, name)
-        if name not in self.calls:
-            return real
-
-        def call(*args, **kwargs):  # type: ignore[no-untyped-def]
-            self.made.append(name)
-            if len(self.made) == self.fail_at:
-                if name == "close":
-                    real(*args, **kwargs)  # a close that reports an error has closed all the same
-                raise OSError(self.code, os.strerror(self.code))
-            return real(*args, **kwargs)
-
-        return call
-
-
 def _stream(store: LocalStore, path: str) -> None:
     with store.open_writer(path) as writer:
         writer.write(b"new " * 10)
@@ -487,7 +419,7 @@ def test_every_call_of_a_write_fails_once(
         number += 1
         base = f"{tmp_path}/{number}/new"
         path = f"{base}/x"
-        faulty = _FaultyOs(number, code)
+        faulty = FaultyOs(number, code)
         descriptors = len(os.listdir("/proc/self/fd"))
         queue = durability.SyncQueue()
         error = outcome = None
@@ -546,7 +478,7 @@ def test_every_call_of_a_read_fails_once(tmp_path: Path, monkeypatch: pytest.Mon
         number = 0
         while True:
             number += 1
-            faulty = _FaultyOs(number, 5)
+            faulty = FaultyOs(number, 5)
             descriptors = len(os.listdir("/proc/self/fd"))
             with monkeypatch.context() as patched:
                 for module in (local, maps):

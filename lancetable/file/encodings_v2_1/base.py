@@ -19,7 +19,8 @@ from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import Page
 from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.encodings_v2_0.base import pack_any, unpack_any
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Ready
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.encodings_v2_1.compound import Ready
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.file.kernels.picks import Pieces

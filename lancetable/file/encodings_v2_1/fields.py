@@ -28,6 +28,7 @@ from lancetable.file.column import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
 from lancetable.file.encodings_v2_1.base import Column, Decoded
+from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
 from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, NULLABLE_ITEM, Level, unravel
@@ -40,6 +41,7 @@ __all__ = ["open_field"]
 _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _MAX_INT32: Final = (1 << 31) - 1
 _PART_ROWS: Final = 256 * 1024  # of a page that several threads share
+_PART_BYTES: Final = 1024 * 1024
 _MAX_PARTS: Final = 64
 _SHARED_ROWS: Final = 4096  # single rows that several threads share
 
@@ -236,6 +238,16 @@ class LeafColumn:
     def _is_hollow(self) -> bool:
         return bool(pa.types.is_struct(self._field_type) and self._field_type.num_fields == 0)
 
+    def zipped_bytes(self, row: int) -> int:
+        """Bytes of the page that holds a row, if a part of it takes no more reads than the whole; else 0."""
+        if self._repeat > 1:
+            return 0
+        page = self._pages.page(int(self.starts.searchsorted(row, "right")) - 1)
+        layout = layout_of(page)
+        if not isinstance(layout, FullZip) or layout.bits_per_value is not None:
+            return 0
+        return page.buffers[0].end - page.buffers[0].start if page.buffers else 0
+
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[Spine]]:
         """The wanted rows, one spine for each page."""
         if self._repeat > 1:
@@ -359,12 +371,14 @@ class FieldReader:
 
     def cuts(self, rows: range) -> list[range]:
         # The leaf with the fewest pages decides: cutting it further would decode its pages in parts.
-        starts = min((leaf.starts for leaf in self._leaves), key=len)
-        cuts = page_cuts(starts, rows)
+        leaf = min(self._leaves, key=lambda each: len(each.starts))
         parts = []
-        for cut in cuts:
+        for cut in page_cuts(leaf.starts, rows):
             # A page may claim any number of rows.
             step = max(_PART_ROWS, -(-len(cut) // _MAX_PARTS)) if len(cut) >= 2 * _PART_ROWS else len(cut)
+            zipped = max([each.zipped_bytes(cut.start) for each in self._leaves])
+            if zipped >= 2 * _PART_BYTES:
+                step = min(step, -(-len(cut) // min(zipped // _PART_BYTES, _MAX_PARTS)))
             parts += [cut[first : first + step] for first in range(0, len(cut), step)]
         return parts
 

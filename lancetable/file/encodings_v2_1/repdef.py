@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Decoded
-from lancetable.file.encodings_v2_1.block import Block, Nulls, Repeated
+from lancetable.file.encodings_v2_1.block import Block
+from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
 from lancetable.file.kernels import levels
 from lancetable.file.kernels.levels import LEVEL, Levels
 

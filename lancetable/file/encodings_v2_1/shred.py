@@ -292,11 +292,14 @@ class _Walk:
                 level += spare
                 seen_list = True
             else:
-                # pylance miscounts structs above lists that cannot be null, and fails if other pages have null ones.
-                # Below a list it would miscount those that can be null as well, and where no page can have null ones a
-                # nullable layer only harms: old releases misread zipped values below it.
-                spare = not null_code and nullable and seen_list
-                spare &= not any(outer.is_list for outer in declared[number + 1 :])
+                # pylance takes structs in a null struct for null. And it miscounts structs above lists that cannot be
+                # null, and fails if other pages have null ones. Below a list it would miscount those that can be null
+                # as well, and where no page can have null ones a nullable layer only harms: old releases misread
+                # zipped values below it.
+                outer = declared[number + 1 :]
+                top = not any(layer.is_list for layer in outer)
+                may_hide = seen_list and top and (nullable or any(layer.nullable for layer in outer))
+                spare = not null_code and number > 0 and (may_hide or _null_struct_around(outer))
                 layers.append(NULLABLE_ITEM if null_code or spare else ALL_VALID_ITEM)
                 level += spare
                 null_inside |= bool(null_code)

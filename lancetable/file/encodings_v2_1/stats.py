@@ -5,6 +5,7 @@ Whole arrays are looked at once, and only where a sample does not settle the que
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -81,7 +82,9 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
     """
     count = len(array)
     least = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, int(_SAMPLE_BYTES / (value_bytes + 1))))
-    for size in (least, _LARGER_SAMPLE * least):
+    # So many are enough to be sure of nearly all columns whose values hardly repeat.
+    sure = min(least, max(_MIN_SAMPLE_VALUES, 2 * math.isqrt(2 * _SURE_PAIRS * most)))
+    for size in (sure, least, _LARGER_SAMPLE * least):
         if 2 * size >= count:
             break
         found, once, twice = _sampled(array, size)
@@ -90,7 +93,7 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
         # Few values seen twice are no proof where even of `most` values hardly any would have been.
         if estimate > most and (size > least or size * size > _SURE_PAIRS * 2 * most):
             return None
-        if once * 8 < found:
+        if once * 8 < found and size >= least:
             return estimate
     else:
         return estimate

@@ -26,12 +26,9 @@ from lancetable.file.custom import encode_custom, wanted_encoding
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
 from lancetable.file.encodings_v2_1.base import pack_page
-from lancetable.file.encodings_v2_1.choose import (
-    Column,
-    EncodedRows,
-    encode_pages,
-    pages_repeat_items,
-)
+from lancetable.file.encodings_v2_1.choose import EncodedRows, encode_pages
+from lancetable.file.encodings_v2_1.choose_dictionary import pages_repeat_items
+from lancetable.file.encodings_v2_1.choose_layout import Column
 from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import StepKind, leaves_of, shred

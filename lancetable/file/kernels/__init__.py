@@ -14,7 +14,9 @@ CorruptFileError without a path, which the caller knows.
     picks.py               single values out of the chunks of a page, rows of lists
     zones.py               bounds of stretches of numbers
     distinct.py            different values and where each occurs
-    _native.pyx            the same loops in C, where they were built
+    keys.py                which row of a column has a key
+    _native.pyx            the same loops in C, where they were built; each file of loops/ is the twin of one here
+    _native_keys.pyx       the search for keys
     _native_search.pyx     the search for a text in many strings
     _native_write.pyx      and those that only writers need
 
@@ -28,7 +30,7 @@ import os
 from importlib import import_module
 from typing import Any, Final
 
-__all__ = ["NATIVE", "native", "native_search", "native_write"]
+__all__ = ["NATIVE", "native", "native_keys", "native_search", "native_write"]
 
 
 def _load(name: str) -> Any:
@@ -42,6 +44,9 @@ def _load(name: str) -> Any:
 
 native: Final[Any] = _load("_native")
 """The compiled kernels, None if they are not there or not wanted."""
+
+native_keys: Final[Any] = _load("_native_keys")
+"""The search for keys; also None or there."""
 
 native_search: Final[Any] = _load("_native_search")
 """The search for a text in strings; also None or there."""

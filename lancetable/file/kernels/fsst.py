@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native
@@ -43,6 +44,7 @@ _MAX_SYMBOLS: Final = 255
 _ENCODED: Final = 1 << 24
 # Blocks of codes that are expanded together; what Arrow needs beside the result stays small.
 _BLOCK_CODES: Final = 1 << 18
+_MIN_PAIRED_CODES: Final = 1 << 17  # that are worth a table of all pairs of codes
 
 _SAMPLE_BYTES: Final = 64 << 10
 _ROUNDS: Final = 5
@@ -136,26 +138,50 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
     symbols = pa.array(
         [*table.symbols(), *[b""] * (256 - count), *(bytes((byte,)) for byte in range(256))], pa.binary()
     )
+    paired = len(tokens) >= _MIN_PAIRED_CODES and len(escapes) == 0
+    every = _pairs_of(symbols) if paired else symbols
     parts: list[pa.Buffer] = []
     new_offsets = np.zeros(len(offsets), offsets.dtype)
     row = base = 0
     for first in range(0, len(tokens), _BLOCK_CODES):
         block = tokens[first : first + _BLOCK_CODES]
-        taken = symbols.take(pa.array(block))
+        whole = block
+        if paired:
+            block = np.ascontiguousarray(whole[: len(whole) & -2]).view("<u2")
+        taken = every.take(pa.array(block))
         _, ends, content = taken.buffers()
         positions = np.frombuffer(ends, np.int32, len(block) + 1)
         size = int(positions[-1])
+        until = int(np.searchsorted(relative, first + len(whole)))
+        at = relative[row:until] - first
+        if not paired:
+            found = positions.take(at)
+        else:
+            # A value that begins at the second code of a pair lies behind the symbol of the first one.
+            odd = at & 1
+            found = positions.take(at >> 1)
+            found += odd.astype(np.uint8) * table.lengths.take(np.maximum(whole.take(at - odd), 0), mode="clip")
+        parts.append(content.slice(0, size) if size else pa.py_buffer(b""))
+        if len(whole) > 2 * len(block) and paired:
+            last = table.symbols()[whole[-1]]
+            parts.append(pa.py_buffer(last))
+            size += len(last)
         if base + size > np.iinfo(offsets.dtype).max:
             raise CorruptFileError(
                 "values too long for their type", expected=np.iinfo(offsets.dtype).max, found=base + size
             )
-        until = int(np.searchsorted(relative, first + len(block)))
-        new_offsets[row:until] = positions.take(relative[row:until] - first) + base
+        new_offsets[row:until] = found + base
         row = until
         base += size
-        parts.append(content.slice(0, size) if size else pa.py_buffer(b""))
     new_offsets[row:] = base
     return np.frombuffer(b"".join(parts), np.uint8) if base else np.empty(0, np.uint8), new_offsets
+
+
+def _pairs_of(symbols: pa.Array) -> pa.Array:
+    """What two codes stand for, by the 16-bit number that they are side by side."""
+    pairs = np.arange(1 << 16)
+    first, second = symbols.take(pa.array(pairs & 0xFF)), symbols.take(pa.array(pairs >> 8))
+    return pc.binary_join_element_wise(first, second, b"")
 
 
 def compress(
@@ -174,7 +200,7 @@ def compress(
     if native is not None:
         codes, ends = native.compress(data, offsets, table.words, table.lengths)
         return _trimmed(codes, int(ends[-1])), ends, table
-    starts, ends = _pieces(offsets)
+    starts, ends = _pieces(offsets[:-1], offsets[1:])
     matcher = _Matcher.of(table)
     padded = np.concatenate((data[start:end], np.zeros(8, np.uint8)))
     scratch = np.empty(2 * (end - start), np.uint8)
@@ -193,14 +219,18 @@ def compress(
     return _close_gaps(scratch, base, sizes), new_offsets, table
 
 
-def train(data: npt.NDArray[np.uint8], offsets: Offsets) -> SymbolTable:
-    """A table for values: five rounds over a sample, each joining pairs of symbols that often follow each other."""
-    starts, ends = _pieces(offsets.astype(np.int64))
+def train(data: npt.NDArray[np.uint8], offsets: Offsets, sample_bytes: int = _SAMPLE_BYTES) -> SymbolTable:
+    """A table for values: rounds over a sample of about `sample_bytes`, each joining symbols that often follow each
+    other.
+    """
     total = int(offsets[-1]) - int(offsets[0])
-    if total > _SAMPLE_BYTES:
-        # Evenly spread and the same at every call, so that files are reproducible.
-        wanted = max(1, len(starts) * _SAMPLE_BYTES // total)
-        chosen = np.linspace(0, len(starts) - 1, wanted).astype(np.int64)
+    begins, stops = offsets[:-1], offsets[1:]
+    if total > 2 * sample_bytes:
+        rows = _spread_over(len(begins), max(64, len(begins) * sample_bytes // total))
+        begins, stops = begins[rows], stops[rows]
+    starts, ends = _pieces(begins, stops)
+    if total > sample_bytes and len(starts) > 2 * sample_bytes // _PIECE_BYTES:
+        chosen = _spread_over(len(starts), max(1, int(len(starts) * sample_bytes // (ends - starts).sum())))
         starts, ends = starts[chosen], ends[chosen]
     if native is not None:
         words, lengths = native.train(data, starts, ends)
@@ -265,14 +295,23 @@ def _hash(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return slots
 
 
-def _pieces(offsets: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _spread_over(count: int, wanted: int) -> npt.NDArray[np.int64]:
+    """Places evenly spread, the same at every call, so that files are reproducible."""
+    return np.linspace(0, count - 1, min(wanted, count)).astype(np.int64)
+
+
+def _pieces(begins: Offsets, stops: Offsets) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Values cut into pieces of at most `_PIECE_BYTES`; empty values have none."""
-    lengths = np.diff(offsets)
+    begins, stops = begins.astype(np.int64), stops.astype(np.int64)
+    lengths = stops - begins
+    if len(lengths) and int(lengths.max()) <= _PIECE_BYTES:
+        filled = lengths > 0
+        return (begins, stops) if filled.all() else (begins[filled], stops[filled])
     counts = -(-lengths // _PIECE_BYTES)
     first = np.cumsum(counts) - counts
     nth = np.arange(int(counts.sum())) - np.repeat(first, counts)
-    starts = np.repeat(offsets[:-1], counts) + nth * _PIECE_BYTES
-    return starts, np.minimum(starts + _PIECE_BYTES, np.repeat(offsets[1:], counts))
+    starts = np.repeat(begins, counts) + nth * _PIECE_BYTES
+    return starts, np.minimum(starts + _PIECE_BYTES, np.repeat(stops, counts))
 
 
 def _steps(

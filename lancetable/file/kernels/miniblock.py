@@ -198,18 +198,16 @@ def unpack_out_of_line(
         values = np.zeros(int(rooms.sum()), dtype)
     if not raw.any():
         return _first_of_each(values, counts, rooms) if len(counts) else values
-    pieces = []
-    at = 0
-    for start, size, whole, room, tail, count in zip(
-        starts.tolist(), sizes.tolist(), full.tolist(), rooms.tolist(), np.where(raw, rest, 0).tolist(), counts.tolist()
-    ):
-        if tail:
-            pieces.append(values[at : at + whole * BLOCK_VALUES])
-            pieces.append(data[start + size - tail * item : start + size].view(dtype.newbyteorder("<")))
-        else:
-            pieces.append(values[at : at + count])
-        at += room
-    return np.concatenate(pieces)
+    # Blocks and what lies behind them in full width, in turns.
+    begins = np.cumsum(rooms) - rooms
+    ends = begins + np.where(raw, full * BLOCK_VALUES, counts)
+    stops = starts + sizes
+    tails = stops - np.where(raw, rest * item, 0)
+    filled, stored = values.view(np.uint8).data, data.data
+    pieces = [stored] * (2 * len(counts))
+    pieces[0::2] = [filled[a:b] for a, b in zip((begins * item).tolist(), (ends * item).tolist())]
+    pieces[1::2] = [stored[a:b] for a, b in zip(tails.tolist(), stops.tolist())]
+    return np.frombuffer(b"".join(pieces), dtype.newbyteorder("<"))
 
 
 def variable(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, offset_bytes: int) -> tuple[npt.NDArray[Any], Bytes]:

@@ -7,20 +7,25 @@ the order of versions: if two commits went together wrongly, some version holds 
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyroaring
 
 from lancetable.dataset import LanceDataset, dataset, write_dataset
 from lancetable.format import transaction as tx
+from lancetable.format.index import IndexMetadata
 from lancetable.format.paths import DATA_DIR, join, transaction_name, transaction_path
 from lancetable.format.schema import Field, Schema
+from lancetable.operation import LanceOperation
 from lancetable.ops import commit as commits
 from lancetable.ops.write import WriteOptions, write_fragments
-from lancetable.table.version import TableVersion, latest, open_version
+from lancetable.proto import table_pb2
+from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.simulator.simulation import Job, Run, Work
 
 __all__ = ["Table", "judge_serially", "make_table", "read_table", "standard_jobs"]
@@ -212,8 +217,70 @@ class Writer:
             commits=None,
         )
 
+    def rewrite_column(self, job: Job) -> None:
+        """Other values in one column of one fragment, which keeps its rows and their addresses."""
+        ids: list[int] = []
+        value = job.rng.randrange(1, 1000)
+
+        def act() -> None:
+            seen = dataset(job.uri)
+            pieces = seen.get_fragments()
+            if not pieces:
+                commit(job, tx.ReserveFragments(1))
+                return
+            piece = pieces[job.rng.randrange(len(pieces))]
+            ids[:] = piece.to_table(columns=["id"])["id"].to_pylist()
+            changed, fields = piece.update_columns(batch(dict.fromkeys(ids, value)), "id")[:2]
+            operation = LanceOperation.Update(
+                updated_fragments=[changed], fields_modified=fields, update_mode="rewrite_columns"
+            )
+            LanceDataset.commit(job.uri, operation, read_version=seen.version)
+
+        def effect(table: Table, _: Mapping[int, Table]) -> Table:
+            return replace(table, rows={key: value if key in ids else old for key, old in table.rows.items()})
+
+        job.attempt(act, f"rewrite a column with {value}", effect=effect)
+
+    def index(self, job: Job) -> None:
+        """The entry of an index over all fragments there are."""
+        name = f"i{job.rng.randrange(2)}"
+
+        def act() -> None:
+            base = open_version(job.uri)
+            (number,) = (field.id for field in base.schema.fields if field.name == "v")
+            files = values_by_fragment(base, number)
+            covered = pyroaring.BitMap(files).serialize()
+            details = "/lance.table.BTreeIndexDetails"
+            entry = IndexMetadata(uuid.uuid4(), name, (number,), base.version, covered, 0, type_url=details)
+            job.run.notes[entry.uuid.bytes] = files
+            commits.commit(base, tx.Transaction.create(base.version, tx.CreateIndex((entry,))))
+
+        job.attempt(act, f"index {name}", effect=lambda table, _: table)
+
+    def tag(self, job: Job) -> None:
+        """A name for the newest version."""
+        name = f"{job.name}-{self.next_id}"
+        self.next_id += 10
+
+        def act() -> None:
+            seen = dataset(job.uri)
+            seen.tags.create(name, seen.version)
+            job.run.notes[name] = seen.version
+
+        job.attempt(act, f"tag {name}", commits=0)
+
     def look(self, job: Job) -> None:
         job.look()
+
+
+def values_by_fragment(version: TableVersion, number: int) -> dict[int, str]:
+    """Which file has the values of a field, by fragment."""
+    return {
+        fragment.id: file.path
+        for fragment in version.manifest.fragments
+        for file in fragment.files
+        if number in file.fields
+    }
 
 
 def commit(job: Job, operation: tx.Operation) -> TableVersion:
@@ -277,9 +344,9 @@ def cleaner(job: Job) -> None:
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 PLAIN = ["append", "append", "delete", "delete", "delete_fragment", "update", "config", "add_column", "compact"]
-PLAIN += ["optimize", "look"]
+PLAIN += ["optimize", "look", "rewrite_column", "index", "tag"]
 RARE = ["overwrite", "restore"]
-STABLE = ["append", "append", "delete", "update", "look", "overwrite", "optimize"]
+STABLE = ["append", "append", "delete", "update", "look", "overwrite", "optimize", "rewrite_column", "restore"]
 
 
 def is_stable(seed: int) -> bool:
@@ -297,10 +364,10 @@ def standard_jobs(run: Run, also: str = "") -> dict[str, Work]:
         jobs[f"r{number}"] = reader
     drawn = rng.random()
     if not stable and (also == "cleaner" or (not also and drawn < 0.3)):
-        # Restoring a version that is being cleaned up is not safe in this format; a tag protects it.
+        # A tag that comes while its version is being removed is too late; nothing in this format could prevent that.
         for job in jobs.values():
             if isinstance(job, Writer):
-                job.changes = [change for change in job.changes if change != "restore"]
+                job.changes = [change for change in job.changes if change != "tag"]
         jobs["cleaner"] = cleaner
     elif not stable and (also == "old" or (not also and drawn < 0.4)):
         jobs["old"] = old_writer
@@ -317,6 +384,7 @@ def reader(job: Job) -> None:
 def judge_serially(run: Run) -> None:
     """Every version that is left holds what the effects of all attempts up to it make, in the order of versions."""
     newest = latest(open_version(run.uri))
+    judge_tags(run)
     tables = {run.first: Table(FIRST)}
     row_ids: dict[int, int] = {}
     stable = run.dataset().has_stable_row_ids
@@ -338,6 +406,25 @@ def judge_serially(run: Run) -> None:
         assert columns == sorted(wanted.columns), f"{what}: wrong columns"
         if stable:
             judge_row_ids(row_ids, ids, [row[2] for row in rows], what)
+        judge_indices(run, checkout(newest, number), what)
+
+
+def judge_tags(run: Run) -> None:
+    """A tag that was acknowledged names a version that can be opened."""
+    for attempt in run.attempts:
+        if attempt.name.startswith("tag ") and attempt.outcome == "acknowledged":
+            name = attempt.name.removeprefix("tag ")
+            assert run.dataset().checkout_version(name).version == run.notes[name], f"{name} names another version"
+
+
+def judge_indices(run: Run, version: TableVersion, what: str) -> None:
+    """An index covers only fragments whose values are those that it was made from."""
+    section = version.file.index_section(version.store)
+    for index in table_pb2.IndexSection.FromString(section or b"").indices:
+        made_from, files = run.notes[index.uuid.uuid], values_by_fragment(version, index.fields[0])
+        for number in pyroaring.BitMap.deserialize(index.fragment_bitmap):
+            same = files.get(number) in (None, made_from.get(number))
+            assert same, f"{what}: index {index.name} covers fragment {number}, whose values are others"
 
 
 def judge_row_ids(known: dict[int, int], ids: list[int], row_ids: list[int], what: str) -> None:

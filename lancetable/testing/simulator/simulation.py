@@ -153,6 +153,7 @@ class Run:
         self.attempts: list[Attempt] = []
         self.observed: list[tuple[str, int, Any]] = []
         self.violations: list[str] = []
+        self.notes: dict[Any, Any] = {}  # what jobs leave for the judge
         self.first = 0  # the version that the setup left
         self.cleaned = False  # whether old versions may be gone
         self._jobs: dict[Task, Job] = {}

@@ -117,8 +117,9 @@ class World:
         # Told of every manifest as soon as it is really there, whatever its writer is told.
         self.on_publish: Callable[[str, Task | None], None] = lambda path, task: None
 
-    def call(self, method: str, path: str, act: Callable[[], T]) -> T:
-        """One request: other tasks may run before it, and it may fail in any way."""
+    def call(self, method: str, path: str, act: Callable[[], T], stale: Callable[[], T | None] | None = None) -> T:
+        """One request: other tasks may run before it, and it may fail in any way. `stale` is the answer of some time
+        ago."""
         task = self.scheduler.current()
         if task is None or self.quiet:
             return act()
@@ -139,10 +140,10 @@ class World:
             raise StoreError(f"{method} {path}: refused by the simulation", path=path)
         elif fault == "short_read":
             raise CorruptFileError(f"{method} {path}: cut short by the simulation", path=path)
-        elif fault == "stale_list":
-            old = self.store.old_listings(path)
-            if old:
-                return cast("T", old[self.rng.randrange(len(old))])
+        elif fault == "stale_list" and stale is not None:
+            old = stale()
+            if old is not None:
+                return old
         result = act()
         if fault == "crash_after":
             task.dead = True
@@ -197,14 +198,27 @@ class SimulatedStore(WrappingStore):
                 objects[path] = (objects[path][0], moment)
             if self.world.rows is None and "/_versions/" in path and path.endswith(".manifest"):
                 self.world.on_publish(path, task)
-        elif method == "list_names" and self.world.faults.stale_list:
-            self._listings.setdefault(path, []).append(cast("list[ObjectMeta]", result))
-            del self._listings[path][:-3]
         return result
 
-    def old_listings(self, path: str) -> list[list[ObjectMeta]]:
-        """What was listed there before, some times back."""
-        return self._listings.get(path, [])
+    def list_names(
+        self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
+    ) -> list[ObjectMeta]:
+        """Now and then as it was some listings ago, whatever part of it was asked for then."""
+
+        def now() -> list[ObjectMeta]:
+            if self.world.faults.stale_list:
+                self._listings.setdefault(prefix, []).append(self.inner.list_names(prefix, detail=True))
+                del self._listings[prefix][:-3]
+            return self.inner.list_names(prefix, start_after, limit, detail=detail)
+
+        def stale() -> list[ObjectMeta] | None:
+            before = self._listings.get(prefix)
+            if not before:
+                return None
+            names = [each for each in before[self.world.rng.randrange(len(before))] if each.name > (start_after or "")]
+            return names[:limit]
+
+        return self.world.call("list_names", prefix, now, stale)
 
     def age(self, path: str, seconds: float) -> None:
         """Make an object look older than it is."""
@@ -327,8 +341,8 @@ class _Door:
     def __init__(self, real: type[MemoryStore], make: Callable[[Callable[[], Any]], Any]) -> None:
         self._real, self._make = real, make
 
-    def __call__(self) -> Any:
-        return self._make(self._real)
+    def __call__(self, *arguments: Any) -> Any:
+        return self._make(lambda: self._real(*arguments))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

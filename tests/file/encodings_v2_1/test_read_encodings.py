@@ -19,13 +19,14 @@ from lancetable.file.encodings_v2_1.base import (
     compressive_to_message,
     layout_from_message,
 )
+from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
 from lancetable.file.encodings_v2_1.registry import COMPRESSIVE, LAYOUTS, layout_of
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.proto import encodings_v2_1_pb2 as pb
 from lancetable.store.open import open_store
 from lancetable.testing.stores import CountingStore
 
-pytest.importorskip("lance.file", reason="pylance is the judge")
+lance_file = pytest.importorskip("lance.file", reason="pylance is the judge")
 
 _spec = importlib.util.spec_from_file_location("read_types", Path(__file__).with_name("test_read_types.py"))
 assert _spec is not None and _spec.loader is not None
@@ -200,3 +201,35 @@ def test_a_take_reads_only_its_chunks(tmp_path: Path) -> None:
         # The second time nothing about the chunks has to be asked for.
         assert store.bytes_read < 60_000, name
         assert store.requests["read_many"] == (2 if name == "documents" else 1), name
+
+
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("order", ["text, numbers", "numbers, text", "text, numbers, numbers, text, text"])
+def test_rows_of_pages_some_of_them_compressed(tmp_path: Path, order: str, lists: bool) -> None:
+    """Pages with symbol tables, each with its own, beside pages without, in one take."""
+    rng = np.random.default_rng(11)
+    arrays, kinds = [], order.split(", ")
+    for kind in kinds:
+        numbers = rng.permutation(10_000)[:6000].tolist()
+        values = [f"https://example.org/{n % 97}/{n}" if kind == "text" else f"{n}" for n in numbers]
+        array = pa.array(values)
+        arrays.append(pa.ListArray.from_arrays(pa.array(range(0, 6001, 3), pa.int32()), array) if lists else array)
+    path = tmp_path / "a.lance"
+    with lance_file.LanceFileWriter(str(path), pa.schema([("c", arrays[0].type)]), data_cache_bytes=1000) as writer:
+        for array in arrays:
+            writer.write_batch(pa.table({"c": array}))
+    store, base = open_store(str(path))
+    meta = open_data_file(store, base)
+    layouts = [layout_of(page) for page in meta.column(0).every_page()]
+    assert [isinstance(layout.values, Fsst) for layout in layouts] == [kind == "text" for kind in kinds]
+    mapping = column_map(meta.schema, meta.version)
+    whole = pa.concat_arrays(arrays)
+    pages = len(whole) // len(arrays)
+    for rows in (
+        [0, pages - 1, pages, len(whole) - 1],
+        np.sort(rng.choice(len(whole), 40, False)).tolist(),
+        np.sort(rng.choice(len(whole), 2 * pages // 3, False)).tolist(),
+        list(range(pages - 3, pages + 3)),
+    ):
+        found = read_columns(store, base, meta, meta.schema.fields, mapping, np.array(rows))
+        assert found[0].equals(whole.take(pa.array(rows)))

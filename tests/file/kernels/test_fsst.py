@@ -74,6 +74,23 @@ def test_expansion_of_many_blocks_and_of_a_part() -> None:
     assert values_of(*fsst.decompress(codes, offsets[1000:2001], table_of(SYMBOLS))) == expected[1000:2000]
 
 
+@pytest.mark.parametrize("escapes", [False, True])
+def test_expansion_of_so_many_codes_that_they_are_looked_up_by_two(escapes: bool) -> None:
+    rng = np.random.default_rng(8)
+    symbols = [bytes(rng.integers(0, 256, size % 8 + 1, np.uint8)) for size in range(250)]
+    values = [bytes(rng.integers(0, len(symbols), size, np.uint8)) for size in rng.integers(0, 60, 6000).tolist()]
+    if escapes:
+        values[777] += b"\xff\xff"
+    codes, offsets = arrays_of(values, np.int64)
+    every = [walk(value, symbols) for value in values]
+    assert offsets[-1] > 150_000
+    for part in (offsets, offsets[:-1], offsets[3:], offsets[: int(np.flatnonzero(offsets % 2)[-1]) + 1]):
+        data, ends = fsst.decompress(codes, part, table_of(symbols))
+        first = int(np.flatnonzero(offsets == part[0])[-1])
+        expected = every[first : first + len(part) - 1]
+        assert data.tobytes() == b"".join(expected) and np.diff(ends).tolist() == [len(value) for value in expected]
+
+
 def test_table_layout() -> None:
     data = table_of(SYMBOLS).to_bytes()
     assert len(data) == 2312

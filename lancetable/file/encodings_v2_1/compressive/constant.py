@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from lancetable.file.encodings_v2_1.base import Chunks, Ints, misplaced
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, NullItems, Repeated
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.encodings_v2_1.compound import NullItems, Repeated
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from lancetable.file.encodings_v2_1.base import (
     misplaced,
     pick_decoded,
 )
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Items
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts, fixed_values, nulls_of
+from lancetable.file.encodings_v2_1.compound import Items
 from lancetable.file.encodings_v2_1.compressive.constant import Constant
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count, flat_runs, join_bits, pack_bits
 from lancetable.file.kernels import picks

@@ -78,6 +78,10 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
     Raises CorruptFileError if a chunk has another size.
     """
     data, starts, sizes = chunks
+    if len(counts) == 1:
+        (total,), (start,), (size,) = counts.tolist(), starts.tolist(), sizes.tolist()
+        if size == (total * bits + 7) >> 3 and 0 <= start <= len(data) - size:
+            return FixedWidth(bits, data[start : start + size], total)
     total = int(counts.sum())
     widths = counts * bits
     if (sizes != (widths + 7) >> 3).any():

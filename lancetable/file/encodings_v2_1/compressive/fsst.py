@@ -88,10 +88,10 @@ class Fsst:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-# Training takes as long as the compression of some hundred times its sample.
-_TRAINING_BYTES: Final = 256 << 10
-_MIN_TRAINING_BYTES: Final = 32 << 10
-_TRAINING_SHARE: Final = 32
+# Training on more gains little, and takes as long as the compression of some hundred times as much.
+_TRAINING_BYTES: Final = 64 << 10
+_MIN_TRAINING_BYTES: Final = 16 << 10
+_TRAINING_SHARE: Final = 64
 _PART_BYTES: Final = 2 << 20
 
 
@@ -104,7 +104,8 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
     content = int(block.offsets[-1]) - int(block.offsets[0])
     if content < fsst.MIN_INPUT_BYTES:
         return None
-    table = _train(block, content)
+    sample = min(max(content // _TRAINING_SHARE, _MIN_TRAINING_BYTES), _TRAINING_BYTES)
+    table = fsst.train(data, block.offsets, sample)
     bounds = _parts(block.offsets, content)
     if len(bounds) > 2 and pool.size() > 1 and not pool.in_worker():
         parts = [block.offsets[bounds[number] : bounds[number + 1] + 1] for number in range(len(bounds) - 1)]
@@ -123,15 +124,6 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
         np.concatenate(offsets).astype(block.offsets.dtype), codes[0] if len(codes) == 1 else np.concatenate(codes)
     )
     return packed, Fsst(table.to_bytes(), variable_of(packed))
-
-
-def _train(block: VariableWidth, content: int) -> fsst.SymbolTable:
-    """A table from a sample of whole values."""
-    sample = min(max(content // _TRAINING_SHARE, _MIN_TRAINING_BYTES), _TRAINING_BYTES)
-    if content > 2 * sample:
-        wanted = max(64, block.length * sample // content)
-        block = block.take(np.linspace(0, block.length - 1, min(wanted, block.length)).astype(np.int64))
-    return fsst.train(np.frombuffer(block.data, np.uint8), block.offsets)
 
 
 def _parts(offsets: npt.NDArray[Any], content: int) -> list[int]:

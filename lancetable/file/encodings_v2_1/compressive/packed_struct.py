@@ -26,8 +26,9 @@ from lancetable.file.encodings_v2_1.base import (
     misplaced,
     pick_values,
 )
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Struct, VariableWidth, is_variable, type_bits
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, is_variable, type_bits
 from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, fixed_values, variable_values
+from lancetable.file.encodings_v2_1.compound import Struct
 from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of, zip_lists
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable

@@ -22,6 +22,7 @@ from lancetable.file.encodings_v2_1.base import (
     compressive_from_message,
     compressive_to_message,
     misplaced,
+    pick_decoded,
 )
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
@@ -69,8 +70,10 @@ class Rle:
         )
         return FixedWidth(self.values.bits_per_value, expanded.view(np.uint8), len(expanded))
 
-    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> FixedWidth:
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         values, lengths = buffers
+        if values.data is not lengths.data:  # decompressed, which the lengths never are
+            return pick_decoded(self, buffers, limit)
         found = picks.runs(lengths, values.starts, values.sizes, _DTYPES[self.values.bits_per_value])
         return FixedWidth(self.values.bits_per_value, found.view(np.uint8), len(found))
 

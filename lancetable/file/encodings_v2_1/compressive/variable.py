@@ -35,7 +35,7 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Variable", "encode_variable", "encode_variable_block", "variable_of"]
+__all__ = ["Variable", "encode_variable", "encode_variable_block", "variable_of", "values_per_chunk"]
 
 _MAX_INT32 = (1 << 31) - 1
 
@@ -153,12 +153,17 @@ def _relative_offsets(offsets: npt.NDArray[Any], counts: Ints, starts: Ints, tab
     return out
 
 
+def values_per_chunk(offsets: npt.NDArray[Any], limits: Limits) -> int:
+    """How many values make a chunk as large as it should be: a power of two."""
+    mean = (int(offsets[-1]) - int(offsets[0])) / (len(offsets) - 1) + offsets.dtype.itemsize
+    return power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / mean))))
+
+
 def _counts(offsets: npt.NDArray[Any], limits: Limits) -> Ints:
     """Values per chunk: the same power of two throughout, less where values are long."""
     total = len(offsets) - 1
     word = offsets.dtype.itemsize
-    mean = (int(offsets[-1]) - int(offsets[0])) / total + word
-    per_chunk = power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / mean))))
+    per_chunk = values_per_chunk(offsets, limits)
     max_bytes = limits.max_bytes - 2 * word
     while True:
         counts = even_counts(total, per_chunk)

@@ -21,8 +21,9 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import Column, Decoded, Layout, layout_from_message
-from lancetable.file.encodings_v2_1.block import FixedWidth, Struct, VariableWidth
+from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout, Limits
+from lancetable.file.encodings_v2_1.compound import Struct
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.packed_struct import PackedStruct
 from lancetable.file.encodings_v2_1.layouts.miniblock import encode_miniblock

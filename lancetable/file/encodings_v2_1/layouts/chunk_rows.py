@@ -26,7 +26,8 @@ from lancetable.file.encodings_v2_1.base import (
     decode_levels,
     pick_values,
 )
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Indices, Joined, take_spans
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, take_spans
+from lancetable.file.encodings_v2_1.compound import Indices, Joined
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
@@ -206,14 +207,16 @@ def _runs(
 
 
 def _same_definition(one: ChunkPage, other: ChunkPage) -> bool:
-    return one.definition == other.definition
+    return one.definition is other.definition or one.definition == other.definition
 
 
 def _same_values(one: ChunkPage, other: ChunkPage) -> bool:
-    return one.values == other.values
+    return one.values is other.values or one.values == other.values
 
 
 def _same_chunks(one: ChunkPage, other: ChunkPage) -> bool:
+    if one.values is other.values:
+        return True
     expanded = isinstance(one.values, Fsst) == isinstance(other.values, Fsst)
     return expanded and _stored(one.values) == _stored(other.values)
 

@@ -69,6 +69,8 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
         raise CorruptFileError(
             "chunk words of a wrong size", expected=f"a multiple of {word.itemsize}", found=len(data)
         )
+    if len(data) == word.itemsize:
+        return _one_chunk(int.from_bytes(data, "little"), where, num_items)
     words = np.frombuffer(data, word).astype(np.int64)
     starts = np.zeros(len(words) + 1, np.int64)
     np.cumsum(((words >> 4) + 1) << 3, out=starts[1:])
@@ -85,6 +87,21 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     values[-1] = num_items
     starts += where.start
     return ChunkTable(starts[:-1], starts[1:], values)
+
+
+def _one_chunk(word: int, where: ByteRange, num_items: int) -> ChunkTable:
+    """The same for a page of one chunk, as all pages of small files are."""
+    start, end = where
+    if ((word >> 4) + 1) << 3 != end - start:
+        raise CorruptFileError(
+            "chunks that do not fill their buffer", expected=((word >> 4) + 1) << 3, found=end - start
+        )
+    if num_items > _MAX_VALUES:
+        raise CorruptFileError(
+            "the last chunk holds a wrong number of values", expected=f"at most {_MAX_VALUES}", found=num_items
+        )
+    places = np.array((start, end, 0, num_items), np.int64)
+    return ChunkTable(places[:1], places[1:2], places[2:])
 
 
 def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:

@@ -33,16 +33,9 @@ from lancetable.file.encodings_v2_1.base import (
     decode_levels,
     whole,
 )
-from lancetable.file.encodings_v2_1.block import (
-    Block,
-    FixedWidth,
-    Nulls,
-    Repeated,
-    VariableWidth,
-    offset_bytes,
-    type_bits,
-)
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, offset_bytes, type_bits
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
+from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.levels import encode_levels
 from lancetable.file.encodings_v2_1.repdef import (

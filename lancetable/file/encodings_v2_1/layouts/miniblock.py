@@ -34,7 +34,7 @@ from lancetable.file.encodings_v2_1.base import (
     decode_levels,
     whole,
 )
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, Indices
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import (
     Chunked,
     ChunkTooLarge,
@@ -43,6 +43,7 @@ from lancetable.file.encodings_v2_1.chunks import (
     Limits,
     power_of_two,
 )
+from lancetable.file.encodings_v2_1.compound import Indices
 from lancetable.file.encodings_v2_1.layouts.chunk_rows import ChunkPage, chunk_page, has_form, read_rows
 from lancetable.file.encodings_v2_1.layouts.chunk_table import (
     ChunkTable,
@@ -466,7 +467,7 @@ def _level_bounds(shredded: Shredded, counts: Ints) -> Ints:
     if shredded.visible is None:
         bounds[1:] = ends
     else:
-        bounds[1:] = shredded.visible[ends - 1] + 1
+        bounds[1:-1] = shredded.visible[ends[:-1] - 1] + 1
     bounds[-1] = shredded.num_entries
     return bounds
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lance.file import LanceFileReader
 
 from lancetable.errors import CorruptFileError, SchemaMismatchError
-from lancetable.file.jsonb import from_text, to_text
+from lancetable.format.jsonb import from_text, to_text
 
 TEXTS = [
     "null", "true", "false", "0", "1", "-1", "127", "128", "255", "256", "-128", "-129", "65536", "4294967296",

@@ -23,7 +23,22 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, SchemaMismatchError
 
-__all__ = ["from_text", "to_text"]
+__all__ = [
+    "Item",
+    "close_item",
+    "elements",
+    "from_text",
+    "is_array",
+    "is_scalar",
+    "members",
+    "open_value",
+    "scalar",
+    "text_of",
+    "to_text",
+]
+
+Item = tuple[int, bytes]
+"""(kind, payload) of a value inside of a container, or of a whole value."""
 
 _ARRAY: Final = 0x8000_0000
 _OBJECT: Final = 0x4000_0000
@@ -64,6 +79,59 @@ def from_text(array: pa.Array, name: str) -> pa.Array:
     return pa.array(values, pa.large_binary())
 
 
+def open_value(value: bytes) -> Item:
+    """A whole value as an item. Raises CorruptFileError, as all functions below."""
+    reader = _Reader(value)
+    if reader.u32(0) & _KINDS != _SCALAR:
+        return _CONTAINER, value
+    return reader.u32(4) >> 28, value[8:]
+
+
+def close_item(item: Item) -> bytes:
+    """An item as a whole value, which `open_value` opens."""
+    kind, payload = item
+    return payload if kind == _CONTAINER else _U32.pack(_SCALAR) + _U32.pack(kind << 28 | len(payload)) + payload
+
+
+def is_array(item: Item) -> bool:
+    """Whether it has elements."""
+    return item[0] == _CONTAINER and _Reader(item[1]).u32(0) & _KINDS == _ARRAY
+
+
+def elements(item: Item) -> list[Item]:
+    """The elements of an array; none of anything else."""
+    return _Reader(item[1]).entries()[0] if is_array(item) else []
+
+
+def members(item: Item) -> dict[str, Item]:
+    """The values of an object by key; none of anything else."""
+    if item[0] != _CONTAINER or is_array(item):
+        return {}
+    entries, count = _Reader(item[1]).entries()
+    return {payload.decode("utf-8", "replace"): value for (_, payload), value in zip(entries, entries[count:])}
+
+
+def text_of(item: Item) -> str:
+    """JSON text of an item, compact."""
+    return _Reader(close_item(item)).text()
+
+
+def is_scalar(item: Item) -> bool:
+    """Whether it is neither an array nor an object."""
+    return item[0] != _CONTAINER
+
+
+def scalar(item: Item) -> str | int | float | bool | None:
+    """A value that is no container, in Python."""
+    kind, payload = item
+    if kind == _TEXT:
+        return payload.decode("utf-8", "replace")
+    if kind != _NUMBER:
+        return {_NULL: None, _FALSE: False, _TRUE: True}.get(kind)
+    text = _Reader(payload).number()
+    return int(text) if text.lstrip("-").isdigit() else float("nan") if text == "null" else float(text)
+
+
 class _Reader:
     """One JSONB value; every offset is checked before it is followed."""
 
@@ -71,15 +139,19 @@ class _Reader:
         self.data = data
 
     def text(self) -> str:
-        header = self._u32(0)
+        header = self.u32(0)
         if header & _KINDS != _SCALAR:
             return self._container(0, len(self.data), 0)
-        return self._value(self._u32(4), 8, len(self.data), 0)
+        return self._value(self.u32(4), 8, len(self.data), 0)
 
-    def _container(self, at: int, end: int, depth: int) -> str:
-        if depth > _MAX_DEPTH:
-            self._fail("nested too deeply", at)
-        header = self._u32(at)
+    def entries(self) -> tuple[list[Item], int]:
+        """The items of a container, keys of an object before its values, and how many elements or keys there are."""
+        places, _, count = self._places(0, len(self.data))
+        return [(entry >> 28, self.data[start:end]) for entry, start, end in places], count
+
+    def _places(self, at: int, end: int) -> tuple[list[tuple[int, int, int]], int, int]:
+        """(entry, first byte, end) of each item of a container, which kind it is, and its count."""
+        header = self.u32(at)
         count, kind = header & _COUNT, header & _KINDS
         if kind not in (_ARRAY, _OBJECT):
             self._fail("unknown container", at)
@@ -87,14 +159,21 @@ class _Reader:
         position = at + 4 + 4 * num_entries
         if position > end:
             self._fail(f"{num_entries} entries do not fit", at)
-        parts = []
+        places = []
         for number in range(num_entries):
-            entry = self._u32(at + 4 + 4 * number)
+            entry = self.u32(at + 4 + 4 * number)
             size = entry & _COUNT
             if position + size > end:
                 self._fail("a value does not fit", position)
-            parts.append(self._value(entry, position, position + size, depth))
+            places.append((entry, position, position + size))
             position += size
+        return places, kind, count
+
+    def _container(self, at: int, end: int, depth: int) -> str:
+        if depth > _MAX_DEPTH:
+            self._fail("nested too deeply", at)
+        places, kind, count = self._places(at, end)
+        parts = [self._value(entry, start, stop, depth) for entry, start, stop in places]
         if kind == _ARRAY:
             return f"[{','.join(parts)}]"
         return "{" + ",".join(f"{key}:{value}" for key, value in zip(parts, parts[count:])) + "}"
@@ -115,6 +194,10 @@ class _Reader:
             self._fail(f"unknown kind of value {kind}", at)
         return self._container(at, end, depth + 1)
 
+    def number(self) -> str:
+        """The text of a payload that is a number."""
+        return self._number(0, len(self.data))
+
     def _number(self, at: int, end: int) -> str:
         payload = self.data[at + 1 : end]
         tag = self.data[at] if at < end else -1
@@ -126,7 +209,7 @@ class _Reader:
             self._fail("unknown kind of number", at)
         return _float_text(_DOUBLE.unpack(payload)[0])
 
-    def _u32(self, at: int) -> int:
+    def u32(self, at: int) -> int:
         if at + 4 > len(self.data):
             self._fail("cut short", at)
         return int(_U32.unpack_from(self.data, at)[0])

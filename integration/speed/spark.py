@@ -1,0 +1,290 @@
+"""Spark on lancetable against Spark on Parquet, on 8 M rows of 20 columns; and how its jobs grow with cores.
+
+    frames    2 columns, all 20, a selective filter: `SparkTable.to_df` / native Parquet, both into Spark's noop sink
+    jobs      compaction and merge with local[1] / local[2]
+    memory    anonymous memory of the Python driver while jobs run on local-cluster[2,1,1024]
+
+Each session is a process of its own. Both sides of a ratio alternate, and the best of some runs counts. Prints ratios
+(above 1: lancetable is faster, two cores are faster) and ends with 1 if one misses what is promised. `--cpu` prints the
+CPU seconds of Spark and all of its Python workers besides, for machines that are busy with something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import lancetable
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = 8
+WANTED = {"2 columns": 1.0, "20 columns": 0.9, "selective filter": 1.5}
+CORES_WANTED = 1.6
+DRIVER_MB = 512
+NARROW = ["a0", "a1"]
+FILTER = "a0 = 5"
+
+
+def rows(rng: np.random.Generator, count: int, first: int) -> pa.Table:
+    """20 columns: 9 of integers, 5 of floats, 4 of texts, one of times, one of booleans."""
+    words = pa.array([f"word-{number:03d}" for number in range(200)])
+    columns: dict[str, pa.Array] = {"id": pa.array(np.arange(first, first + count))}
+    for number in range(5):
+        columns[f"a{number}"] = pa.array(rng.integers(0, 1000, count))
+    for number in range(3):
+        columns[f"n{number}"] = pa.array(rng.integers(0, 1 << 30, count, dtype=np.int32), mask=rng.random(count) < 0.1)
+    for number in range(5):
+        columns[f"x{number}"] = pa.array(rng.normal(size=count))
+    for number in range(2):
+        columns[f"w{number}"] = words.take(pa.array(rng.integers(0, 200, count)))
+    for number in range(2):
+        columns[f"t{number}"] = pa.array(rng.integers(10**9, 10**12, count)).cast(pa.string())
+    columns["at"] = pa.array(rng.integers(1_600_000_000_000_000, 1_700_000_000_000_000, count)).cast(
+        pa.timestamp("us", "UTC")
+    )
+    columns["b"] = pa.array(rng.random(count) < 0.5)
+    return pa.table(columns)
+
+
+def make(base: Path, count: int) -> None:
+    """The same rows as Parquet and as a table, in as many files; a table of small fragments to compact; one to merge
+    into."""
+    (base / "parquet").mkdir(parents=True)
+    rng = np.random.default_rng(7)
+    each = count // FILES
+    for number in range(FILES):
+        part = rows(rng, each, number * each)
+        pq.write_table(part, base / "parquet" / f"{number}.parquet")
+        mode = "append" if number else "create"
+        lancetable.write_dataset(part, base / "t.lance", mode=mode, max_rows_per_file=each)
+        lancetable.write_dataset(part, base / "small.lance", mode=mode, max_rows_per_file=each // 8)
+
+
+def session(master: str) -> Any:
+    from pyspark.sql import SparkSession
+
+    from lancetable.spark import register
+
+    builder = SparkSession.builder.master(master)
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        "spark.log.level": "OFF",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def family_cpu() -> float:
+    """CPU seconds so far of all processes below this one: the JVM and its Python workers."""
+    parents, used = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(fields[1])
+            used[int(entry.name)] = sum(map(int, fields[11:15]))  # own and of children that have ended
+    below = {os.getpid()}
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in below} - below
+        grown = bool(more)
+        below |= more
+    return sum(used[pid] for pid in below if pid in used) / os.sysconf("SC_CLK_TCK")
+
+
+def timed(run: Callable[[], object]) -> tuple[float, float]:
+    cpu, start = family_cpu(), time.perf_counter()
+    run()
+    return time.perf_counter() - start, family_cpu() - cpu
+
+
+def frames(base: Path, rounds: int) -> dict[str, Any]:
+    from lancetable.spark import SparkTable
+
+    spark = session("local[2]")
+    table = SparkTable.for_path(spark, str(base / "t.lance"))
+
+    def parquet() -> Any:
+        return spark.read.parquet(str(base / "parquet"))
+
+    def sink(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    cases = {
+        "2 columns": (table.to_df(NARROW), parquet().select(*NARROW)),
+        "20 columns": (table.to_df(), parquet()),
+        "selective filter": (table.to_df(filter=FILTER), parquet().where(FILTER)),
+    }
+    found = {}
+    # Frames are made before: neither the plan of a table nor the footers of Parquet files are part of what is timed.
+    for name, sides in cases.items():
+        assert sides[0].count() == sides[1].count(), name
+        seen = [[timed(lambda side=side: sink(side)) for side in sides] for _ in range(rounds + 1)][1:]
+        best = [[min(each[side][kind] for each in seen) for side in (0, 1)] for kind in (0, 1)]
+        found[name] = {"wall": best[0], "cpu": best[1]}
+    spark.stop()
+    return found
+
+
+def jobs(base: Path, master: str, rounds: int) -> dict[str, Any]:
+    """Seconds of each job, best of some; what it changes is put back by copying the table."""
+    from lancetable.spark import SparkTable
+
+    spark = session(master)
+    spark.range(4).mapInArrow(lambda batches: batches, "id bigint").count()  # workers and their imports
+    scratch = base / f"scratch-{os.getpid()}"
+    found: dict[str, list[tuple[float, float]]] = {"compaction": [], "merge": []}
+    count = lancetable.dataset(base / "t.lance").count_rows()
+    for _ in range(rounds + 1):
+        for name in found:
+            shutil.rmtree(scratch, ignore_errors=True)
+            shutil.copytree(base / ("small.lance" if name == "compaction" else "t.lance"), scratch)
+            table = SparkTable.for_path(spark, str(scratch))
+            if name == "compaction":
+                found[name].append(timed(lambda t=table: t.compact(target_rows_per_fragment=count // FILES)))
+            else:
+                source = spark.range(0, count, 16, 4).selectExpr("id", "id * 2 AS a0", "cast(id AS double) AS x0")
+                merge = table.merge(source, "id").when_matched_update_all().when_not_matched_insert_all()
+                found[name].append(timed(lambda m=merge: m.execute()))
+    shutil.rmtree(scratch, ignore_errors=True)
+    spark.stop()
+    return {name: [min(each[kind] for each in seen[1:]) for kind in (0, 1)] for name, seen in found.items()}
+
+
+@contextmanager
+def anonymous_memory() -> Iterator[list[float]]:
+    """The most anonymous memory of this process, in MB, while the block runs."""
+    most = [0.0]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("RssAnon:"):
+                    most[0] = max(most[0], int(line.split()[1]) / 1024)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        done.set()
+        watcher.join()
+
+
+def memory(base: Path) -> dict[str, Any]:
+    from lancetable.spark import SparkTable
+
+    spark = session("local-cluster[2,1,1024]")
+    scratch = base / f"scratch-{os.getpid()}"
+    shutil.copytree(base / "small.lance", scratch)
+    table = SparkTable.for_path(spark, str(scratch))
+    with anonymous_memory() as most:
+        count = table.to_df().selectExpr("count(id)").collect()[0][0]
+        source = spark.range(0, count, 16, 4).selectExpr("id", "id * 2 AS a0")
+        table.merge(source, "id").when_matched_update_all().execute()
+        table.delete("id % 5 = 0")
+        table.compact(target_rows_per_fragment=count // FILES)
+    shutil.rmtree(scratch)
+    spark.stop()
+    return {"driver": most[0]}
+
+
+def in_process(name: str, *arguments: str) -> Any:
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(ROOT),
+        "LANCETABLE_FSYNC": "0",
+    }
+    command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--part", name, *arguments]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise SystemExit(ran.stderr[-4000:])
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=8_000_000)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side after one to warm up")
+    parser.add_argument("--only", choices=["frames", "jobs", "memory"])
+    parser.add_argument("--data", type=Path, help="where the data lies; made there if it is not, and kept")
+    parser.add_argument("--cpu", action="store_true", help="CPU seconds and their ratios too")
+    parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.part:
+        name, base, *rest = given.part
+        run: dict[str, Callable[[], Any]] = {
+            "frames": lambda: frames(Path(base), int(rest[0])),
+            "jobs": lambda: jobs(Path(base), rest[0], int(rest[1])),
+            "memory": lambda: memory(Path(base)),
+        }
+        print(json.dumps(run[name]()))
+        return 0
+
+    base = given.data or Path(tempfile.mkdtemp(prefix="lancetable-spark-"))
+    missed = []
+    try:
+        if not (base / "small.lance").exists():
+            make(base, given.rows)
+        if given.only in (None, "frames"):
+            found = in_process("frames", str(base), str(given.rounds))
+            print(f"{'read into Spark':<20} {'lancetable':>11} {'Parquet':>9} {'ratio':>7} {'wanted':>7}")
+            for name, seen in found.items():
+                ratio = seen["wall"][1] / seen["wall"][0]
+                missed += [name] if ratio < WANTED[name] else []
+                print(f"{name:<20} {seen['wall'][0]:>9.2f} s {seen['wall'][1]:>7.2f} s {ratio:>7.2f} {WANTED[name]:>7}")
+                if given.cpu:
+                    ours, theirs = seen["cpu"]
+                    print(f"{'  CPU':<20} {ours:>9.2f} s {theirs:>7.2f} s {theirs / ours:>7.2f}")
+        if given.only in (None, "jobs"):
+            one, two = (in_process("jobs", str(base), f"local[{cores}]", str(given.rounds)) for cores in (1, 2))
+            print(f"{'job':<20} {'local[1]':>11} {'local[2]':>9} {'ratio':>7} {'wanted':>7}")
+            for name in one:
+                ratio = one[name][0] / two[name][0]
+                missed += [name] if ratio < CORES_WANTED else []
+                print(f"{name:<20} {one[name][0]:>9.2f} s {two[name][0]:>7.2f} s {ratio:>7.2f} {CORES_WANTED:>7}")
+                if given.cpu:
+                    print(f"{'  CPU':<20} {one[name][1]:>9.2f} s {two[name][1]:>7.2f} s")
+        if given.only in (None, "memory"):
+            driver = in_process("memory", str(base))["driver"]
+            missed += ["driver's memory"] if driver >= DRIVER_MB else []
+            print(f"anonymous memory of the driver on local-cluster: {driver:.0f} MB, wanted below {DRIVER_MB}")
+    finally:
+        if given.data is None:
+            shutil.rmtree(base)
+    if missed:
+        print(f"missed: {', '.join(missed)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

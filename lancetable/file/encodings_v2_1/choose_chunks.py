@@ -1,0 +1,86 @@
+"""Numbers in chunks: the smallest of run lengths, bit packing and plain values.
+
+Byte streams and zstd or LZ4 where metadata asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from lancetable.file.encodings_v2_1 import stats
+from lancetable.file.encodings_v2_1.block import FixedWidth
+from lancetable.file.encodings_v2_1.choose_layout import if_smaller
+from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, power_of_two
+from lancetable.file.encodings_v2_1.compressive.bitpacking import encode_inline, inline_bytes
+from lancetable.file.encodings_v2_1.compressive.byte_stream_split import encode_byte_streams
+from lancetable.file.encodings_v2_1.compressive.flat import encode_flat
+from lancetable.file.encodings_v2_1.compressive.general import compress_chunks
+from lancetable.file.encodings_v2_1.compressive.rle import encode_runs
+from lancetable.file.encodings_v2_1.wishes import Wishes
+from lancetable.file.kernels.bitpacking import BLOCK_VALUES
+
+__all__ = ["chunk_fixed"]
+
+_SAMPLE_BYTES: Final = 64 << 10
+
+
+def chunk_fixed(block: FixedWidth, wishes: Wishes, limits: Limits) -> Chunked:
+    """Values of fixed width in the smallest encoding."""
+    general = wishes.general
+    if general is None:
+        return _chunk_plain(block, wishes, limits)
+    scheme, level = general
+    can_split = block.bits in (32, 64) and wishes.byte_streams != "off"
+    if can_split and (wishes.byte_streams == "on" or _splits_well(block, wishes, scheme, level)):
+        return if_smaller(encode_byte_streams(block, limits), scheme, level)
+    return if_smaller(_chunk_plain(block, wishes, limits), scheme, level)
+
+
+def _chunk_plain(block: FixedWidth, wishes: Wishes, limits: Limits) -> Chunked:
+    if block.bits not in (8, 16, 32, 64) or wishes.compression == "none" or block.length == 0:
+        return encode_flat(block, limits)
+    values = block.numbers()
+    width = block.bits // 8
+    best = block.length * width
+    encoder: Callable[[], Chunked] = lambda: encode_flat(block, limits)  # noqa: E731
+    if limits.max_values >= BLOCK_VALUES:
+        widths = stats.block_widths(values)
+        packed = inline_bytes(widths, block.bits)
+        if packed < best:
+            best = packed
+            encoder = lambda: encode_inline(values)  # noqa: E731
+    # Runs are counted only where a sample shows that they might win.
+    share = wishes.run_share
+    if stats.estimate_runs(values) * (width + 1) < 2 * best:
+        runs = stats.count_runs(values)
+        per_chunk = _values_of_runs(block.length, runs, width, limits)
+        pieces = runs + block.length // per_chunk + block.length // 255
+        if pieces * (width + 1) < best and (share is None or runs < share * block.length):
+            return encode_runs(values, per_chunk)
+    return encoder()
+
+
+def _values_of_runs(count: int, runs: int, width: int, limits: Limits) -> int:
+    """Values for a chunk of runs: longer runs, more values."""
+    bytes_of_value = max((runs + count / 255) * (width + 1) / count, 1e-6)
+    return power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / 2 / bytes_of_value))))
+
+
+def _splits_well(block: FixedWidth, wishes: Wishes, scheme: str, level: int | None) -> bool:
+    """Whether a sample is smaller as byte streams than without."""
+    width = block.bits // 8
+    count = min(block.length, _SAMPLE_BYTES // width)
+    third = count // 3
+    step = (block.length - third) // 2 if third else 0
+    data = np.frombuffer(block.data, np.uint8).reshape(-1, width)
+    rows = np.concatenate([data[at : at + third] for at in (0, step, 2 * step)]) if third else data[:count]
+    sample = FixedWidth(block.bits, rows.reshape(-1), len(rows))
+    if len(rows) == 0:
+        return False
+    limits = Limits(1 << 14, 1 << 20, 16 << 10)
+    split = compress_chunks(encode_byte_streams(sample, limits), scheme, level)
+    other = compress_chunks(_chunk_plain(sample, wishes, limits), scheme, level)
+    return split.size_bytes < other.size_bytes

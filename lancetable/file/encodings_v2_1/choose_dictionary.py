@@ -1,0 +1,197 @@
+"""Pages whose values are numbers of items: Arrow dictionaries, and columns of few distinct values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lancetable.file.encodings_v2_1 import stats
+from lancetable.file.encodings_v2_1.base import Compressive
+from lancetable.file.encodings_v2_1.block import FixedWidth, is_variable, type_bits
+from lancetable.file.encodings_v2_1.choose_chunks import chunk_fixed
+from lancetable.file.encodings_v2_1.choose_layout import MIN_COMPRESSED_BYTES, Column, chunked_page
+from lancetable.file.encodings_v2_1.chunks import (
+    ChunkTooLarge,
+    EncodedLayout,
+    LevelsTooDense,
+    fixed_values,
+    offsets_of,
+    variable_values,
+)
+from lancetable.file.encodings_v2_1.compressive.bitpacking import inline_bytes
+from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.compressive.general import compress_block
+from lancetable.file.encodings_v2_1.compressive.variable import encode_variable_block, variable_of
+from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems
+from lancetable.file.encodings_v2_1.shred import Shredded, Step, StepKind
+from lancetable.file.encodings_v2_1.wishes import zstd_level
+from lancetable.file.kernels.distinct import index_values
+
+__all__ = [
+    "MIN_DICTIONARY_VALUES",
+    "all_in_dictionary",
+    "dictionary_if_smaller",
+    "encode_dictionary_array",
+    "encode_items",
+    "fixed_dictionary",
+    "one_empty",
+    "pages_repeat_items",
+]
+
+MIN_DICTIONARY_VALUES: Final = 100
+_DICTIONARY_SHARE: Final = 0.5  # of the values: larger dictionaries hardly matter
+_REPEATED_SHARE: Final = 0.02  # of a column that several copies of a dictionary may add
+
+
+def encode_dictionary_array(column: Column, shredded: Shredded) -> EncodedLayout:
+    array = shredded.values
+    items, indices = array.dictionary, array.indices
+    if items.null_count:
+        # Null items have become levels; their numbers may go on to stand for them.
+        items = _without_nulls(items)
+    if len(items) == 0:
+        items = one_empty(items.type)
+    return _dictionary_page(column, shredded, _filled(indices), items)
+
+
+def _without_nulls(items: pa.Array) -> pa.Array:
+    return items.fill_null(one_empty(items.type)[0])
+
+
+def one_empty(data_type: pa.DataType) -> pa.Array:
+    bits = type_bits(data_type)
+    if bits is None:
+        dtype = np.int64 if pa.types.is_large_string(data_type) or pa.types.is_large_binary(data_type) else np.int32
+        return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(np.zeros(2, dtype)), pa.py_buffer(b"")])
+    return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(bytes((bits + 7) // 8))])
+
+
+def _filled(indices: pa.Array) -> FixedWidth:
+    """Indices with 0 where they are null."""
+    return fixed_values(indices.fill_null(0) if indices.null_count else indices)
+
+
+def _dictionary_page(column: Column, shredded: Shredded, indices: FixedWidth, items: pa.Array) -> EncodedLayout:
+    return _indexed_page(column, shredded, indices, encode_items(column, items))
+
+
+def _indexed_page(column: Column, shredded: Shredded, indices: FixedWidth, items: EncodedItems) -> EncodedLayout:
+    try:
+        return chunked_page(column, shredded, lambda limits: chunk_fixed(indices, column.wishes, limits), items)
+    except ChunkTooLarge as error:
+        raise LevelsTooDense from error
+
+
+def encode_items(column: Column, items: pa.Array) -> EncodedItems:
+    """The items of a dictionary in block form."""
+    encoding: Compressive
+    if is_variable(items.type):
+        block = variable_values(items)
+        encoding, data = variable_of(block), encode_variable_block(block)
+    else:
+        values = fixed_values(items)
+        encoding, data = Flat(values.bits), bytes(values.data)
+    if not column.large or column.wishes.dictionary_compression == "none" or len(data) < MIN_COMPRESSED_BYTES:
+        return EncodedItems(encoding, data, len(items))
+    scheme = column.wishes.dictionary_compression or "lz4"
+    packed = compress_block(encoding, data, scheme, zstd_level(scheme, column.wishes.dictionary_level))
+    return EncodedItems(*packed, len(items))
+
+
+def fixed_dictionary(column: Column, shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
+    """A dictionary for values of 16 bytes, in 2.2 also of 8, where it is much smaller."""
+    if block.length < MIN_DICTIONARY_VALUES or not (block.bits == 128 or (block.bits == 64 and column.large)):
+        return None
+    if column.wishes.compression == "none":
+        return None
+    width = block.bits // 8
+    kind = pa.int64() if block.bits == 64 else pa.binary(width)
+    array = pa.Array.from_buffers(kind, block.length, [None, pa.py_buffer(block.data)])
+
+    def plain() -> int:
+        if block.bits == 128:
+            return block.length * width
+        values = block.numbers()
+        runs = 9 * (stats.estimate_runs(values) + block.length // 255)
+        return min(block.length * width, inline_bytes(stats.block_widths(values), 64), runs)
+
+    return dictionary_if_smaller(column, shredded, array, plain, width)
+
+
+def dictionary_if_smaller(
+    column: Column, shredded: Shredded, array: pa.Array, plain: Callable[[], int], item_bytes: float
+) -> EncodedLayout | None:
+    """A page with a dictionary if it takes clearly less than `plain()` bytes for values of this mean size."""
+    wishes = column.wishes
+    count = len(array)
+    most = int(count / wishes.dictionary_divisor)
+    distinct = stats.count_distinct(array, most, item_bytes)
+    if distinct is None:
+        return None
+    plain_bytes = plain()
+    if _dictionary_bytes(distinct, count, item_bytes) > wishes.dictionary_ratio * plain_bytes:
+        return None
+    found = index_values(array, most)
+    if found is None or len(found.items) == 0:
+        return None
+    items, indices = found.items, found.indices.view(np.uint8)
+    if _dictionary_bytes(len(items), count, items.nbytes / len(items)) > plain_bytes:
+        return None
+    return _dictionary_page(column, shredded, FixedWidth(32, indices, count), items)
+
+
+def all_in_dictionary(column: Column, shredded: Shredded, compressed: bool) -> EncodedLayout | None:
+    """A page whose strings are items of a dictionary, whatever that takes: no chunk could hold them."""
+    found = index_values(shredded.values, len(shredded.values))
+    if found is None or len(found.items) == 0:
+        return None
+    items = encode_items(column, found.items)
+    if compressed and len(items.data) >= MIN_COMPRESSED_BYTES:
+        level = zstd_level("zstd", column.wishes.level)
+        items = EncodedItems(*compress_block(items.encoding, items.data, "zstd", level), items.num_items)
+    return _indexed_page(column, shredded, FixedWidth(32, found.indices.view(np.uint8), len(shredded.values)), items)
+
+
+def pages_repeat_items(column: Column, array: pa.Array, parts: int) -> bool:
+    """Whether pages of so many parts of a top-level array would each hold much the same dictionary, of notable size."""
+    values = _values_below(array, column.leaf.steps)
+    count = len(values)
+    if pa.types.is_dictionary(values.type):
+        return _much_repeated(count, len(values.dictionary), values.dictionary.nbytes, parts)
+    if count < MIN_DICTIONARY_VALUES or column.wishes.compression == "none" or pa.types.is_null(values.type):
+        return False
+    if not is_variable(values.type):
+        bits, data = type_bits(values.type), values.buffers()[1]
+        if data is None or not (bits == 128 or (bits == 64 and column.large)) or values.type.num_fields:
+            return False
+        kind = pa.int64() if bits == 64 else pa.binary(16)
+        values = pa.Array.from_buffers(kind, count, [None, data], offset=values.offset)
+    item_bytes = values.nbytes / count
+    distinct = stats.count_distinct(values, int(count / column.wishes.dictionary_divisor), item_bytes)
+    if distinct is None or _dictionary_bytes(distinct, count, item_bytes) > _DICTIONARY_SHARE * values.nbytes:
+        return False
+    return _much_repeated(count, distinct, int(distinct * item_bytes), parts)
+
+
+def _much_repeated(count: int, distinct: int, items_bytes: int, parts: int) -> bool:
+    return (parts - 1) * items_bytes > _REPEATED_SHARE * (items_bytes + _dictionary_bytes(distinct, count, 0))
+
+
+def _values_below(array: pa.Array, steps: Sequence[Step]) -> pa.Array:
+    """About the values of a leaf: those under nulls too."""
+    for step in steps:
+        if step.kind is StepKind.STRUCT:
+            array = array.field(step.number)
+        elif step.kind is StepKind.LIST:
+            offsets = offsets_of(array)
+            array = array.values.slice(int(offsets[0]), int(offsets[-1]) - int(offsets[0]))
+        else:
+            array = array.values.slice(array.offset * step.number, len(array) * step.number)
+    return array
+
+
+def _dictionary_bytes(distinct: int, count: int, item_bytes: float) -> float:
+    return distinct * item_bytes + count * max(distinct - 1, 1).bit_length() / 8

@@ -1,0 +1,453 @@
+"""Twins of picks.py: where rows lie, and which entries of their chunks rows of lists have."""
+
+cdef int levels_of(
+    Bytes data, int64_t start, int64_t size, int64_t form, int64_t count, uint16_t* out
+) noexcept nogil:
+    """The levels of one chunk."""
+    cdef int64_t kind = form & ((1 << WIDTH_SHIFT) - 1), values
+    cdef uint64_t head
+    cdef int64_t done, k, left, room
+    cdef uint16_t value
+    if not inside(start, size, data.size):
+        return OUTSIDE
+    if kind == FLAT:
+        if size != 2 * count:
+            return PAYLOAD
+        memcpy(out, data.at + start, size)
+        return OK
+    if kind == INLINE:
+        return unpack_inline_of(data, &start, &size, &count, 1, out, count)
+    if kind == OUT_OF_LINE:
+        return unpack_out_of_line_of(data, &start, &size, &count, 1, <int>(form >> WIDTH_SHIFT), out, count)
+    # Runs: u64 size of the values, values, lengths of one byte.
+    if size < 8:
+        return PAYLOAD
+    head = lt_load64(data.at + start)
+    if head > <uint64_t>(size - 8) or head % 2 or <int64_t>(head // 2) != size - 8 - <int64_t>head:
+        return PAYLOAD
+    values = <int64_t>(head // 2)
+    done = 0
+    for k in range(values):
+        value = lt_load16(data.at + start + 8 + 2 * k)
+        left = data.at[start + 8 + <int64_t>head + k]
+        if left == 0:
+            return ZERO_RUN
+        if left > count - done:
+            left = count - done
+        for room in range(left):
+            out[done + room] = value
+        done += left
+    return OK if done == count else SHORT_RUNS
+
+
+cdef struct Span:
+    # Values side by side in one chunk.
+    int64_t owner
+    int64_t place
+    int64_t length
+
+
+cdef struct Entries:
+    # What has been found, in arrays that grow.
+    int64_t count
+    int64_t room
+    int64_t spans
+    int64_t span_room
+    uint16_t* repetition
+    uint16_t* definition
+    Span* span
+
+
+cdef int grow(Entries* found, int64_t entries, bint has_definition) noexcept nogil:
+    """Room for so many more entries, and for one more span."""
+    cdef int64_t room
+    cdef void* moved
+    if found.count + entries > found.room:
+        room = max(2 * found.room, found.count + entries)
+        moved = realloc(found.repetition, room * 2)
+        if moved == NULL:
+            return -1
+        found.repetition = <uint16_t*>moved
+        if has_definition:
+            moved = realloc(found.definition, room * 2)
+            if moved == NULL:
+                return -1
+            found.definition = <uint16_t*>moved
+        found.room = room
+    if found.spans == found.span_room:
+        room = max(2 * found.span_room, 16)
+        moved = realloc(found.span, room * sizeof(Span))
+        if moved == NULL:
+            return -1
+        found.span = <Span*>moved
+        found.span_room = room
+    return 0
+
+
+cdef int64_t count_at_most(const uint16_t* levels, int64_t start, int64_t end, uint16_t low) noexcept nogil:
+    """How many of the levels between two places are at most `low`."""
+    cdef int64_t found = 0
+    while start < end:
+        found += lt_popcount(mask_at_most(<const uint8_t*>(levels + start), min(end - start, 64), low))
+        start += 64
+    return found
+
+
+cdef int64_t next_start(
+    const uint16_t* repetition, int64_t at, int64_t count, uint16_t below, int64_t skip
+) noexcept nogil:
+    """The place of the row start that comes `skip` starts after `at`; `count` if there are fewer."""
+    cdef uint64_t mask
+    cdef int64_t width, found
+    while at < count:
+        width = min(count - at, 64)
+        mask = ~mask_at_most(<const uint8_t*>(repetition + at), width, below)
+        if width < 64:
+            mask &= (<uint64_t>1 << width) - 1
+        found = lt_popcount(mask)
+        if found > skip:
+            while skip:
+                mask &= mask - 1
+                skip -= 1
+            return at + lt_lowest(mask)
+        skip -= found
+        at += 64
+    return count
+
+
+cdef int emit(
+    Entries* found, const uint16_t* repetition, const uint16_t* definition, int64_t start, int64_t end, int64_t chunk,
+    int64_t place, uint16_t num_lists, uint16_t top, uint16_t highest,
+) noexcept nogil:
+    """Entries `start` to `end` of a chunk; `place` values are visible before them."""
+    cdef int64_t i, at = found.count, visible = end - start
+    cdef bint bad = False
+    cdef Span* last
+    if grow(found, end - start, definition != NULL):
+        return -1
+    for i in range(start, end):
+        bad |= repetition[i] > num_lists
+    memcpy(found.repetition + at, repetition + start, (end - start) * 2)
+    if definition != NULL:
+        for i in range(start, end):
+            bad |= definition[i] > highest
+        memcpy(found.definition + at, definition + start, (end - start) * 2)
+        visible = count_at_most(definition, start, end, top)
+    found.count = at + end - start
+    if visible:
+        last = found.span + found.spans - 1
+        if found.spans and last.owner == chunk and last.place + last.length == place:
+            last.length += visible
+        else:
+            last[1].owner, last[1].place, last[1].length = chunk, place, visible
+            found.spans += 1
+    return LEVEL if bad else OK
+
+
+def entries_of_rows(
+    data, repetition, definition, num_levels, counts, chunks, first_rows, num_rows, rows, int num_lists, int top,
+    int highest,
+):
+    """-> repetition, definition, and (3, m) spans of visible values. `repetition` and `definition` are triples of
+    positions, sizes and forms.
+    """
+    cdef Bytes source = Bytes(data), level = Bytes(num_levels)
+    cdef int64_t k = level.size // 8, i, most = 0, row, at, end, count, place, counted, base, own, wanted = 0, open_row = -1
+    cdef Bytes value = column(counts, k, 8), number = column(chunks, k, 8), before = column(first_rows, k, 8)
+    cdef Bytes starting = column(num_rows, k, 8), asked = Bytes(rows)
+    cdef Bytes rep_at = column(repetition[0], k, 8), rep_size = column(repetition[1], k, 8)
+    cdef Bytes rep_form = column(repetition[2], k, 8)
+    cdef bint has_definition = definition is not None
+    triple = definition if has_definition else repetition
+    cdef Bytes def_at = column(triple[0], k, 8), def_size = column(triple[1], k, 8), def_form = column(triple[2], k, 8)
+    cdef int64_t total = asked.size // 8
+    cdef const int64_t* want = <int64_t*>asked.at
+    cdef const int64_t* num = <int64_t*>level.at
+    cdef Entries found
+    cdef Bytes place_of
+    cdef int code = OK
+    cdef uint16_t below
+    if not 0 < num_lists < 65536 or not 0 <= top < 65536 or not 0 <= highest < 65536:
+        raise ValueError("layers without lists")
+    below = <uint16_t>(num_lists - 1)
+    memset(&found, 0, sizeof(found))
+    for i in range(k):
+        if not 0 <= num[i] < 65536:
+            check(OUTSIDE)
+        most = max(most, num[i])
+    cdef uint16_t* scratch = <uint16_t*>malloc((2 * most + 64) * 2)
+    if scratch == NULL:
+        raise MemoryError
+    cdef uint16_t* second = scratch + most
+    cdef const uint16_t* defined = second if has_definition else NULL
+    try:
+        with nogil:
+            for i in range(k):
+                count = num[i]
+                code = levels_of(
+                    source, (<int64_t*>rep_at.at)[i], (<int64_t*>rep_size.at)[i], (<int64_t*>rep_form.at)[i], count,
+                    scratch,
+                )
+                if code == OK and has_definition:
+                    code = levels_of(
+                        source, (<int64_t*>def_at.at)[i], (<int64_t*>def_size.at)[i], (<int64_t*>def_form.at)[i],
+                        count, second,
+                    )
+                if code:
+                    break
+                counted = count if not has_definition else count_at_most(second, 0, count, <uint16_t>top)
+                own = count - count_at_most(scratch, 0, count, below)
+                if counted != (<int64_t*>value.at)[i] or own != (<int64_t*>starting.at)[i]:
+                    code = ROWS
+                    break
+                base = (<int64_t*>before.at)[i]
+                # Rows that went on from the chunk before.
+                at = next_start(scratch, 0, count, below, 0)
+                if open_row >= 0:
+                    if i and (<int64_t*>number.at)[i] == (<int64_t*>number.at)[i - 1] + 1 and open_row == base - 1:
+                        code = emit(
+                            &found, scratch, defined, 0, at, i, 0, <uint16_t>num_lists, <uint16_t>top, <uint16_t>highest
+                        )
+                        if code:
+                            break
+                    if at < count:
+                        open_row = -1
+                place = at if not has_definition else count_at_most(second, 0, at, <uint16_t>top)
+                row = base
+                while wanted < total and want[wanted] < base + own:
+                    if want[wanted] < row:
+                        code = ROWS
+                        break
+                    end = next_start(scratch, at, count, below, want[wanted] - row)
+                    place += (end - at) if not has_definition else count_at_most(second, at, end, <uint16_t>top)
+                    at, row = end, want[wanted]
+                    end = next_start(scratch, at, count, below, 1)
+                    code = emit(
+                        &found, scratch, defined, at, end, i, place, <uint16_t>num_lists, <uint16_t>top,
+                        <uint16_t>highest,
+                    )
+                    if code:
+                        break
+                    open_row = row if end == count else -1
+                    place += (end - at) if not has_definition else count_at_most(second, at, end, <uint16_t>top)
+                    at = end
+                    row += 1
+                    wanted += 1
+                if code:
+                    break
+            if code == OK and wanted != total:
+                code = ROWS
+        if code == -1:
+            raise MemoryError
+        check(code)
+        new_repetition = np.empty(found.count, np.uint16)
+        new_definition = np.empty(found.count, np.uint16) if has_definition else None
+        spans = np.empty((3, found.spans), np.int64)
+        if found.count:
+            copy_to(new_repetition, found.repetition, found.count * 2)
+            if has_definition:
+                copy_to(new_definition, found.definition, found.count * 2)
+        place_of = Bytes(spans, True)
+        for i in range(found.spans):
+            (<int64_t*>place_of.at)[i] = found.span[i].owner
+            (<int64_t*>place_of.at)[found.spans + i] = found.span[i].place
+            (<int64_t*>place_of.at)[2 * found.spans + i] = found.span[i].length
+    finally:
+        free(scratch)
+        free(found.repetition)
+        free(found.definition)
+        free(found.span)
+    return new_repetition, new_definition, spans
+
+
+cdef int copy_to(target, const void* source, int64_t size) except -1:
+    cdef Bytes held = Bytes(target, True)
+    memcpy(held.at, source, size)
+    return 0
+
+
+cdef int64_t chunks_of(
+    const int64_t* begin, const uint8_t* more, int64_t chunks, const int64_t* rows, int64_t total, int64_t* found
+) noexcept nogil:
+    """How many chunks hold ascending rows; their numbers go to `found`. `begin` are rows before each chunk."""
+    cdef int64_t i, row, low, high, middle, count = 0, last = -1
+    for i in range(total):
+        row = rows[i]
+        # The last chunk before which at most `row` rows start.
+        low, high = max(last, 0), chunks
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if begin[middle] <= row:
+                low = middle
+            else:
+                high = middle
+        while True:
+            if low > last:
+                found[count] = low
+                count += 1
+                last = low
+            # The last row of a chunk may go on in the next one, which may hold nothing else.
+            if row != begin[low + 1] - 1 or not more[low] or low + 1 == chunks:
+                break
+            low += 1
+    return count
+
+
+def chunks_of_rows(starts, continues, rows):
+    """-> the ascending chunks that hold ascending rows. `starts` are (chunks + 1,) rows before each chunk."""
+    cdef Bytes first = Bytes(starts), more = Bytes(continues), asked = Bytes(rows)
+    cdef int64_t chunks = more.size, count
+    if first.size != 8 * (chunks + 1) or chunks == 0:
+        raise ValueError("an index of another number of chunks")
+    out = np.empty(chunks, np.int64)
+    cdef Bytes target = Bytes(out, True)
+    with nogil:
+        count = chunks_of(
+            <int64_t*>first.at, more.at, chunks, <int64_t*>asked.at, asked.size // 8, <int64_t*>target.at
+        )
+    return out[:count]
+
+
+def locate(tables, rows):
+    """-> (4, rows) start, end and values of the chunk of each row, and its place there. `rows` are ascending in each of
+    the tables, which are triples of starts, ends, and values before each chunk.
+    """
+    cdef int64_t total = 0, done = 0, chunks, i, n, row, low, high, middle
+    cdef Bytes first, last, value, asked
+    cdef const int64_t* before
+    cdef int code = OK
+    for each in rows:
+        total += len(each)
+    out = np.empty((4, total), np.int64)
+    cdef Bytes target = Bytes(out, True)
+    cdef int64_t* found
+    for table, each in zip(tables, rows):
+        first, asked = Bytes(table[0]), Bytes(each)
+        chunks, n = first.size // 8, asked.size // 8
+        last, value = column(table[1], chunks, 8), column(table[2], chunks + 1, 8)
+        if chunks == 0 or n > total - done:
+            raise ValueError("a table without chunks")
+        before = <int64_t*>value.at
+        found = <int64_t*>target.at + done
+        with nogil:
+            low = 0
+            for i in range(n):
+                row = (<int64_t*>asked.at)[i]
+                if row < before[low] or row >= before[chunks]:
+                    code = OUTSIDE
+                    break
+                # The last chunk before which at most `row` values lie; often the one of the row before.
+                high = chunks
+                if row < before[low + 1]:
+                    high = low + 1
+                while high - low > 1:
+                    middle = (low + high) >> 1
+                    if before[middle] <= row:
+                        low = middle
+                    else:
+                        high = middle
+                found[i] = (<int64_t*>first.at)[low]
+                found[total + i] = (<int64_t*>last.at)[low]
+                found[2 * total + i] = before[low + 1] - before[low]
+                found[3 * total + i] = row - before[low]
+        check(code)
+        done += n
+    return out
+
+
+def locate_lists(tables, indices, rows, forms):
+    """-> (8, k) about the chunks that hold rows of lists, the rows numbered through, and how many of the chunks come
+    before each table and after the last; see picks.py.
+    """
+    cdef int64_t tables_done = 0, room = 0, total = 0, k = 0, i, n, c, chunks, count, base_chunk = 0, base_row = 0, at = 0
+    cdef int64_t rows_done = 0, repetition, definition
+    cdef Bytes first, last, value, begin, more, asked
+    cdef list held = []
+    for table, index, each in zip(tables, indices, rows):
+        first, begin, more, asked = Bytes(table[0]), Bytes(index[0]), Bytes(index[1]), Bytes(each)
+        chunks = first.size // 8
+        last, value = column(table[1], chunks, 8), column(table[2], chunks + 1, 8)
+        if chunks == 0 or more.size != chunks or begin.size != 8 * (chunks + 1):
+            raise ValueError("an index of another number of chunks")
+        held.append((first, last, value, begin, more, asked))
+        room += chunks
+        total += asked.size // 8
+    cdef int64_t* chosen = <int64_t*>malloc(max(room, 1) * 8)
+    if chosen == NULL:
+        raise MemoryError
+    cdef Bytes target, numbered
+    cdef int64_t* found
+    cdef list bounds = [0]
+    try:
+        for first, last, value, begin, more, asked in held:
+            k += chunks_of(
+                <int64_t*>begin.at, more.at, more.size, <int64_t*>asked.at, asked.size // 8, chosen + k
+            )
+            bounds.append(k)
+        out = np.empty((8, k), np.int64)
+        every = np.empty(total, np.int64)
+        target, numbered = Bytes(out, True), Bytes(every, True)
+        found = <int64_t*>target.at
+        for first, last, value, begin, more, asked in held:
+            repetition, definition = forms[tables_done]
+            tables_done += 1
+            count = bounds[tables_done]
+            while at < count:
+                c = chosen[at]
+                found[at] = (<int64_t*>first.at)[c]
+                found[k + at] = (<int64_t*>last.at)[c]
+                found[2 * k + at] = (<int64_t*>value.at)[c + 1] - (<int64_t*>value.at)[c]
+                found[3 * k + at] = base_chunk + c
+                found[4 * k + at] = base_row + (<int64_t*>begin.at)[c]
+                found[5 * k + at] = (<int64_t*>begin.at)[c + 1] - (<int64_t*>begin.at)[c]
+                found[6 * k + at] = repetition
+                found[7 * k + at] = definition
+                at += 1
+            n = asked.size // 8
+            for i in range(n):
+                (<int64_t*>numbered.at)[rows_done + i] = base_row + (<int64_t*>asked.at)[i]
+            rows_done += n
+            # Chunks of different tables do not continue each other.
+            base_chunk += more.size + 1
+            base_row += (<int64_t*>begin.at)[more.size]
+    finally:
+        free(chosen)
+    return out, every, bounds
+
+
+def spread(spans, starts, sizes, counts):
+    """-> (2 b + 2, n) start and size in each of b buffers, number and place of each value of the spans."""
+    cdef Bytes span = Bytes(spans), number = Bytes(counts)
+    cdef int64_t k = number.size // 8, m = span.size // 24, b, i, j, own, total = 0, at = 0, size
+    cdef Bytes first = Bytes(starts)
+    if k == 0 and m:
+        raise ValueError("spans without chunks")
+    b = first.size // (8 * k) if k else 0
+    cdef Bytes length = column(sizes, b * k, 8)
+    if span.size != 24 * m or first.size != 8 * b * k:
+        raise ValueError("spans of another number of chunks")
+    cdef const int64_t* owner = <int64_t*>span.at
+    for i in range(m):
+        if not 0 <= owner[i] < k or not 0 <= owner[2 * m + i] < <int64_t>1 << 40:
+            raise ValueError("a span of no chunk")
+        total += owner[2 * m + i]
+    out = np.empty((2 * b + 2, total), np.int64)
+    cdef Bytes target = Bytes(out, True)
+    cdef int64_t* found = <int64_t*>target.at
+    with nogil:
+        for i in range(m):
+            own, size = owner[i], owner[2 * m + i]
+            for j in range(b):
+                fill(found + 2 * j * total + at, size, (<int64_t*>first.at)[j * k + own])
+                fill(found + (2 * j + 1) * total + at, size, (<int64_t*>length.at)[j * k + own])
+            fill(found + 2 * b * total + at, size, (<int64_t*>number.at)[own])
+            for j in range(size):
+                found[(2 * b + 1) * total + at + j] = owner[m + i] + j
+            at += size
+    return out
+
+
+cdef inline void fill(int64_t* out, int64_t count, int64_t value) noexcept nogil:
+    cdef int64_t i
+    for i in range(count):
+        out[i] = value

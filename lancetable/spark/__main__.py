@@ -1,0 +1,65 @@
+"""`python -m lancetable.spark run pipelines.py:flights`: one run of a pipeline, for cron and its like.
+
+Prints each step. Ends with 1, and the error, if one failed; the next run goes on from there. A session is made with
+`--master` and `--conf`, or is the one that `spark-submit` gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import runpy
+import sys
+from typing import Any
+
+from lancetable.errors import LanceError
+from lancetable.spark.pipeline import Pipeline
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lancetable.spark", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    run = commands.add_parser("run", help="run a pipeline once")
+    run.add_argument("pipeline", help="file.py:name or package.module:name")
+    run.add_argument("--master", help="as local[4]; the session's own by default")
+    run.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
+    given = parser.parse_args(arguments)
+    pipeline = _found(given.pipeline)
+
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"lancetable {pipeline.name}")
+    if given.master:
+        builder = builder.master(given.master)
+    for setting in given.conf:
+        name, _, value = setting.partition("=")
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        pipeline.run(spark, lambda step: _say(str(step)))
+    except LanceError as error:
+        sys.stderr.write(f"{pipeline.name}: {type(error).__name__}: {error}\n")
+        return 1
+    finally:
+        spark.stop()
+    return 0
+
+
+def _found(text: str) -> Pipeline:
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise SystemExit(f"a pipeline is named by file.py:name or package.module:name, not {text!r}")
+    names: dict[str, Any] = runpy.run_path(place) if place.endswith(".py") else vars(importlib.import_module(place))
+    pipeline = names.get(name)
+    if not isinstance(pipeline, Pipeline):
+        raise SystemExit(f"{place} has no pipeline {name!r}")
+    return pipeline
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,359 @@
+"""What each verb of `SparkTable` plans, and how it is committed: jobs and questions for a desk (`desk.py`).
+
+All of it goes to and fro as JSON, since it may run on the cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lancetable.commit.once import is_done, properties_of
+from lancetable.dataset import LanceDataset
+from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, LanceError, SchemaMismatchError
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.transaction import Transaction
+from lancetable.ops import commit as commits
+from lancetable.ops import evolution
+from lancetable.ops.marks import remove_marks
+from lancetable.ops.merge_clauses import Clauses, Condition, check_source, key_fields
+from lancetable.ops.merge_rows import ADDRESS
+from lancetable.ops.moved_rows import Prepared, commit_prepared
+from lancetable.ops.scan_plan import ScanOptions, plan_scan, resolve_filter
+from lancetable.ops.slices import Slice, plan_slices
+from lancetable.optimize import Compaction, RewriteResult
+from lancetable.spark.jobs import (
+    AddColumns,
+    CompactFragments,
+    CountRows,
+    DeleteRows,
+    UpdateRows,
+    fragment_of,
+    marked_of,
+    slice_task,
+    update_of,
+)
+from lancetable.spark.options import DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS, SourceOptions
+from lancetable.spark.pin import Pin, mark_of, pinned
+from lancetable.spark.reader import projected_schema
+from lancetable.spark.tasks import Json
+from lancetable.table.version import TableVersion
+
+__all__ = [
+    "DELETE",
+    "KEY",
+    "AddColumnsJob",
+    "Call",
+    "CompactJob",
+    "CountPlan",
+    "DeleteJob",
+    "MergeJob",
+    "ReadPlan",
+    "UpdateJob",
+    "incoming_schema",
+    "pin_of",
+    "quoted",
+    "schema_of",
+    "slices_of",
+]
+
+
+# --- values on their way -------------------------------------------------------------------------------------------
+
+
+def pin_of(options: SourceOptions, plan: Json) -> Pin:
+    """The version that was planned on. Storage options, secrets among them, are not part of what travels."""
+    uri, branch, version, mark = plan["pin"]
+    return Pin(uri, branch, version, tuple(sorted(options.storage_options.items())), mark)
+
+
+def schema_of(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def slices_of(plan: Json) -> list[tuple[Slice, ...]]:
+    """The tasks of a scan."""
+    return [tuple(Slice(*each) for each in task["slices"]) for task in plan["tasks"]]
+
+
+def _schema_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _pin(version: TableVersion) -> list[Any]:
+    return [version.uri, version.branch, version.version, mark_of(version)]
+
+
+def _tasks(version: TableVersion, *, whole: bool) -> list[Json]:
+    """Tasks over all rows; `whole`: none cuts a fragment, so that each writes the deletion files of its own."""
+    tasks = plan_slices(version, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES, whole_fragments=whole)
+    return [slice_task(task) for task in tasks]
+
+
+# --- questions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """The version, schema and tasks of a read."""
+
+    options: SourceOptions
+    columns: tuple[str, ...] | None
+    filter: str | None
+    task_rows: int
+    task_bytes: int
+
+    def __call__(self) -> Json:
+        pin = pinned(self.options)
+        version = pin.open()
+        schema = projected_schema(pin, self.columns)
+        if self.filter is not None:
+            resolve_filter(version.schema, self.filter)  # a mistake is told here rather than by a task
+        tasks = plan_slices(version, columns=schema.names, task_rows=self.task_rows, task_bytes=self.task_bytes)
+        return {"pin": _pin(version), "schema": _schema_text(schema), "tasks": [slice_task(task) for task in tasks]}
+
+
+@dataclass(frozen=True)
+class CountPlan:
+    """The tasks of a count, or the count where the manifest tells it."""
+
+    options: SourceOptions
+    filter: str | None
+
+    def __call__(self) -> Json:
+        version = pinned(self.options).open()
+        if self.filter is None:
+            return {"rows": LanceDataset.from_version(version).count_rows()}
+        return {"pin": _pin(version), "tasks": _tasks(version, whole=False)}
+
+    def work(self, plan: Json) -> CountRows:
+        return CountRows(pin_of(self.options, plan), str(self.filter))
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a function makes of the newest version."""
+
+    options: SourceOptions
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]
+
+    def __call__(self) -> Json:
+        dataset = LanceDataset.from_version(pinned(self.options).open())
+        found = self.function(dataset, **self.arguments)
+        return {"value": asdict(found) if hasattr(found, "__dataclass_fields__") else found}
+
+
+# --- jobs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """A job on the newest version that may carry the number of an application's change."""
+
+    options: SourceOptions
+    txn: tuple[str, int] | None
+
+    def _begin(self) -> TableVersion | None:
+        """The newest version; None if the change was made before. Raises UnsupportedFeatureError."""
+        version = pinned(self.options).open()
+        manifest = version.manifest
+        flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+        return None if is_done(manifest.config, self.txn) else version
+
+    def _transaction(self, base: TableVersion, operation: tx.Operation, uuid: str) -> Transaction:
+        return Transaction(base.version, uuid, operation, "", {} if self.txn is None else properties_of(*self.txn))
+
+    def _base(self, plan: Json) -> TableVersion:
+        return pin_of(self.options, plan).open()
+
+    def _once(self, commit: Callable[[], object], result: Json, nothing: Json) -> Json:
+        """`result`, or `nothing` if another run of the same change was faster."""
+        try:
+            commit()
+        except AlreadyExistsError:
+            if not is_done(pinned(self.options).open().manifest.config, self.txn):
+                raise
+            return nothing
+        return result
+
+
+_NO_ROWS: Json = {"rows": 0}
+
+
+@dataclass(frozen=True)
+class DeleteJob(_Numbered):
+    predicate: str
+
+    def plan(self) -> Json:
+        version = self._begin()
+        if version is None:
+            return {"result": _NO_ROWS}
+        return {"pin": _pin(version), "tasks": _tasks(version, whole=True)}
+
+    def work(self, plan: Json) -> DeleteRows:
+        return DeleteRows(pin_of(self.options, plan), self.predicate)
+
+    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+        base, marked = self._base(plan), marked_of(results)
+        operation = tx.Delete(marked.updated, marked.removed, self.predicate)
+
+        def commit() -> None:
+            try:
+                commits.commit(base, self._transaction(base, operation, uuid))
+            except CommitStateUnknownError:
+                raise
+            except LanceError:
+                remove_marks(base, marked.updated)
+                raise
+
+        return self._once(commit, {"rows": sum(each["rows"] for each in results)}, _NO_ROWS)
+
+
+@dataclass(frozen=True)
+class UpdateJob(_Numbered):
+    assignments: Mapping[str, str]
+    where: str | None
+
+    def plan(self) -> Json:
+        version = self._begin()
+        if version is None:
+            return {"result": _NO_ROWS}
+        return {"pin": _pin(version), "tasks": _tasks(version, whole=True)}
+
+    def work(self, plan: Json) -> UpdateRows:
+        return UpdateRows(pin_of(self.options, plan), self.assignments, self.where)
+
+    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+        base = self._base(plan)
+        prepared = Prepared(self._transaction(base, update_of(results), uuid), {})
+        rows = {"rows": sum(each["rows"] for each in results)}
+        return self._once(lambda: commit_prepared(base, prepared), rows, _NO_ROWS)
+
+
+KEY, DELETE = "_key_", "_delete"
+
+_NOTHING_MERGED: Json = {"num_inserted_rows": 0, "num_updated_rows": 0, "num_deleted_rows": 0}
+
+
+@dataclass(frozen=True)
+class MergeJob(_Numbered):
+    """Its tasks are those of a scan of the keys; what comes of it is joined and written by `merge.py`."""
+
+    clauses: Clauses
+    source: Sequence[str]
+
+    def plan(self) -> Json:
+        version = self._begin()
+        if version is None:
+            return {"result": _NOTHING_MERGED}
+        on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
+        incoming = incoming_schema(version, self.source)
+        check_source(version.schema, replace(self.clauses, on=on), incoming)
+        if self.clauses.condition is not None:
+            Condition(self.clauses.condition, version.schema, set(incoming.names))  # refused here, not in every task
+        columns = _key_columns(self.clauses, on)
+        keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
+        tasks = plan_slices(version, columns=on, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES)
+        return {
+            "pin": _pin(version),
+            "on": list(on),
+            "incoming": _schema_text(incoming),
+            "columns": columns,
+            "keys": _schema_text(keys),
+            "tasks": [slice_task(task) for task in tasks],
+        }
+
+    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+        base = self._base(plan)
+        primary = {field.name for field in base.schema.primary_key()}
+        unique = bool(primary) and primary == set(plan["on"])
+        transaction = self._transaction(base, update_of(results), uuid)
+        prepared = Prepared(transaction, {}, inserts_keys=unique and self.clauses.insert)
+        merged = {
+            "num_inserted_rows": sum(each["inserted"] for each in results),
+            "num_updated_rows": sum(each["updated_rows"] for each in results),
+            "num_deleted_rows": sum(each["deleted"] for each in results),
+        }
+        return self._once(lambda: commit_prepared(base, prepared), merged, _NOTHING_MERGED)
+
+
+def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
+    """The columns that a source brings, in the table's types and order. Raises SchemaMismatchError."""
+    table = version.schema.to_arrow()
+    unknown = [name for name in names if name not in table.names]
+    if unknown:
+        raise SchemaMismatchError(
+            f"the source has a column {unknown[0]!r} that {version.uri} has not; there are {', '.join(table.names)}",
+            column=unknown[0],
+        )
+    return pa.schema([field for field in table if field.name in names])
+
+
+def _key_columns(clauses: Clauses, on: Sequence[str]) -> dict[str, str]:
+    """The keys of a row, and whether it shall be deleted without a match."""
+    columns = {f"{KEY}{number}": quoted(name) for number, name in enumerate(on)}
+    if clauses.delete_unmatched:
+        columns[DELETE] = "true" if clauses.delete_condition is None else clauses.delete_condition
+    return columns
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL has it, Spark's and the library's."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+@dataclass(frozen=True)
+class CompactJob(_Numbered):
+    settings: Mapping[str, Any]
+
+    def plan(self) -> Json:
+        version = self._begin()
+        assert version is not None, "a compaction has no number"
+        found = Compaction.plan(LanceDataset.from_version(version), dict(self.settings))
+        if not found.num_tasks():
+            return {"result": {}}
+        return {"pin": _pin(version), "tasks": [{"task": task.json()} for task in found.tasks]}
+
+    def work(self, plan: Json) -> CompactFragments:
+        return CompactFragments(pin_of(self.options, plan))
+
+    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+        rewritten = [RewriteResult.from_json(each["result"]) for each in results]
+        dataset = LanceDataset.from_version(self._base(plan))
+        return asdict(Compaction.commit(dataset, rewritten, dict(self.settings)))
+
+
+@dataclass(frozen=True)
+class AddColumnsJob(_Numbered):
+    """`new` is the schema of what a function makes; that of expressions follows from the table."""
+
+    values: Mapping[str, str] | Callable[[pa.RecordBatch], Any]
+    new: pa.Schema | None
+    columns: tuple[str, ...] | None
+    batch_rows: int | None
+    job: str
+
+    def plan(self) -> Json:
+        version = self._begin()
+        assert version is not None, "a backfill has no number"
+        new = self.new
+        if isinstance(self.values, Mapping):
+            new = evolution.expression_schema(version, self.values)
+        assert new is not None
+        tasks = [{"fragment": each.id} for each in version.manifest.fragments]
+        return {"pin": _pin(version), "new": _schema_text(new), "tasks": tasks}
+
+    def work(self, plan: Json) -> AddColumns:
+        pin, new = pin_of(self.options, plan), schema_of(plan["new"])
+        return AddColumns(pin, new, self.values, self.columns, self.batch_rows, self.job)
+
+    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+        fragments = [fragment_of(each["fragment"]) for each in results]
+        evolution.commit_fragments(self._base(plan), fragments, schema_of(plan["new"]))
+        return {"reused": sum(each["reused"] for each in results)}

@@ -1,0 +1,247 @@
+"""A cleanup beside commits that need what it removes: each of them finds the other one, whoever is first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import lancetable
+from lancetable import LanceOperation
+from lancetable.commit import cleanup, loop
+from lancetable.commit.cleanup import CleanupPlan, Policy, plan_cleanup, run_cleanup
+from lancetable.errors import StoreError, VersionNotFoundError
+from lancetable.store.local import LocalStore
+from lancetable.table.version import latest, open_version
+
+OLD = Policy(keep_newest=1)
+
+
+@dataclass
+class Overwritten:
+    """Version 2 holds other rows than version 1, which a cleanup would take with its files."""
+
+    uri: str
+
+    def clean(self) -> None:
+        version = open_version(self.uri)
+        run_cleanup(version, plan_cleanup(version, OLD))
+
+    def clean_when(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> None:
+        """Clean up once, around the next call of a function."""
+        real: Callable[..., Any] = getattr(owner, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(owner, name, real)
+            if not after:
+                self.clean()
+            result = real(*arguments, **options)
+            if after:
+                self.clean()
+            return result
+
+        monkeypatch.setattr(owner, name, call)
+
+    def ids(self, version: int | None = None) -> list[int]:
+        ids: list[int] = lancetable.dataset(self.uri, version).to_table()["id"].to_pylist()
+        return ids
+
+    def names(self, directory: str) -> int:
+        return len(list((Path(self.uri) / directory).iterdir()))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Overwritten:
+    uri = str(tmp_path / "t.lance")
+    lancetable.write_dataset(pa.table({"id": pa.array([1, 2], pa.int64())}), uri)
+    lancetable.write_dataset(pa.table({"id": pa.array([3], pa.int64())}), uri, mode="overwrite")
+    return Overwritten(uri)
+
+
+def test_a_restore_that_has_read_its_version_keeps_its_files(
+    table: Overwritten, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = lancetable.dataset(table.uri, 1)
+    table.clean_when(monkeypatch, loop, "_source", after=True)
+    old.restore()
+    assert table.ids() == [1, 2]
+    with pytest.raises(VersionNotFoundError):
+        lancetable.dataset(table.uri, 1)
+    table.clean()  # what the first one left
+    assert table.ids() == [1, 2]
+
+
+def test_a_restore_that_comes_too_late_fails(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = lancetable.dataset(table.uri, 1)
+    table.clean_when(monkeypatch, loop, "_source", after=False)
+    with pytest.raises(VersionNotFoundError, match="no version 1 to restore"):
+        old.restore()
+    assert (table.ids(), latest(open_version(table.uri)).version) == ([3], 2)
+    assert table.names("_transactions") == 2  # those of the versions; its own is gone
+
+
+def test_a_restore_begins_while_manifests_go(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its transaction is seen, though no manifest of it is there yet; files go with the next cleanup if it fails."""
+    real = loop._source
+
+    def dies(*arguments: Any) -> Any:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "_source", dies)
+    with pytest.raises(KeyboardInterrupt):
+        lancetable.dataset(table.uri, 1).restore()
+    monkeypatch.undo()
+    table.clean()
+    assert table.names("data") == 2
+    table.clean()
+    assert table.names("data") == 2  # young and named by no version
+    version = open_version(table.uri)
+    run_cleanup(version, plan_cleanup(version, Policy(keep_newest=1, delete_unverified=True)))
+    assert table.names("data") == 1
+
+
+def test_a_transaction_that_cannot_be_read_may_be_a_restore(table: Overwritten) -> None:
+    name = "1-00000000-0000-4000-8000-000000000000.txn"
+    path = Path(table.uri) / "_transactions" / name
+    path.write_bytes(b"")
+    table.clean()
+    assert table.names("data") == 2
+    assert path.exists()
+
+
+def test_other_transactions_keep_nothing(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.manifests, "pack", dies)
+    with pytest.raises(KeyboardInterrupt):
+        lancetable.dataset(table.uri).delete("id = 3")
+    monkeypatch.undo()
+    assert table.names("_transactions") == 3
+    table.clean()
+    assert table.names("data") == 1
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_detached_version_of_a_version_that_goes(
+    table: Overwritten, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    operation = LanceOperation.UpdateConfig(LanceOperation.UpdateMap({"a": "b"}))
+    commit = lambda: lancetable.LanceDataset.commit(table.uri, operation, read_version=1, detached=True)  # noqa: E731
+    if seen:  # published between the plan and the removal
+        version = open_version(table.uri)
+        plan = plan_cleanup(version, OLD)
+        made = commit()
+        run_cleanup(version, plan)
+        assert made.to_table()["id"].to_pylist() == [1, 2]
+        return
+    table.clean_when(monkeypatch, loop.manifests, "pack", after=False)
+    with pytest.raises(VersionNotFoundError, match="was cleaned up while"):
+        commit()
+    assert table.names("_versions") == 2  # and the note
+
+
+def test_a_tag_or_a_branch_since_the_plan_was_made(table: Overwritten) -> None:
+    lancetable.write_dataset(pa.table({"id": pa.array([4], pa.int64())}), table.uri, mode="overwrite")
+    version = open_version(table.uri)
+    plan = plan_cleanup(version, OLD)
+    assert isinstance(plan, CleanupPlan)
+    assert plan.versions == (1, 2)
+    lancetable.dataset(table.uri).tags.create("late", 1)
+    lancetable.dataset(table.uri, 2).create_branch("b", 2)
+    counts = run_cleanup(version, plan)
+    assert counts.old_versions == 0
+    assert (table.ids("late"), table.ids(2)) == ([1, 2], [3])  # type: ignore[arg-type]
+
+
+def test_nothing_is_looked_up_where_no_version_goes(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    real = LocalStore.list_names
+
+    def note(self: LocalStore, prefix: str, *arguments: Any, **options: Any) -> Any:
+        listed.append(prefix.rpartition("/")[2])
+        return real(self, prefix, *arguments, **options)
+
+    version = open_version(table.uri)
+    plan = plan_cleanup(version, Policy(keep_newest=9))
+    monkeypatch.setattr(cleanup.time, "time", lambda: 0.0)
+    monkeypatch.setattr(LocalStore, "list_names", note)
+    run_cleanup(version, plan)
+    assert listed == ["_versions"]
+
+
+@pytest.mark.parametrize("older_than", [timedelta.max, timedelta(days=1_000_000)])
+def test_nothing_is_older_than_time_itself(table: Overwritten, older_than: timedelta) -> None:
+    assert lancetable.dataset(table.uri).cleanup_old_versions(older_than).old_versions == 0
+
+
+@pytest.mark.parametrize("older_than", ["5000years", "99999999999years"])
+def test_a_commit_is_told_as_landed_whatever_its_cleanup_meets(table: Overwritten, older_than: str) -> None:
+    settings = {"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.older_than": older_than}
+    dataset = lancetable.dataset(table.uri)
+    dataset.update_config(settings)
+    dataset.insert(pa.table({"id": pa.array([5], pa.int64())}))
+    assert (dataset.version, table.ids(1)) == (4, [1, 2])
+
+
+def test_staged_manifests_that_nobody_needs_go_when_they_are_a_week_old(tmp_path: Path) -> None:
+    options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
+    uri = str(tmp_path / "t")
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    dataset = lancetable.write_dataset(rows, uri, storage_options=options)
+    dataset.insert(rows)
+    names = [f"{2**64 - 1 - version}.manifest-{uuid4()}" for version in (2, 3)]
+    staged = [tmp_path / "t" / "_versions" / name for name in names]
+    for path in staged:
+        path.write_bytes(b"staged")
+    dataset.cleanup_old_versions(timedelta(0))
+    assert all(path.exists() for path in staged), "young: a commit may be under way"
+    for path in staged:
+        os.utime(path, (0, 0))
+    dataset.cleanup_old_versions(timedelta(0))
+    assert not any(path.exists() for path in staged)
+    assert lancetable.dataset(uri, storage_options=options).count_rows() == 2
+    for path in staged:  # without the rows nobody can tell which of them was decided
+        path.write_bytes(b"staged")
+        os.utime(path, (0, 0))
+    lancetable.dataset(uri).cleanup_old_versions(timedelta(0))
+    assert all(path.exists() for path in staged)
+
+
+def test_what_killed_writers_leave_goes_when_it_is_a_week_old(table: Overwritten) -> None:
+    folders = ("data", "_deletions", "_transactions", "_versions")
+    left = [Path(table.uri) / folder / f".tmp_x.lance_{'0123456789ab' * 2}" for folder in folders]
+    other = Path(table.uri) / "data" / ".tmp_of_somebody_else"
+    for path in (*left, other):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"part")
+    dataset = lancetable.dataset(table.uri)
+    dataset.cleanup_old_versions(timedelta(days=1))
+    assert all(path.exists() for path in left)
+    for path in (*left, other):
+        os.utime(path, (0, 0))
+    dataset.cleanup_old_versions(timedelta(days=1))
+    assert [path.exists() for path in (*left, other)] == [False] * 4 + [True]
+
+
+def test_an_old_listing_is_not_cleaned_by(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 2 would look as if it were not there, and its files as if nobody needed them."""
+    dataset, real = lancetable.dataset(table.uri), LocalStore.list_names
+
+    def old(self: LocalStore, prefix: str, *arguments: Any, **options: Any) -> Any:
+        found = real(self, prefix, *arguments, **options)
+        return [each for each in found if each.name != f"{2**64 - 1 - 2}.manifest"]
+
+    monkeypatch.setattr(LocalStore, "list_names", old)
+    with pytest.raises(StoreError, match="does not show version 2"):
+        dataset.cleanup_old_versions(timedelta(0), delete_unverified=True)
+    monkeypatch.undo()
+    assert (table.ids(1), table.ids()) == ([1, 2], [3])

@@ -1,0 +1,168 @@
+"""What each operation asks of S3 and of DynamoDB: requests and bytes, the same at one version and at ten thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import lancetable
+from integration.servers.moto_locked import Moto
+from lancetable.commit import loop
+from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.table import manifests, transactions
+
+V1, V2 = ManifestNaming.V1, ManifestNaming.V2
+CLIENTS = ["obstore", "fsspec"]
+
+
+@pytest.fixture(autouse=True)
+def _however_slow_this_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_FRESH_SECONDS", 600.0)
+
+
+def _rows(first: int, count: int = 10) -> pa.Table:
+    return pa.table({"id": pa.array(range(first, first + count), pa.int64())})
+
+
+class Table:
+    """A table with a long history, and what is asked of the server about it."""
+
+    def __init__(self, s3: Moto, client: str, versions: int = 1, naming: ManifestNaming = V2, external: bool = False):
+        name = f"{uuid4()}.lance"
+        self.s3, self.versions = s3, versions
+        self.uri = f"s3+ddb://lab/{name}?ddbTableName=lab" if external else f"s3://lab/{name}"
+        self.options = {**s3.options, "client": client, **({"dynamodb_endpoint": s3.endpoint} if external else {})}
+        made = self.write(_rows(0, 1000), mode="create", max_rows_per_file=100, enable_v2_manifest_paths=naming is V2)
+        self._add_versions(made.table_version, naming)
+        if external and versions > 1:
+            self._add_row(name, naming)
+
+    def _add_versions(self, first: Any, naming: ManifestNaming) -> None:
+        """Versions that all say the same, stored without a commit for each."""
+        made = transactions.read(first.store, first.base, first.file)
+        assert made is not None
+        message, data = first.manifest.message, made.to_bytes()
+        objects = {}
+        for version in range(2, self.versions + 1):
+            message.version = version
+            objects[manifest_path(first.base, version, naming)] = manifests.pack(message, data, None)
+        if objects:
+            self.s3.store("lab", objects)
+
+    def _add_row(self, name: str, naming: ManifestNaming) -> None:
+        row = {
+            "base_uri": {"S": name},
+            "version": {"N": str(self.versions)},
+            "path": {"S": manifest_path(name, self.versions, naming)},
+            "committer": {"S": "lancedb"},
+        }
+        size = self.s3.client("s3").head_object(Bucket="lab", Key=row["path"]["S"])["ContentLength"]
+        self.s3.client("dynamodb").put_item(TableName="lab", Item={**row, "size": {"N": str(size)}})
+
+    def open(self, version: int | None = None) -> Any:
+        return lancetable.dataset(self.uri, version=version, storage_options=self.options)
+
+    def write(self, rows: pa.Table, mode: str = "append", **options: Any) -> Any:
+        return lancetable.write_dataset(rows, self.uri, mode=mode, storage_options=self.options, **options)
+
+    def count(self, act: Callable[[], Any]) -> tuple[int, int]:
+        """How many requests a call makes, and the bytes that come down."""
+        self.s3.reset()
+        act()
+        log = self.s3.log()
+        return len(log), sum(row[5] for row in log)
+
+
+slow = pytest.mark.slow
+TEN_THOUSAND = pytest.param(10_000, marks=slow)
+HISTORIES = [
+    (1, "obstore"),
+    (100, "fsspec"),
+    (1000, "obstore"),
+    pytest.param(1000, "fsspec", marks=slow),
+    pytest.param(10_000, "obstore", marks=slow),
+    pytest.param(10_000, "fsspec", marks=slow),
+]
+
+
+@pytest.mark.parametrize(("versions", "client"), HISTORIES)
+def test_requests_do_not_grow_with_the_history(s3: Moto, client: str, versions: int) -> None:
+    table = Table(s3, client, versions)
+    dataset = table.open()
+    assert dataset.version == versions
+    requests, down = table.count(table.open)
+    assert (requests, down <= 6_000) == (2, True)
+    requests, down = table.count(dataset.checkout_latest)
+    assert (requests, down <= 2_000) == (1, True)
+    assert table.count(lambda: table.open(1))[0] == 1
+    assert table.count(lambda: dataset.checkout_version(1))[0] <= 1
+    assert table.count(dataset.count_rows) == (0, 0)
+    requests, down = table.count(lambda: dataset.insert(_rows(2000)))
+    assert (requests <= 4, down <= 2_000) == (True, True)
+    requests, down = table.count(lambda: table.write(_rows(3000)))
+    assert (requests, down <= 10_000) == (5, True)
+    assert dataset.checkout_version((None, None)).count_rows() == 1020
+    if versions == 100:
+        # What all versions say is read version by version, once; the newest one is at hand.
+        assert table.count(table.open().versions)[0] <= versions + 4
+    stale = table.open()
+    table.write(_rows(4000))
+    requests, down = table.count(lambda: stale.insert(_rows(5000)))
+    # One attempt is lost, then the other commit is found and read.
+    assert (requests <= 8, down <= 8_000) == (True, True)
+
+
+@pytest.mark.parametrize(("versions", "client"), [(5, "fsspec"), *HISTORIES[2:]])
+def test_names_of_the_first_scheme_are_listed_once(s3: Moto, client: str, versions: int) -> None:
+    """They are ordered like words, so that the newest is anywhere; a page has a thousand names."""
+    table = Table(s3, client, versions, V1)
+    pages = -(-versions // 1000)
+    dataset = table.open()
+    assert dataset.version == versions
+    # What scheme a table has is not known before the first names are seen; they are all there are in a young table.
+    look = 1 if versions < 8 else 1 + pages
+    assert table.count(table.open)[0] == look + 1
+    assert table.count(dataset.checkout_latest)[0] == pages
+    assert table.count(lambda: table.open(1))[0] <= 2
+    assert table.count(lambda: dataset.checkout_version(1))[0] <= 1
+    assert table.count(lambda: dataset.insert(_rows(2000)))[0] == 3
+    pages, look = -(-(versions + 1) // 1000), 1 if versions + 1 < 8 else 1 + -(-(versions + 1) // 1000)
+    assert table.count(lambda: table.write(_rows(3000)))[0] == look + 4
+
+
+@pytest.mark.parametrize("naming", [V2, V1])
+@pytest.mark.parametrize("versions", [1, 1000, TEN_THOUSAND])
+def test_requests_over_dynamodb(s3: Moto, versions: int, naming: ManifestNaming) -> None:
+    table = Table(s3, "obstore", versions, naming, external=True)
+    dataset = table.open()
+    assert dataset.version == versions
+    requests, down = table.count(table.open)
+    assert (requests, down <= 6_000) == (2, True)
+    assert table.count(dataset.checkout_latest)[0] == 1
+    assert table.count(lambda: table.open(1))[0] <= 3
+    requests, down = table.count(lambda: dataset.insert(_rows(2000)))
+    assert (requests, down <= 2_000) == (7, True)
+    requests, down = table.count(lambda: table.write(_rows(3000)))
+    assert (requests, down <= 10_000) == (9, True)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_requests_of_reads(s3: Moto, client: str) -> None:
+    """Ten small fragments: a scan reads each file once, a take the files it needs."""
+    table = Table(s3, client)
+    dataset = table.open()
+    assert table.count(lambda: dataset.to_table(columns=["id"]))[0] == 10
+    assert table.count(lambda: dataset.to_table(columns=["id"]))[0] == 0
+    for budget, act in (
+        (10, lambda dataset: dataset.take(range(0, 1000, 100))),
+        (1, lambda dataset: dataset.take([5, 6, 7])),
+        (13, lambda dataset: dataset.to_table(filter="id = 777")),
+        (18, lambda dataset: dataset.delete("id in (5, 105, 205)")),
+    ):
+        dataset = table.open()
+        requests, down = table.count(lambda: act(dataset))  # noqa: B023  # called at once
+        assert (requests <= budget, down <= 30_000) == (True, True)

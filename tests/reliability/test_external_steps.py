@@ -1,0 +1,253 @@
+"""A commit through an external manifest store, disturbed at each of its four steps, and whoever comes next.
+
+The commit is there if and only if its row was written; whoever comes next, reader, writer or cleaner, of either
+library, puts the manifest in place and says so in the row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lancetable
+from integration.servers.moto_locked import Moto
+from lancetable.errors import CommitStateUnknownError, LanceError, StoreError
+from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.external import ExternalHandler, ManifestRow
+from lancetable.handlers.row_stores import MemoryManifestStore
+from lancetable.store.base import PutOutcome
+from lancetable.store.memory import MemoryStore
+from lancetable.store.open import open_store
+from lancetable.table.version import open_version
+from lancetable.testing.stores import FaultyStore
+
+START = pa.table({"id": pa.array(range(4), pa.int64())})
+OURS = pa.table({"id": pa.array([10, 11], pa.int64())})
+NEXT = pa.table({"id": pa.array([20], pa.int64())})
+V2 = ManifestNaming.V2
+
+STEPS = {1: "stage", 2: "decide", 3: "put in place", 4: "note"}
+FATES = ["not sent", "answer lost", "throttled", "refused"]
+
+
+class Died(BaseException):
+    """The process that commits is gone."""
+
+
+class Disturbed:
+    """Breaks one step of the next commit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Any, external: Any, step: int, fate: str) -> None:
+        self.step, self.fate = step, fate
+        self.decided = False
+        self.staged = b""
+        self.times = 0  # how often the step was come to
+        self._patch = monkeypatch
+        for owner, name, steps in (
+            (type(store), "put", (1, 3)),
+            (type(store), "put_if_absent", (3,)),
+            (type(external), "put_new", (2,)),
+            (type(external), "put_final", (4,)),
+        ):
+            monkeypatch.setattr(owner, name, self.wrapped(getattr(owner, name), name, steps))
+
+    def wrapped(self, real: Callable[..., Any], name: str, steps: tuple[int, ...]) -> Callable[..., Any]:
+        def call(owner: Any, where: str, *arguments: Any, **options: Any) -> Any:
+            if not name.startswith("put_new") and not name.startswith("put_final"):
+                kind = 1 if ".manifest-" in where else 3 if where.endswith(".manifest") else 0
+            else:
+                kind = steps[0]
+            if kind == 1:
+                self.staged = bytes(arguments[0])
+            act = lambda: real(owner, where, *arguments, **options)  # noqa: E731
+            result = act() if kind != self.step else self.disturb(name, act)
+            if name == "put_new" and result is PutOutcome.WON:
+                self.decided = True
+            return result
+
+        return call
+
+    def disturb(self, name: str, act: Callable[[], Any]) -> Any:
+        self.times += 1
+        if self.fate == "not sent":
+            raise Died
+        if self.fate == "refused" or (self.fate == "throttled" and self.times == 1):
+            raise StoreError(f"{self.fate} by the test")
+        result = act()
+        if self.fate == "answer lost" and self.times == 1:
+            if name in ("put_new", "put_if_absent"):
+                self.decided |= name == "put_new" and result is PutOutcome.WON
+                return PutOutcome.UNKNOWN
+            raise StoreError("the answer was lost by the test")
+        return result
+
+    def end(self) -> None:
+        self._patch.undo()
+
+
+def write(library: Any, uri: str, options: dict[str, str]) -> None:
+    library.write_dataset(NEXT, uri, mode="append", storage_options=options)
+
+
+def read(library: Any, uri: str, options: dict[str, str]) -> None:
+    library.dataset(uri, storage_options=options).count_rows()
+
+
+def clean(library: Any, uri: str, options: dict[str, str]) -> None:
+    library.dataset(uri, storage_options=options).cleanup_old_versions(timedelta(0))
+
+
+OURS_NEXT: dict[str, Callable[[str, dict[str, str]], None]] = {
+    "our reader": lambda uri, options: read(lancetable, uri, options),
+    "our writer": lambda uri, options: write(lancetable, uri, options),
+    "cleaner": lambda uri, options: clean(lancetable, uri, options),
+}
+ALL_NEXT: dict[str, Callable[[str, dict[str, str]], None]] = {
+    **OURS_NEXT,
+    "reader of pylance": lambda uri, options: read(lance, uri, options),
+    "writer of pylance": lambda uri, options: write(lance, uri, options),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def run(
+    uri: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str
+) -> None:
+    table = lancetable.write_dataset(START, uri, data_storage_version="2.0", storage_options=options)
+    version = table.table_version
+    external = version.handler.external  # type: ignore[attr-defined]
+    disturbed = Disturbed(monkeypatch, version.store, external, step, fate)
+    told = "done"
+    try:
+        table.insert(OURS)
+    except Died:
+        told = "died"
+    except CommitStateUnknownError:
+        told = "unknown"
+    except LanceError:
+        told = "failed"
+    disturbed.end()
+
+    assert disturbed.times
+    assert {"done": disturbed.decided, "failed": not disturbed.decided}.get(told, True), told
+    ALL_NEXT[following](uri, options)
+    wanted = [0, 1, 2, 3, *([10, 11] if disturbed.decided else []), *([20] if "writer" in following else [])]
+    for library in (lancetable, lance) if "s3" in uri else (lancetable,):
+        found = library.dataset(uri, storage_options=options)
+        assert sorted(found.to_table()["id"].to_pylist()) == wanted, (told, library)
+        assert found.version == 1 + disturbed.decided + ("writer" in following)
+    if disturbed.decided:
+        final = manifest_path(version.base, 2, V2)
+        row = external.get(external.key(version.store, version.base), 2)
+        assert row is not None
+        assert row.path == final
+        assert version.store.read_all(final) == disturbed.staged
+
+
+@pytest.mark.parametrize(("step", "fate", "following"), list(product(STEPS, FATES, OURS_NEXT)))
+def test_rows_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str) -> None:
+    options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
+    run(str(tmp_path / "t"), options, monkeypatch, step, fate, following)
+
+
+def short(step: int, fate: str, following: str) -> bool:
+    """In the short tier pylance finishes what it can see: a decided version that is not in place."""
+    return "pylance" in following and (step, fate) in ((2, "answer lost"), (3, "not sent"))
+
+
+@pytest.mark.parametrize(
+    ("step", "fate", "following"),
+    [pytest.param(*case, marks=[] if short(*case) else pytest.mark.slow) for case in product(STEPS, FATES, ALL_NEXT)],
+)
+def test_rows_of_dynamodb(s3: Moto, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str) -> None:
+    options = {**s3.options, "dynamodb_endpoint": s3.endpoint, "client_max_retries": "1"}
+    run(f"s3+ddb://lab/{uuid4()}?ddbTableName=lab", options, monkeypatch, step, fate, following)
+
+
+@pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "plain"])
+def test_two_finish_one_version(exclusive: bool) -> None:
+    """1,000 times: a reader and a writer meet a decided version at once."""
+    store, rows = MemoryStore.private(), MemoryManifestStore()
+    if not exclusive:
+        store.capabilities = type(store.capabilities)(
+            conditional_create="none", ordered_list=True, durable=True, local=False
+        )
+    handlers = [ExternalHandler(rows, sleep=lambda seconds: None) for _ in range(2)]
+    barrier = Barrier(2)
+
+    def meet(place: int, version: int) -> Any:
+        barrier.wait()
+        if place == 0:
+            return handlers[0].latest(store, "t")
+        return handlers[1].commit(store, "t", version, V2, b"late")
+
+    with ThreadPoolExecutor(2) as pool:
+        for version in range(1, 1001):
+            staged = f"{manifest_path('t', version, V2)}-{uuid4()}"
+            store.put(staged, b"version %d" % version)
+            rows.put_new("t", ManifestRow(version, staged, None))
+            found, outcome = pool.map(meet, range(2), [version] * 2)
+            assert (found.version, outcome) == (version, PutOutcome.LOST)
+            assert store.read_all(found.path) == b"version %d" % version
+            assert rows.get("t", version).path == manifest_path("t", version, V2)  # type: ignore[union-attr]
+    assert not [meta.name for meta in store.list_names("t/_versions") if ".manifest-" in meta.name]
+
+
+def test_what_is_disturbed_is_what_commits_use(tmp_path: Path) -> None:
+    options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
+    uri = str(tmp_path / "t")
+    lancetable.write_dataset(START, uri, storage_options=options)
+    handler = choose_handler(open_store(uri, options)[0], uri, None, options)
+    assert isinstance(handler, ExternalHandler)
+    assert isinstance(open_version(uri, storage_options=options).handler, ExternalHandler)
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["", "and nobody answers afterwards"])
+def test_a_manifest_that_somebody_else_put_in_place_is_still_ours(deaf: bool) -> None:
+    """Between the row and the object a reader came by and finished the version: the object is there, with our bytes."""
+    store = FaultyStore(MemoryStore.private())
+
+    class Overtaken(MemoryManifestStore):
+        def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
+            outcome = super().put_new(table, row)
+            ExternalHandler(self).latest(store, "t")
+            if deaf:
+                store.fail("find", forever=True)
+                store.fail("size", forever=True)
+            return outcome
+
+    assert ExternalHandler(Overtaken()).commit(store, "t", 1, V2, b"one") is PutOutcome.WON
+    assert store.read_all(manifest_path("t", 1, V2)) == b"one"
+
+
+def test_whose_manifest_is_there_may_stay_unknown() -> None:
+    """The row is ours, an object is in its place, and it cannot be read: no error that says nothing was committed."""
+    store = FaultyStore(MemoryStore.private())
+
+    class Overtaken(MemoryManifestStore):
+        def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
+            outcome = super().put_new(table, row)
+            ExternalHandler(self).latest(store, "t")
+            for method in ("find", "size", "read_all", "read_tail", "read"):
+                store.fail(method, forever=True)
+            return outcome
+
+    assert ExternalHandler(Overtaken()).commit(store, "t", 1, V2, b"one") is PutOutcome.UNKNOWN

@@ -1,0 +1,118 @@
+"""Processes with threads create the same keys at once: one winner for each key, and its bytes are what is stored.
+
+What creates is a store's `put_if_absent`, or a whole commit handler with the versions of a table as keys.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from integration.servers.moto_locked import Moto
+from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.handlers.choose import choose_handler
+from lancetable.store.base import PutOutcome
+from lancetable.store.open import open_store
+
+PROCESSES, THREADS = 4, 8
+FULL = 300  # keys: 9,600 attempts
+FEW = 12
+
+Create = Callable[[int, bytes], PutOutcome]
+
+# pylance, which other tests import, warns of every fork.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def creator(uri: str, options: dict[str, str], by_version: bool) -> tuple[Create, Callable[[int], bytes]]:
+    """How one process creates a key, and how to read what is there."""
+    store, base = open_store(uri, options)
+    if not by_version:
+        return (lambda key, data: store.put_if_absent(f"{base}/{key}", data)), (
+            lambda key: bytes(store.read_all(f"{base}/{key}"))
+        )
+    handler, naming = choose_handler(store, uri, None, options), ManifestNaming.V2
+
+    def commit(key: int, data: bytes) -> PutOutcome:
+        return handler.commit(store, base, key + 1, naming, data)
+
+    return commit, lambda key: bytes(store.read_all(manifest_path(base, key + 1, naming)))
+
+
+def take_part(where: tuple[str, dict[str, str], bool], process: int, keys: int, start: Any, results: Any) -> None:
+    """One process of the race. All of its threads try all keys in the same order."""
+    create, _ = creator(*where)
+    barrier = threading.Barrier(THREADS)
+
+    def run(thread: int) -> list[tuple[int, bytes, str]]:
+        told = []
+        barrier.wait()
+        start.wait()
+        for key in range(keys):
+            who = b"process %d thread %d key %d" % (process, thread, key)
+            told.append((key, who, create(key, who).name))
+        return told
+
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            results.put([each for told in pool.map(run, range(THREADS)) for each in told])
+    except Exception as error:
+        results.put(repr(error))
+
+
+def hammer(uri: str, options: dict[str, str], keys: int, *, by_version: bool = False) -> None:
+    where = uri, options, by_version
+    context = multiprocessing.get_context("fork")
+    start, results = context.Event(), context.SimpleQueue()
+    workers = [context.Process(target=take_part, args=(where, p, keys, start, results)) for p in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    start.set()
+    told: list[tuple[int, bytes, str]] = []
+    for _ in workers:
+        answer = results.get()
+        assert not isinstance(answer, str), answer
+        told += answer
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert len(told) == PROCESSES * THREADS * keys
+    won = {key: who for key, who, outcome in told if outcome == "WON"}
+    assert sum(outcome == "WON" for _, _, outcome in told) == keys == len(won), "doubled, or nobody won"
+    assert all(outcome in ("WON", "LOST") for _, _, outcome in told)
+    _, read = creator(*where)
+    for key, who in won.items():
+        assert read(key) == who
+
+
+@pytest.mark.parametrize("by_version", [False, True], ids=["keys", "versions"])
+def test_local_files(tmp_path: Path, scale: int, by_version: bool) -> None:
+    hammer(str(tmp_path / "t"), {"fsync": "false"}, FULL * min(scale, 10), by_version=by_version)
+
+
+def test_rows_of_sqlite(tmp_path: Path, scale: int) -> None:
+    """Rows decide, beside a directory."""
+    options = {"fsync": "false", "manifest_store": f"sqlite:///{tmp_path}/rows.db"}
+    hammer(str(tmp_path / "t"), options, FEW * scale, by_version=True)
+
+
+@pytest.mark.parametrize("client", ["obstore", pytest.param("fsspec", marks=pytest.mark.slow)])
+def test_s3(s3: Moto, client: str, scale: int) -> None:
+    options = {**s3.options, "client": client}
+    hammer(f"s3://lab/{uuid4()}", options, 1 if scale == 1 else FULL)
+
+
+@pytest.mark.slow
+def test_versions_of_dynamodb(s3: Moto) -> None:
+    options = {**s3.options, "dynamodb_endpoint": s3.endpoint}
+    hammer(f"s3+ddb://lab/{uuid4()}?ddbTableName=lab", options, FEW, by_version=True)

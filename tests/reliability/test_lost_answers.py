@@ -1,0 +1,148 @@
+"""The one request that decides a commit is lost, refused or answered wrongly, for every kind of operation.
+
+One version more and every row exactly once, or none and an error that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import lancetable
+from integration.servers.moto_locked import Moto
+from lancetable import LanceOperation
+from lancetable.errors import CommitStateUnknownError, LanceError, StoreError
+from lancetable.store.base import PutOutcome
+from lancetable.store.local import LocalStore
+
+START = pa.table({"id": pa.array(range(6), pa.int64())})
+MORE = pa.table({"id": pa.array([10, 11], pa.int64())})
+
+
+@dataclass(frozen=True)
+class Change:
+    """An operation, the ids after it, and how many versions it makes."""
+
+    act: Callable[[Any], Any]
+    ids: list[int]
+    versions: int = 1
+
+
+def config(table: Any) -> None:
+    operation = LanceOperation.UpdateConfig(LanceOperation.UpdateMap({"k": "v"}))
+    lancetable.LanceDataset.commit(table, operation, read_version=table.version)
+
+
+CHANGES = {
+    "append": Change(lambda table: table.insert(MORE), [0, 1, 2, 3, 4, 5, 10, 11]),
+    "overwrite": Change(lambda table: table.insert(MORE, mode="overwrite"), [10, 11]),
+    "delete": Change(lambda table: table.delete("id IN (1, 4)"), [0, 2, 3, 5]),
+    "update": Change(lambda table: table.update({"id": "id + 100"}, where="id = 1"), [0, 2, 3, 4, 5, 101]),
+    "merge": Change(
+        lambda table: table.merge_insert("id").when_not_matched_insert_all().execute(MORE), [0, 1, 2, 3, 4, 5, 10, 11]
+    ),
+    "add a column": Change(lambda table: table.add_columns({"n": "id + 1"}), [0, 1, 2, 3, 4, 5]),
+    "compact": Change(lambda table: table.optimize.compact_files(), [0, 1, 2, 3, 4, 5], 2),
+    "restore": Change(lambda table: table.checkout_version(1).restore(), [0, 1, 2, 3, 4, 5, 7]),
+    "config": Change(config, [0, 1, 2, 3, 4, 5]),
+}
+
+
+def make(uri: str, options: dict[str, str] | None) -> Any:
+    """Version 2: ids 0 to 5 in two fragments; version 1 had id 7 as well."""
+    rows = pa.concat_tables([START, pa.table({"id": pa.array([7], pa.int64())})])
+    table = lancetable.write_dataset(
+        rows, uri, max_rows_per_file=3, data_storage_version="2.0", storage_options=options
+    )
+    table.delete("id = 7")
+    return table
+
+
+def check(name: str, uri: str, options: dict[str, str] | None, error: Exception | None) -> None:
+    change, found = CHANGES[name], lancetable.dataset(uri, storage_options=options)
+    ids = sorted(found.to_table(columns=["id"])["id"].to_pylist())
+    if error is None:
+        assert (found.version, ids) == (2 + change.versions, change.ids)
+    else:
+        assert (found.version, ids) == (2, [0, 1, 2, 3, 4, 5]), error
+    found.validate()
+
+
+# ---- local files
+
+WON, LOST, UNKNOWN = PutOutcome.WON, PutOutcome.LOST, PutOutcome.UNKNOWN
+# Whether the manifest is stored, what the store says of it, and the error that follows.
+LOCAL_FAULTS: dict[str, tuple[bool, PutOutcome | None, type[LanceError] | None]] = {
+    "refused": (False, None, StoreError),
+    "request lost": (False, UNKNOWN, CommitStateUnknownError),
+    "answer lost": (True, UNKNOWN, None),
+    "sent twice": (True, LOST, None),
+    "another was first": (False, LOST, None),
+    "answer lost, then deaf": (True, UNKNOWN, None),
+}
+
+
+@pytest.mark.parametrize(("name", "how"), list(product(CHANGES, LOCAL_FAULTS)))
+def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str) -> None:
+    uri = str(tmp_path / "t.lance")
+    table = make(uri, None)
+    stored, outcome, wanted = LOCAL_FAULTS[how]
+    put, read, deaf = LocalStore.put_if_absent, LocalStore.read_all, []
+
+    def fail_once(self: LocalStore, path: str, data: Any) -> PutOutcome:
+        monkeypatch.setattr(LocalStore, "put_if_absent", put)
+        if stored:
+            assert put(self, path, data) is WON
+        if how == "answer lost, then deaf":
+            deaf.append(path)
+        if outcome is None:
+            raise StoreError("refused by the test")
+        return outcome
+
+    def read_all(self: LocalStore, path: str, size: int | None = None) -> memoryview:
+        if path in deaf:
+            deaf.remove(path)
+            raise StoreError("no answer")
+        return read(self, path, size)
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", fail_once)
+    monkeypatch.setattr(LocalStore, "read_all", read_all)
+    error = None
+    try:
+        CHANGES[name].act(table)
+    except LanceError as raised:
+        error = raised
+    assert type(error) is (wanted or type(None)), error
+    assert LocalStore.put_if_absent is put, "the fault was met"
+    check(name, uri, None, error)
+
+
+# ---- S3
+
+FAULTS = [("dropped", 1), ("stored_then_dropped", 1), ("stored_then_500", 1), ("409", 1), ("409", 3), ("503", 2)]
+# All of them in the long tier; one fault for each operation, and one operation for each fault, in the short one.
+CASES = [
+    pytest.param(name, *fault, id=f"{name}, {fault[0]} x {fault[1]}", marks=[] if short else pytest.mark.slow)
+    for place, name in enumerate(CHANGES)
+    for number, fault in enumerate(FAULTS)
+    for short in [number == place % len(FAULTS)]
+]
+
+
+@pytest.mark.parametrize(("name", "how", "times"), CASES)
+def test_s3(s3: Moto, name: str, how: str, times: int) -> None:
+    uri = f"s3://lab/{uuid4()}"
+    table = make(uri, s3.options)
+    s3.plan({"match": r"PUT .*_versions/\d+\.manifest\?", "times": times, "how": how})
+    try:
+        CHANGES[name].act(table)
+    finally:
+        s3.reset()
+    check(name, uri, s3.options, None)

@@ -1,0 +1,189 @@
+"""One table from forked, spawned and served processes, many threads, unpickled copies and inside of an event loop.
+
+Everybody sees the same rows, may commit, and goes on afterwards; nobody waits for a lock or a thread that stayed behind
+in another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import pickle
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import lancetable
+
+ROWS = 3000
+HANGS_SECONDS = 120  # far beyond what a busy machine needs
+
+# pylance, which other tests import, warns of every fork.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def rows(first: int, count: int) -> pa.Table:
+    ids = range(first, first + count)
+    return pa.table({"id": pa.array(ids, pa.int64()), "s": [f"text {number % 7}" for number in ids]})
+
+
+STORES = ["local", "obstore", pytest.param("fsspec", marks=pytest.mark.slow)]
+LOCAL_FIRST = ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("obstore", "fsspec"))]
+
+
+@pytest.fixture(params=STORES)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> lancetable.LanceDataset:
+    """A table of three fragments that this process has read and written already."""
+    options = None
+    uri = str(tmp_path / "t.lance")
+    if request.param != "local":
+        options = {**request.getfixturevalue("s3").options, "client": request.param}
+        uri = f"s3://lab/{uuid4()}"
+    made = lancetable.write_dataset(rows(0, ROWS), uri, max_rows_per_file=1000, storage_options=options)
+    check(made)
+    return made
+
+
+def check(dataset: Any) -> None:
+    """A scan on many threads, a filter, a take; other processes may have appended rows meanwhile."""
+    ids = dataset.to_table(columns=["id"])["id"].to_pylist()
+    assert sorted(ids)[:ROWS] == list(range(ROWS))
+    assert dataset.count_rows(f"s = 'text 3' AND id < {ROWS}") == len(range(3, ROWS, 7))
+    assert dataset.take([ROWS - 1, 0])["id"].to_pylist() == [ROWS - 1, 0]
+
+
+def use(pickled: bytes | None, handle: Any, number: int) -> str:
+    """What a process does with a table; "" if all went well. It appends three rows."""
+    try:
+        dataset = handle if pickled is None else pickle.loads(pickled)
+        check(dataset)
+        opened = lancetable.dataset(dataset.uri, storage_options=dataset.table_version.storage_options)
+        check(opened)
+        lancetable.write_dataset(rows(100_000 + 3 * number, 3), opened, mode="append")
+    except BaseException:
+        return traceback.format_exc()
+    return ""
+
+
+def in_process(queue: Any, *arguments: Any) -> None:
+    queue.put(use(*arguments))
+
+
+def run_in(context: Any, arguments: list[tuple[Any, ...]]) -> None:
+    """Processes with these arguments, all at once."""
+    queue = context.Queue()
+    processes = [context.Process(target=in_process, args=(queue, *each)) for each in arguments]
+    for process in processes:
+        process.start()
+    told = [queue.get(timeout=HANGS_SECONDS) for _ in processes]
+    for process in processes:
+        process.join(HANGS_SECONDS)
+        assert process.exitcode == 0
+    assert not any(told), "\n".join(told)
+
+
+def check_after(table: Any, num_writers: int) -> None:
+    """This process goes on as if nothing had been, and sees what the others wrote."""
+    check(table)
+    table.checkout_latest()
+    ids = sorted(table.to_table(columns=["id"])["id"].to_pylist())
+    assert ids == [*range(ROWS), *range(100_000, 100_000 + 3 * num_writers)]
+    table.insert(rows(-1, 1))
+    assert table.count_rows() == ROWS + 3 * num_writers + 1
+
+
+def test_forked(table: Any) -> None:
+    """The handle itself, with all that hangs on it."""
+    run_in(multiprocessing.get_context("fork"), [(None, table, 0)])
+    check_after(table, 1)
+
+
+@pytest.mark.parametrize("table", LOCAL_FIRST, indirect=True)
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_new_interpreters(table: Any, method: str) -> None:
+    run_in(multiprocessing.get_context(method), [(pickle.dumps(table), None, 0)])
+    check_after(table, 1)
+
+
+@pytest.mark.parametrize("table", LOCAL_FIRST, indirect=True)
+def test_eight_workers_with_a_pickled_dataset(table: Any) -> None:
+    pickled = pickle.dumps(table)
+    assert len(pickled) < 20_000
+    run_in(multiprocessing.get_context("fork"), [(pickled, None, number) for number in range(8)])
+    check_after(table, 8)
+
+
+def test_workers_of_a_forked_daemon(table: Any) -> None:
+    """As Spark has them: a process that has used the table becomes a daemon, which forks a worker for each task."""
+    reading, writing = os.pipe()
+    daemon = os.fork()
+    if daemon == 0:
+        code = 1
+        try:
+            check(table)
+            for number in range(3):
+                worker = os.fork()
+                if worker == 0:
+                    told = use(None, table, number)
+                    os.write(writing, told.encode()[-4000:])
+                    os._exit(1 if told else 0)
+                if os.waitpid(worker, 0)[1]:
+                    break
+            else:
+                code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        told = pipe.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(daemon, 0)[1]) == 0, told
+    check_after(table, 3)
+
+
+def test_32_threads(table: Any) -> None:
+    """They share one handle for reading; every fourth of them appends as well."""
+
+    def work(number: int) -> str:
+        if number % 4 == 0:
+            return use(None, lancetable.LanceDataset.from_version(table.table_version), number // 4)
+        check(table)
+        return ""
+
+    with ThreadPoolExecutor(32) as pool:
+        told = list(pool.map(work, range(32), timeout=HANGS_SECONDS))
+    assert not any(told), "\n".join(told)
+    check_after(table, 8)
+
+
+def test_inside_of_an_event_loop(table: Any) -> None:
+    """In the thread of the loop, and on threads that it waits for."""
+
+    async def work() -> list[str]:
+        first = use(None, table, 0)
+        others = [asyncio.to_thread(use, None, table, number) for number in (1, 2)]
+        return [first, *await asyncio.wait_for(asyncio.gather(*others), HANGS_SECONDS)]
+
+    told = asyncio.run(work())
+    assert not any(told), "\n".join(told)
+    check_after(table, 3)
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_sqlite_rows_in_other_processes(tmp_path: Path, method: str) -> None:
+    options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
+    table = lancetable.write_dataset(
+        rows(0, ROWS), str(tmp_path / "t"), max_rows_per_file=1000, storage_options=options
+    )
+    given: Callable[[int], tuple[Any, ...]] = lambda number: (pickle.dumps(table), None, number)  # noqa: E731
+    run_in(multiprocessing.get_context(method), [given(number) for number in range(2)])
+    check_after(table, 2)

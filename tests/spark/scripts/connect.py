@@ -1,0 +1,49 @@
+"""Everything through a Connect session, which starts a server of its own: connect.py DIRECTORY."""
+
+import sys
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import lancetable
+from lancetable.spark import SparkTable, register, write_table
+from lancetable.spark.pipeline import Pipeline, Stream
+
+base = sys.argv[1]
+path = f"{base}/t.lance"
+spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+write_table(spark.range(0, 1000, 1, 4).selectExpr("id", "float(id) AS v"), path)
+t = SparkTable.for_path(spark, path, run_on="cluster")
+updates = spark.range(900, 1100).selectExpr("id", "float(-1) AS v")
+print(t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute())
+assert t.delete("id < 100") == 100
+assert t.update({"v": "0"}, where="id < 200") == 100
+t.add_columns(lambda batch: pa.record_batch({"n": batch.column("id")}), schema="n bigint", input_columns=["id"])
+t.compact(target_rows_per_fragment=10_000)
+assert t.to_df(["id"], "v = -1").count() == 200 == t.count_rows("v = -1")
+assert spark.read.format("lance").option("version", 1).load(path).count() == 1000
+assert t.history().count() >= 6 and t.fragments().count() == 1
+seen = lancetable.dataset(path).to_table()
+assert sorted(seen["id"].to_pylist()) == sorted(seen["n"].to_pylist()) == list(range(100, 1100))
+
+# Upserts out of a stream: what foreachBatch runs, runs in a process of the server.
+source = f"{base}/source.lance"
+follow = Pipeline(
+    "follow",
+    f"{base}/copy.lance",
+    Stream(lambda session: session.readStream.format("lance").load(source)),
+    "id",
+    checkpoint=f"{base}/checkpoint",
+    metrics=f"{base}/metrics.lance",
+)
+for number in range(3):
+    write_table(spark.range(number * 5, number * 5 + 10).selectExpr("id", f"{number} AS n"), source, "append")
+    follow.run(spark)
+seen = lancetable.dataset(f"{base}/copy.lance").to_table()
+assert dict(zip(seen["id"].to_pylist(), seen["n"].to_pylist())) == {i: min(i // 5, 2) for i in range(20)}, seen
+assert seen.num_rows == 20
+noted = lancetable.dataset(f"{base}/metrics.lance").to_table()
+assert noted["rows_inserted"].to_pylist()[::3] == [10, 5, 5], noted["rows_inserted"]
+spark.stop()
+print("all done")

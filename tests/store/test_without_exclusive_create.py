@@ -1,0 +1,119 @@
+"""A server that creates nothing exclusively, such as SFTP: it reads, refuses to write, and each way out works."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.registry import _registry
+
+import lancetable
+from lancetable.errors import UnsupportedFeatureError
+from lancetable.handlers import unsafe
+
+
+class _Server(LocalFileSystem):
+    """Files of a directory under the address of a server. `mode="create"` is a look and then a write, as on SFTP."""
+
+    protocol = "sftp"
+    root = ""
+
+    def __init__(self, host: str = "", **options: Any) -> None:
+        super().__init__(auto_mkdir=False, **options)
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        inner = str(path).removeprefix("sftp://host/").removeprefix(cls.root)
+        return f"{cls.root}/{inner.strip('/')}"
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        return {"host": "host"}
+
+
+@pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(_Server, "root", str(tmp_path))
+    monkeypatch.setitem(_registry, "sftp", _Server)
+    return "sftp://host/t.lance"
+
+
+def _rows(first: int) -> pa.Table:
+    return pa.table({"id": pa.array(range(first, first + 10), pa.int64())})
+
+
+def _ids(uri: str) -> list[int]:
+    return sorted(int(value) for value in lancetable.dataset(uri).to_table()["id"].to_pylist())
+
+
+def test_without_a_choice_it_reads_and_refuses_to_write(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        lancetable.write_dataset(_rows(0), uri)
+    for choice in ("commit_lock", "external manifest store", "unsafe_single_writer"):
+        assert choice in str(caught.value)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []  # nothing is left behind
+    lancetable.write_dataset(_rows(0), str(tmp_path / "t.lance"))
+    before = sorted(tmp_path.rglob("*"))
+    assert _ids(uri) == list(range(10))
+    for change in (
+        lambda: lancetable.write_dataset(_rows(10), uri, mode="append"),
+        lambda: lancetable.dataset(uri).delete("id = 3"),
+        lambda: lancetable.write_dataset(_rows(10), uri, mode="overwrite"),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match="commit_lock"):
+            change()
+    assert _ids(uri) == list(range(10))
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [path for path in before if path.is_file()]
+
+
+def _append_in_threads(uri: str, **how: Any) -> None:
+    failed = []
+
+    def write(number: int) -> None:
+        try:
+            for turn in range(3):
+                lancetable.write_dataset(_rows(100 * number + 10 * turn), uri, mode="append", **how)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(1, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failed == []
+    want = [*range(10), *(100 * number + each for number in range(1, 4) for each in range(30))]
+    assert _ids(uri) == sorted(want)
+
+
+def test_a_lock_that_all_writers_share(uri: str) -> None:
+    lock = threading.Lock()
+
+    @contextmanager
+    def commit_lock(version: int) -> Iterator[None]:
+        with lock:
+            yield
+
+    lancetable.write_dataset(_rows(0), uri, commit_lock=commit_lock)
+    _append_in_threads(uri, commit_lock=commit_lock)
+
+
+def test_an_external_manifest_store(uri: str, tmp_path: Path) -> None:
+    options = {"manifest_store": f"sqlite:///{tmp_path}/versions.sqlite"}
+    lancetable.write_dataset(_rows(0), uri, storage_options=options)
+    _append_in_threads(uri, storage_options=options)
+
+
+def test_a_single_writer_who_signs_for_it(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unsafe, "_warned", False)
+    options = {"unsafe_single_writer": "true"}
+    with pytest.warns(UserWarning, match="second writer"):
+        lancetable.write_dataset(_rows(0), uri, storage_options=options)
+    lancetable.write_dataset(_rows(10), uri, mode="append", storage_options=options)
+    assert _ids(uri) == list(range(20))

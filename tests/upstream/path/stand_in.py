@@ -1,0 +1,97 @@
+"""`import lance` is lancetable, and the parts of pylance that lancetable has not can be imported until they are used.
+
+pylance's test files import names for tests of every kind; a name that is missing must fail the test that uses it, not
+the file. Processes that a test starts come here as well, if they inherit PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import shim
+
+NATIVE = "lance.lance"
+"""pylance's compiled module: its names are public ones of other modules as well."""
+
+
+class Absent:
+    """A name that lancetable has not: it can be imported, subclassed and named, and fails when called."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> Absent:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent(f"{self.__name__}.{name}")
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        raise NotImplementedError(f"lancetable has no {self.__name__}")
+
+    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
+        return (object,)
+
+
+def vec_to_table(data: Any) -> Any:
+    """Vectors, a list or an array of shape (n, d), as a column "vector", which tests of other things use as data."""
+    import numpy as np
+    import pyarrow as pa
+
+    vectors = np.asarray(data, dtype=np.float32)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    return pa.table({"vector": column})
+
+
+HELPERS = {"lance.vector.vec_to_table": vec_to_table}
+
+
+class AbsentModule(ModuleType):
+    """A module of pylance that lancetable has not."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self.__name__ == NATIVE:
+            for module in shim.aliases().values():
+                if name in vars(module):
+                    return vars(module)[name]
+        path = f"{self.__name__}.{name}"
+        return HELPERS.get(path, Absent(path))
+
+
+class AbsentModules(MetaPathFinder, Loader):
+    """Finds every `lance.<module>` that the shim has not put in place."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname.startswith("lance.") else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return AbsentModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def install() -> None:
+    """Put all of that in place."""
+    shim.install()
+    # pylance's datasets hold one of native code, whose methods its tests call here and there.
+    sys.modules["lance"].LanceDataset._ds = property(lambda dataset: dataset)
+    sys.meta_path.insert(0, AbsentModules())
+    for alias, module in shim.aliases().items():
+        inherited = vars(module).get("__getattr__")
+
+        def absent(name: str, alias: str = alias, inherited: Any = inherited) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return Absent(f"{alias}.{name}") if inherited is None else inherited(name)
+
+        vars(module)["__getattr__"] = absent
