@@ -292,9 +292,12 @@ def bits_between(data: Any, first: int, count: int) -> Any:
 
 
 def aligned_buffer(data: Any, width: int) -> pa.Buffer:
-    """An Arrow buffer over these bytes, copied only if values of `width` bytes would lie askew."""
+    """An Arrow buffer over these bytes, copied only if values of `width` bytes would lie askew.
+
+    Decimals of 16 and 32 bytes lie at multiples of 16: Arrow for Rust takes no others.
+    """
     buffer = pa.py_buffer(data)
-    if buffer.address % (8 if width % 8 == 0 else width & -width):
+    if buffer.address % (16 if width in (16, 32) else 8 if width % 8 == 0 else width & -width):
         # The payload of a bytes object lies at a multiple of 16.
         return pa.py_buffer(bytes(data))
     return buffer
