@@ -169,8 +169,10 @@ def test_takes_from_remote_stores_leave_gaps_out() -> None:
 
 @pytest.mark.parametrize(
     ("offset", "width", "copied"),
-    [(0, 8, False), (8, 8, False), (4, 8, True), (4, 4, False), (1, 1, False), (2, 16, True), (3, 6, True)]
-    + [(8, 16, True), (16, 16, False), (8, 32, True), (16, 32, False), (8, 24, False)],
+    [
+        *[(0, 8, False), (8, 8, False), (4, 8, True), (4, 4, False), (1, 1, False), (2, 16, True), (3, 6, True)],
+        *[(8, 16, True), (16, 16, False), (8, 32, True), (16, 32, False), (8, 24, False)],
+    ],
 )
 def test_buffers_are_copied_only_if_they_lie_askew(offset: int, width: int, copied: bool) -> None:
     base = pa.allocate_buffer(256)
