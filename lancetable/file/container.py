@@ -18,9 +18,11 @@ Source: protos/file2.proto, "File Layout". Positions are absolute. Buffers start
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -61,6 +63,7 @@ STATISTICS_KEY: Final = "lancetable:statistics"
 _FOOTER: Final = struct.Struct("<QQQIIHH4s")
 _LEGACY_FOOTER: Final = struct.Struct("<QHH4s")
 _ENTRY_BYTES: Final = 16
+_MAX_HELD_BYTES: Final = 4 * 1024 * 1024  # of decoded values that pages of a file keep; some pages of each column
 _MAX_ROWS: Final = 1 << 62  # sums of two still fit into 63 bits
 
 
@@ -121,6 +124,10 @@ class Page:
         self.encoding = encoding
         self.decoder: Any = None  # the parsed encoding, once a reader has looked for it
         self.kept: Any = None  # what its encoding decoded and wants to find again; small
+
+    def hold(self, size_bytes: int) -> None:
+        """Say that `kept` holds this much. When pages of a file hold too much, the first ones lose what they kept."""
+        self._column.file.held.add(self, size_bytes)
 
     @property
     def path(self) -> str:
@@ -268,6 +275,26 @@ class ReaderCache(NamedTuple):
     readers: dict[int, tuple[Field, Any]]
 
 
+class HeldPages:
+    """Which pages of a file keep decoded values, so that a scan of a long file does not collect those of all."""
+
+    __slots__ = ("_lock", "_pages", "_size_bytes")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pages: deque[tuple[Page, int]] = deque()
+        self._size_bytes = 0
+
+    def add(self, page: Page, size_bytes: int) -> None:
+        with self._lock:
+            self._pages.append((page, size_bytes))
+            self._size_bytes += size_bytes
+            while self._size_bytes > _MAX_HELD_BYTES and len(self._pages) > 1:
+                first, first_bytes = self._pages.popleft()
+                self._size_bytes -= first_bytes
+                first.kept = None
+
+
 class FileMetadata:
     """Everything about a file but its data. Immutable; columns and schema are parsed when they are touched.
 
@@ -285,6 +312,7 @@ class FileMetadata:
         "content",
         "footer",
         "global_buffers",
+        "held",
         "limits",
         "num_rows",
         "path",
@@ -312,6 +340,7 @@ class FileMetadata:
         self.limits = limits
         self.num_rows = descriptor.length
         self.readers = ReaderCache({}, {})  # of file/reader.py
+        self.held = HeldPages()
         self._descriptor = descriptor
         self._indirect: dict[ByteRange, bytes] = {}
         self._schema: Schema | None = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
-from lancetable.file.container import Footer, build_tail, parse_footer
+from lancetable.file.container import Footer, HeldPages, build_tail, parse_footer
 from lancetable.file.reader import open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
@@ -130,3 +131,14 @@ def test_a_tail_longer_than_the_first_read(tmp_path: Path) -> None:
     assert meta.num_columns == 800
     assert meta.schema.names == names
     assert meta.column(799).num_rows == 1
+
+
+def test_pages_that_keep_too_much_forget_the_first() -> None:
+    held = HeldPages()
+    pages = [SimpleNamespace(kept=number) for number in range(6)]
+    for page in pages:
+        held.add(page, 1 << 20)  # type: ignore[arg-type]
+    assert [page.kept for page in pages] == [None, None, 2, 3, 4, 5]
+    alone = SimpleNamespace(kept="large")
+    held.add(alone, 1 << 30)  # type: ignore[arg-type]
+    assert alone.kept == "large" and not any(page.kept for page in pages)

@@ -64,6 +64,7 @@ class Dictionary:
             items = _Items.of(self, data_type, decoded.to_array(value_type))
             if items.values.nbytes <= _MAX_KEPT_BYTES:
                 page.kept = items
+                page.hold(items.values.nbytes)
         if indices.validity is not None or not indices.buffers:
             raise page.corrupt("indices of a dictionary that may be null")
         numbers = np.frombuffer(indices.buffers[0], index_type.to_pandas_dtype(), count_slots(slots))

@@ -309,9 +309,11 @@ def _fetch_metadata(
     # What is there now decides what is asked for: other plans fill it in meanwhile.
     missing: list[tuple[bool, bool, bool]] = []
     known: list[tuple[ChunkTable | None, RowIndex | None, pa.Array | None]] = []
+    keeping: list[Kept] = []  # a page may lose its own meanwhile
     for page, layout in pages:
         layout._check(page, column, layers_of(layout.layers))
         kept = _kept(page, layout)
+        keeping.append(kept)
         items = kept.items[1] if kept.items is not None and kept.items[0].equals(column.data_type) else None
         known.append((kept.table, kept.index if by_index else None, items))
         lacks = (
@@ -326,17 +328,20 @@ def _fetch_metadata(
     buffers = (yield wanted) if wanted else ()
     replies = iter(buffers)
     found: list[tuple[ChunkTable, RowIndex | None, pa.Array | None]] = []
-    for (page, layout), (table, index, items), (no_table, no_index, no_items) in zip(pages, known, missing):
+    for (page, layout), kept, (table, index, items), (no_table, no_index, no_items) in zip(
+        pages, keeping, known, missing
+    ):
         if no_table:
             table = parse_table(next(replies), page.buffers[1], layout.num_items, large=layout.large_chunks)
-            page.kept.table = table
+            kept.table = table
         assert table is not None
         if no_index:
-            index = page.kept.index = parse_index(next(replies), len(table.starts), page.length)
+            index = kept.index = parse_index(next(replies), len(table.starts), page.length)
         if no_items:
             items = layout._decode_items(next(replies), column, page)
             if items.nbytes <= _MAX_KEPT_BYTES:
-                page.kept.items = (column.data_type, items)
+                kept.items = (column.data_type, items)
+                page.hold(items.nbytes)
         found.append((table, index, items))
     return found, buffers[first_more:]
 
