@@ -37,8 +37,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql.window import Window
 
-from lancetable.dataset import write_dataset
-from lancetable.errors import DatasetNotFoundError, InvalidInputError, InvalidOperationError
+from lancetable.dataset import dataset, write_dataset
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
 from lancetable.spark.merge import MergeResult
 from lancetable.spark.stream_sink import name_of_stream
 from lancetable.spark.table import SparkTable
@@ -337,12 +337,21 @@ class _Steps:
         self.done.append(done)
         self._progress(done)
         if self._pipeline.metrics is not None:
-            write_dataset(
-                pa.Table.from_pylist([asdict(done)], METRICS_SCHEMA),
-                self._pipeline.metrics,
-                mode="append",
-                storage_options=dict(self._pipeline.storage_options or {}) or None,
-            )
+            self._measured(done, self._pipeline.metrics, dict(self._pipeline.storage_options or {}) or None)
+
+    @staticmethod
+    def _measured(done: Step, uri: str, storage_options: dict[str, str] | None) -> None:
+        """Add a row to the table of metrics, which is made with the first one."""
+        row = pa.Table.from_pylist([asdict(done)], METRICS_SCHEMA)
+        try:
+            metrics = dataset(uri, storage_options=storage_options)
+        except DatasetNotFoundError:
+            try:
+                write_dataset(row, uri, storage_options=storage_options)
+                return
+            except AlreadyExistsError:  # another pipeline was first
+                metrics = dataset(uri, storage_options=storage_options)
+        metrics.insert(row)
 
 
 def _log(step: Step) -> None:
