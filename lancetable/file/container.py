@@ -17,6 +17,7 @@ Source: protos/file2.proto, "File Layout". Positions are absolute. Buffers start
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from threading import Lock
 from typing import Any, Final, NamedTuple
+from weakref import ReferenceType, ref
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +65,7 @@ STATISTICS_KEY: Final = "lancetable:statistics"
 _FOOTER: Final = struct.Struct("<QQQIIHH4s")
 _LEGACY_FOOTER: Final = struct.Struct("<QHH4s")
 _ENTRY_BYTES: Final = 16
-_MAX_HELD_BYTES: Final = 4 * 1024 * 1024  # of decoded values that pages of a file keep; some pages of each column
+_MAX_HELD_BYTES: Final = 8 * 1024 * 1024  # of decoded values that pages keep
 _MAX_ROWS: Final = 1 << 62  # sums of two still fit into 63 bits
 
 
@@ -114,7 +116,7 @@ class BufferRef(NamedTuple):
 class Page:
     """One page of a column: rows, buffers and the bytes of its encoding message."""
 
-    __slots__ = ("_column", "buffers", "decoder", "encoding", "index", "kept", "length")
+    __slots__ = ("__weakref__", "_column", "buffers", "decoder", "encoding", "index", "kept", "length")
 
     def __init__(self, column: ColumnPages, index: int, length: int, buffers: list[ByteRange], encoding: bytes) -> None:
         self._column = column
@@ -126,8 +128,8 @@ class Page:
         self.kept: Any = None  # what its encoding decoded and wants to find again; small
 
     def hold(self, size_bytes: int) -> None:
-        """Say that `kept` holds this much. When pages of a file hold too much, the first ones lose what they kept."""
-        self._column.file.held.add(self, size_bytes)
+        """Say that `kept` holds this much. When all pages hold too much, the first ones lose what they kept."""
+        _held_pages.add(self, size_bytes)
 
     @property
     def path(self) -> str:
@@ -276,23 +278,34 @@ class ReaderCache(NamedTuple):
 
 
 class HeldPages:
-    """Which pages of a file keep decoded values, so that a scan of a long file does not collect those of all."""
+    """Which pages, of whatever file, keep decoded values: a scan of a long table must not collect those of all."""
 
     __slots__ = ("_lock", "_pages", "_size_bytes")
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._pages: deque[tuple[Page, int]] = deque()
+        self._pages: deque[tuple[ReferenceType[Page], int]] = deque()
         self._size_bytes = 0
+
+    def after_fork(self) -> None:
+        """Another thread may have held the lock."""
+        self._lock = Lock()
 
     def add(self, page: Page, size_bytes: int) -> None:
         with self._lock:
-            self._pages.append((page, size_bytes))
+            self._pages.append((ref(page), size_bytes))
             self._size_bytes += size_bytes
             while self._size_bytes > _MAX_HELD_BYTES and len(self._pages) > 1:
                 first, first_bytes = self._pages.popleft()
                 self._size_bytes -= first_bytes
-                first.kept = None
+                forgotten = first()
+                if forgotten is not None:
+                    forgotten.kept = None
+
+
+_held_pages: Final = HeldPages()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_held_pages.after_fork)
 
 
 class FileMetadata:
@@ -312,7 +325,6 @@ class FileMetadata:
         "content",
         "footer",
         "global_buffers",
-        "held",
         "limits",
         "num_rows",
         "path",
@@ -340,7 +352,6 @@ class FileMetadata:
         self.limits = limits
         self.num_rows = descriptor.length
         self.readers = ReaderCache({}, {})  # of file/reader.py
-        self.held = HeldPages()
         self._descriptor = descriptor
         self._indirect: dict[ByteRange, bytes] = {}
         self._schema: Schema | None = None

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
-from lancetable.file.container import Footer, HeldPages, build_tail, parse_footer
+from lancetable.file.container import Footer, HeldPages, Page, build_tail, parse_footer
 from lancetable.file.reader import open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
@@ -135,10 +135,15 @@ def test_a_tail_longer_than_the_first_read(tmp_path: Path) -> None:
 
 def test_pages_that_keep_too_much_forget_the_first() -> None:
     held = HeldPages()
-    pages = [SimpleNamespace(kept=number) for number in range(6)]
-    for page in pages:
-        held.add(page, 1 << 20)  # type: ignore[arg-type]
-    assert [page.kept for page in pages] == [None, None, 2, 3, 4, 5]
-    alone = SimpleNamespace(kept="large")
-    held.add(alone, 1 << 30)  # type: ignore[arg-type]
+    column = SimpleNamespace()
+    pages = [Page(column, number, 1, [], b"") for number in range(12)]  # type: ignore[arg-type]
+    gone = pages.pop()
+    for page in [pages[0], gone, *pages[1:]]:
+        page.kept = page.index
+        held.add(page, 1 << 20)
+    del gone, page
+    assert [page.kept for page in pages] == [None, None, None, 3, 4, 5, 6, 7, 8, 9, 10]
+    alone = Page(column, 0, 1, [], b"")  # type: ignore[arg-type]
+    alone.kept = "large"
+    held.add(alone, 1 << 30)
     assert alone.kept == "large" and not any(page.kept for page in pages)
