@@ -11,8 +11,11 @@ import os
 from setuptools import setup
 from setuptools.extension import Extension
 
-KERNELS = "lancetable/file/kernels"
-MODULES = ("_native", "_native_keys", "_native_search", "_native_write")
+KERNELS = "lancetable.file.kernels"
+MODULES = (
+    *(f"{KERNELS}.{name}" for name in ("_native", "_native_keys", "_native_search", "_native_write")),
+    "lancetable.rowids._native_arrays",
+)
 
 
 def extensions() -> list[Extension]:
@@ -22,10 +25,7 @@ def extensions() -> list[Extension]:
         return []
     flags = [] if os.name == "nt" else ["-O3", "-fno-strict-aliasing"]
     modules: list[Extension] = cythonize(
-        [
-            Extension(f"lancetable.file.kernels.{name}", [f"{KERNELS}/{name}.pyx"], extra_compile_args=flags)
-            for name in MODULES
-        ]
+        [Extension(name, [name.replace(".", "/") + ".pyx"], extra_compile_args=flags) for name in MODULES]
     )
     for module in modules:
         module.optional = True  # cythonize() makes extensions anew and leaves this behind

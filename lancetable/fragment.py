@@ -45,8 +45,8 @@ from lancetable.progress import FragmentWriteProgress, NumberedProgress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema
 from lancetable.table.data_files import WriteLimits
-from lancetable.table.fragments import num_live_rows, physical_rows
 from lancetable.table.version import TableVersion, open_version
+from lancetable.table.version_rows import num_live_rows, physical_rows
 
 if TYPE_CHECKING:
     import pandas as pd

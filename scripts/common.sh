@@ -34,7 +34,7 @@ ensure_venv() {
   local directory=$1 stamp wanted python
   shift
   stamp="$directory/.installed"
-  wanted="$(cksum pyproject.toml setup.py lancetable/file/kernels/*.pyx lancetable/file/kernels/loops/*.pxi 2>/dev/null || true) $*"
+  wanted="$(cksum pyproject.toml setup.py lancetable/file/kernels/*.pyx lancetable/file/kernels/loops/*.pxi lancetable/rowids/*.pyx 2>/dev/null || true) $*"
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     python=$(find_python)
     say "making the virtual environment $directory with $("$python" --version)"

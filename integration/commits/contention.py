@@ -1,11 +1,13 @@
 """Many processes append to one table at the same time: commits a second, who waits how long, and what was lost.
 
     python -m integration.commits.contention [--servers local moto ceph moto-ddb dynalite] [--writers 8]
-        [--appends 25] [--rounds 2] [--kinds ours pylance mixed synced] [--client obstore] [--json]
+        [--appends 25] [--rounds 2] [--kinds ours pylance mixed synced weather] [--client obstore] [--json]
 
 Each round runs all kinds one after the other, each on a fresh table: `ours` and `pylance` with all writers of one
 library, `mixed` with half of each, `synced` (local only) ours as it is by default, since `ours` and `pylance` sync
-nothing there. `moto-ddb` and `dynalite` are s3+ddb:// tables: objects in moto, rows in moto or dynalite.
+nothing there, `weather` (moto only) ours while 5 % of all requests are refused with 503, 1 % of the connections break
+and 1 % of the requests stall for five seconds (wanted: at most 1.3 times the requests of `ours`). `moto-ddb` and
+`dynalite` are s3+ddb:// tables: objects in moto, rows in moto or dynalite.
 
 At the end the medians of each server stand beside each other: ours to pylance in commits a second (wanted: at least 1)
 and in p99 (wanted: at most a third on servers), and the slowest writer to the fastest (wanted: at most 2). The exit
@@ -22,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -31,22 +34,30 @@ import pyarrow as pa
 import lancetable
 from integration.commits.race import append_in_processes, check_rows
 from integration.servers import ceph, moto_locked, npm
+from integration.servers.moto_locked import Moto
 
-KINDS = ("ours", "pylance", "mixed", "synced")
-# Makes a new address, and the storage options for it.
-Place = Callable[[], tuple[str, dict[str, str]]]
+KINDS = ("ours", "pylance", "mixed", "synced", "weather")
+WEATHER = {"503": 0.05, "dropped": 0.01, "stalled": 0.01}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where tables are made. `make` gives a new address and the storage options for it."""
+
+    make: Callable[[], tuple[str, dict[str, str]]]
+    server: Moto | None = None  # where requests can be counted and made to fail
 
 
 @contextmanager
 def local(directory: Path) -> Iterator[Place]:
-    yield lambda: (str(directory / f"{uuid4()}.lance"), {})
+    yield Place(lambda: (str(directory / f"{uuid4()}.lance"), {}))
 
 
 @contextmanager
 def moto(directory: Path) -> Iterator[Place]:
     with moto_locked.moto(directory) as server:
         server.make_bucket("lab")
-        yield lambda: (f"s3://lab/{uuid4()}.lance", server.options)
+        yield Place(lambda: (f"s3://lab/{uuid4()}.lance", server.options), server)
 
 
 @contextmanager
@@ -61,7 +72,7 @@ def real_s3(directory: Path) -> Iterator[Place]:
             aws_secret_access_key=options["aws_secret_access_key"],
             region_name="us-east-1",
         ).create_bucket(Bucket="lab")
-        yield lambda: (f"s3://lab/{uuid4()}.lance", options)
+        yield Place(lambda: (f"s3://lab/{uuid4()}.lance", options))
 
 
 @contextmanager
@@ -70,7 +81,7 @@ def moto_rows(directory: Path) -> Iterator[Place]:
         server.make_bucket("lab")
         server.make_table("lab")
         options = {**server.options, "dynamodb_endpoint": server.endpoint}
-        yield lambda: (f"s3+ddb://lab/{uuid4()}.lance?ddbTableName=lab", options)
+        yield Place(lambda: (f"s3+ddb://lab/{uuid4()}.lance?ddbTableName=lab", options))
 
 
 @contextmanager
@@ -79,7 +90,7 @@ def dynalite_rows(directory: Path) -> Iterator[Place]:
         server.make_bucket("lab")
         rows.make_table("lab")
         options = {**server.options, "dynamodb_endpoint": rows.endpoint}
-        yield lambda: (f"s3+ddb://lab/{uuid4()}.lance?ddbTableName=lab", options)
+        yield Place(lambda: (f"s3+ddb://lab/{uuid4()}.lance?ddbTableName=lab", options))
 
 
 SERVERS = {"local": local, "moto": moto, "ceph": real_s3, "moto-ddb": moto_rows, "dynalite": dynalite_rows}
@@ -92,12 +103,15 @@ def is_installed(server: str) -> bool:
 
 def race(place: Place, kind: str, writers: int, appends: int, client: str | None) -> dict[str, Any]:
     """A fresh table, the race, and its check."""
-    uri, options = place()
+    uri, options = place.make()
     half = writers // 2
     libraries = {"pylance": ["pylance"] * writers, "mixed": ["ours"] * half + ["pylance"] * (writers - half)}
     names = libraries.get(kind, ["ours"] * writers)
     said = {**options, "client": client} if client and kind == "ours" else options
     lancetable.write_dataset(pa.table({"id": pa.array([-1], pa.int64())}), uri, storage_options=options)
+    if place.server is not None:
+        place.server.reset()
+        place.server.weather(WEATHER if kind == "weather" else {})
     result = append_in_processes(
         uri,
         said,
@@ -106,6 +120,9 @@ def race(place: Place, kind: str, writers: int, appends: int, client: str | None
         by_address=not options,
         environment={"LANCETABLE_FSYNC": "1" if kind == "synced" else "0"},
     )
+    if place.server is not None:
+        place.server.weather({})
+        result["requests"] = len(place.server.log())
     result["wrong"] = check_rows(uri, options, names, appends, len(result["errors"]))
     return result
 
@@ -129,6 +146,20 @@ def summary(server: str, results: dict[str, list[dict[str, Any]]]) -> Iterator[s
             f"{server:9} ours : pylance {rate / their_rate:.2f} in commits a second, {most / their_most:.2f} in p99, "
             f"{cpu / their_cpu:.2f} in CPU"
         )
+
+    requests = {kind: statistics.median(each["requests"] for each in results[kind]) for kind in _counted(results)}
+    if requests:
+        said = ", ".join(f"{kind} {count:.0f}" for kind, count in requests.items())
+        ratio = (
+            f"; weather : ours {requests['weather'] / requests['ours']:.2f}"
+            if {"weather", "ours"} <= set(requests)
+            else ""
+        )
+        yield f"{server:9} requests {said}{ratio}"
+
+
+def _counted(results: dict[str, list[dict[str, Any]]]) -> list[str]:
+    return [kind for kind, found in results.items() if all("requests" in each for each in found)]
 
 
 def _counts(found: dict[str, Any]) -> tuple[int, int, int]:
@@ -155,7 +186,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as directory, SERVERS[server](Path(directory)) as place:
             for _ in range(arguments.rounds):
                 for kind in arguments.kinds:
-                    if kind == "synced" and server != "local":
+                    if (kind == "synced" and server != "local") or (kind == "weather" and place.server is None):
                         continue
                     found = race(place, kind, arguments.writers, arguments.appends, arguments.client)
                     results.setdefault(kind, []).append(found)

@@ -7,6 +7,8 @@ drops the condition of conditional PUTs, as some real servers do.
     POST /_lab/reset     forget the log and the faults
     POST /_lab/faults    [{"match": "PUT .*_versions", "times": 1, "how": "stored_then_dropped"}]
          how: dropped, stored_then_dropped, stored_then_500, 409, 412, 503, 500, 403, stalled
+    POST /_lab/weather   {"503": 0.05, "dropped": 0.01, "stalled": 0.01}: the share of all requests that fails so,
+                         drawn from a fixed seed; a stall takes five seconds and holds nobody else up
     POST /_lab/objects   {"bucket": "lab", "objects": {key: bytes in base64}}: stored without a request for each
 """
 
@@ -17,6 +19,7 @@ import base64
 import contextlib
 import json
 import logging
+import random
 import re
 import socket
 import sys
@@ -75,6 +78,10 @@ class Moto:
         """Fail requests that match; see the module."""
         self._call("faults", list(faults))
 
+    def weather(self, shares: Mapping[str, float]) -> None:
+        """Fail these shares of all requests; none of them with an empty mapping."""
+        self._call("weather", dict(shares))
+
     def store(self, bucket: str, objects: Mapping[str, bytes]) -> None:
         """Put thousands of objects at once."""
         told = {key: base64.b64encode(data).decode() for key, data in objects.items()}
@@ -127,6 +134,9 @@ def moto(directory: Path, *, lying: bool = False) -> Iterator[Moto]:
         yield Moto(port)
 
 
+_STALL_SECONDS = 5.0
+
+
 class _Lab:
     def __init__(self, app: Callable[..., Iterable[bytes]], lying: bool) -> None:
         self._app = app
@@ -134,6 +144,8 @@ class _Lab:
         self._lock = threading.Lock()
         self._log: list[list[Any]] = []
         self._faults: list[dict[str, Any]] = []
+        self._weather: dict[str, float] = {}
+        self._rng = random.Random(0)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         path = environ["PATH_INFO"]
@@ -141,15 +153,30 @@ class _Lab:
             return self._control(path[6:], environ, start_response)
         if self._lying:
             environ.pop("HTTP_IF_NONE_MATCH", None)
+        how = self._drawn()
+        if how == "stalled":
+            time.sleep(_STALL_SECONDS)
+            how = None
         with self._lock:
-            return self._serve(path, environ, start_response)
+            return self._serve(path, environ, start_response, how)
 
-    def _serve(self, path: str, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    def _drawn(self) -> str | None:
+        with self._lock:
+            drawn = self._rng.random() if self._weather else 1.0
+        for how, share in self._weather.items():
+            drawn -= share
+            if drawn < 0:
+                return how
+        return None
+
+    def _serve(
+        self, path: str, environ: dict[str, Any], start_response: Callable[..., Any], how: str | None
+    ) -> list[bytes]:
         method, query = environ["REQUEST_METHOD"], environ.get("QUERY_STRING", "")
         target = environ.get("HTTP_X_AMZ_TARGET", "")
         row = [method, path, target or query, 0, int(environ.get("CONTENT_LENGTH") or 0), 0]
         self._log.append(row)
-        how = self._due(f"{method} {path}?{query} {target}")
+        how = how or self._due(f"{method} {path}?{query} {target}")
         if how == "stalled":
             time.sleep(3)
         if how in _BODIES:
@@ -189,6 +216,9 @@ class _Lab:
         elif name == "faults":
             size = int(environ.get("CONTENT_LENGTH") or 0)
             self._faults = json.loads(environ["wsgi.input"].read(size))
+        elif name == "weather":
+            size = int(environ.get("CONTENT_LENGTH") or 0)
+            self._weather, self._rng = json.loads(environ["wsgi.input"].read(size)), random.Random(0)
         elif name == "objects":
             size = int(environ.get("CONTENT_LENGTH") or 0)
             _store(**json.loads(environ["wsgi.input"].read(size)))

@@ -8,6 +8,11 @@ Where an attempt takes a round trip or more, a winner that starts its next commi
 wait, and somebody waits for twenty seconds. So the window of a crowded table is remembered (`Crowd`): it grows with
 each loss, shrinks with each win, and the first attempt of the next commit waits in it like all the others, for half
 of it at least. Who has lost draws from a part of it that becomes smaller with each loss, so that nobody is left behind.
+
+Where the loser has read what was in its way (store/conditional.py: take_met), it does not wait at all: its next
+attempt is one request, anybody who looks first takes three, and so whoever has lost is ahead of whoever comes. Only
+the wait before the next commit thins out the crowd then. It grows by a part of itself with each loss; each win takes
+away the more the longer it is (it adds the same to everybody's rate), and so all writers come to the same one.
 """
 
 from __future__ import annotations
@@ -29,7 +34,10 @@ _LARGEST_WINDOW = 64.0  # attempts long
 _LONGEST_WAIT_SECONDS = 2.0
 _SHORTEST_UNIT_SECONDS = 0.0005
 
-_SHRINKING = 0.7
+_GROWTH_OF_MET = 1.1
+_RATE_OF_A_WIN = 0.05  # what a win adds to the attempts for each length of one
+_MET_FOR_ONE = 6  # so many attempts that needed neither a wait nor a look count as one
+
 _SMALLEST_CROWD = 1.0  # attempts long; below it nobody is in the way
 _REMEMBERED_SECONDS = 10.0
 _REMEMBERED_TABLES = 256
@@ -81,6 +89,8 @@ class Backoff:
         With a `crowd` that others made large, the first attempt is waited for, too.
         """
         self.attempts = 1
+        self._used = 0
+        self.has_waited = False  # before this attempt, so that others may have committed meanwhile
         self._max_attempts = max(max_attempts, 1)
         self._clock, self._sleep, self._draw = clock, sleep, draw
         self._begun_at = clock()
@@ -102,16 +112,26 @@ class Backoff:
         """Since the first attempt began."""
         return self._clock() - self._begun_at
 
-    def next_attempt(self) -> bool:
-        """Wait and begin another attempt; False when attempts or time are used up."""
+    def next_attempt(self, *, met: bool = False) -> bool:
+        """Wait and begin another attempt; False when attempts or time are used up.
+
+        `met`: what was in the way is known already. Then nobody waits where there may be a crowd.
+        """
         now = self._clock()
-        if self.attempts >= self._max_attempts or now >= self._deadline:
+        at_once = met and self._crowd is not None
+        self._used += 1 if at_once and self._max_attempts > 1 else _MET_FOR_ONE
+        if self._used >= self._max_attempts * _MET_FOR_ONE or now >= self._deadline:
             return False
         # The quickest attempt so far tells how long one takes when nobody is in the way.
         took = max(now - self._attempt_begun_at, _SHORTEST_UNIT_SECONDS)
         self._unit_seconds = took if self._unit_seconds == 0.0 else min(self._unit_seconds, took)
-        self._wait(now, 0.0, 1.0 if self._crowd is None else _AGEING ** (self.attempts - 1))
-        self._window = min(self._window * self._growth, _LARGEST_WINDOW)
+        self.has_waited = not at_once
+        if at_once:
+            self._window *= _GROWTH_OF_MET
+        else:
+            self._wait(now, 0.0, 1.0 if self._crowd is None else _AGEING ** (self.attempts - 1))
+            self._window *= self._growth
+        self._window = min(self._window, _LARGEST_WINDOW)
         self._note(now)
         self.attempts += 1
         self._attempt_begun_at = self._clock()
@@ -121,7 +141,7 @@ class Backoff:
         """The last attempt was the one. Tells the crowd."""
         if self._crowd is None or (self.attempts == 1 and not self._crowd.window):
             return
-        self._window *= _SHRINKING
+        self._window /= 1.0 + _RATE_OF_A_WIN * self._window
         if self._window < _SMALLEST_CROWD:
             self._window = 0.0
         self._note(self._clock())

@@ -7,7 +7,9 @@
 
 Only files whose names have the shape of the format's are ever touched, and only below the table's own root. Manifests
 go first, so that no version can be opened whose files are missing; what a crash leaves behind then is found by the
-next cleanup. A version that appeared meanwhile keeps its files, and so does one that is being restored:
+next cleanup. Where a look at the versions is a request, those of the last minute go a second after they were seen, so
+that a commit on their predecessor, which may not look again, has met them (commit/landed.py). A version that appeared
+meanwhile keeps its files, and so does one that is being restored:
 
     a Restore     writes its transaction file    reads the manifest of the old version    publishes
     a cleanup     removes that manifest          looks for transactions, then versions     removes files
@@ -25,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
+from lancetable.commit.landed import BELIEVED_SECONDS
 from lancetable.errors import (
     CleanupError,
     CorruptFileError,
@@ -72,6 +75,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_AGE = timedelta(days=14)
 UNVERIFIED_AGE = timedelta(days=7)
 _CHUNK = 1000
+_YOUNG = timedelta(minutes=1)
+_SETTLED_SECONDS = 2 * BELIEVED_SECONDS
 _CONFIG = "lance.auto_cleanup."
 
 
@@ -126,6 +131,8 @@ class CleanupPlan:
     branches: tuple[ReferencedBranch, ...] = ()
     warnings: tuple[str, ...] = ()
     transactions: frozenset[str] = frozenset()  # paths of those that versions named when the plan was made
+    # By time.monotonic(): until then a commit may be under way that takes a removed version's number for a free one.
+    not_before: float = 0.0
 
 
 @dataclass(slots=True)
@@ -205,6 +212,7 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     """
     store, base = version.store, version.base
     locations = version.handler.history(store, base)
+    seen_at = time.monotonic()
     _check_fresh(version, {each.version for each in locations})
     candidates = _candidates([each.version for each in locations], policy, version.version if stand is None else stand)
     branches = _branches(version)
@@ -236,10 +244,21 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
             f"`error_if_tagged_old_versions=false` or delete the following tag(s) to enable cleanup: {tagged}"
         )
     kept |= _detached(version)
-    files = list(_files(version, kept, verified - kept, removable, policy))
+    times: dict[str, datetime] = {}
+    files = list(_files(version, kept, verified - kept, removable, policy, times))
     files.sort(key=lambda each: each.kind != "manifest")
     named = frozenset(path for path in kept | verified if path.startswith(f"{TRANSACTIONS_DIR}/"))
-    return CleanupPlan(version.version, tuple(removable), tuple(files), tuple(branches), transactions=named)
+    not_before = 0.0 if store.capabilities.local or not _any_young(removable, times) else seen_at + _SETTLED_SECONDS
+    return CleanupPlan(
+        version.version, tuple(removable), tuple(files), tuple(branches), transactions=named, not_before=not_before
+    )
+
+
+def _any_young(removable: Mapping[int, str], times: Mapping[str, datetime]) -> bool:
+    """Whether one of them came shortly before the newest, by the clock of the store."""
+    newest = max(times.values(), default=None)
+    removed = [times.get(path) for path in removable.values()]
+    return any(newest is None or time is None or newest - time < _YOUNG for time in removed)
 
 
 def _check_fresh(version: TableVersion, listed: set[int]) -> None:
@@ -281,8 +300,14 @@ def _detached(version: TableVersion) -> set[str]:
 
 
 def _files(
-    version: TableVersion, kept: set[str], verified: set[str], removable: Mapping[int, str], policy: Policy
+    version: TableVersion,
+    kept: set[str],
+    verified: set[str],
+    removable: Mapping[int, str],
+    policy: Policy,
+    times: dict[str, datetime],
 ) -> Iterator[CandidateFile]:
+    """When manifests were written is noted in `times`, by path."""
     manifests = set(removable.values())
     removed = {path.removesuffix(".manifest") for path in manifests}
     # Whoever lists the versions of such a table first puts a decided one in place: what is staged now is left over.
@@ -291,6 +316,8 @@ def _files(
     for folder in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, TRANSACTIONS_DIR, INDICES_DIR):
         for meta in version.store.list_recursive(join(version.base, folder)):
             path = f"{folder}/{meta.name}"
+            if folder == VERSIONS_DIR and meta.last_modified is not None and path.endswith(".manifest"):
+                times[path] = _utc(meta.last_modified)
             if path in manifests:
                 yield CandidateFile(path, "manifest", meta.size_bytes or 0)
                 continue
@@ -355,6 +382,8 @@ def run_cleanup(version: TableVersion, plan: CleanupPlan, *, deletes_per_second:
     pace = _Pace(deletes_per_second)
     spared = _referenced_since(version, plan)
     manifests = [each for each in plan.files if each.kind == "manifest" and _number_of(each) not in spared]
+    if manifests and plan.not_before > time.monotonic():
+        time.sleep(plan.not_before - time.monotonic())
     if _remove(version, manifests, counts, pace):
         # Versions that could not be removed need their files.
         return counts

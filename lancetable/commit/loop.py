@@ -15,6 +15,7 @@ CommitStateUnknownError and no file is removed, because the commit may still app
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,7 @@ from lancetable.commit.build import Built, Restored, build_first_manifest, build
 from lancetable.commit.cleanup import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.dictionaries import dictionary_head
+from lancetable.commit.landed import Place, is_believed, place_of
 from lancetable.commit.rebase import rebase_deletions, rebase_index
 from lancetable.commit.repair import repair
 from lancetable.errors import (
@@ -44,6 +46,7 @@ from lancetable.format.paths import DETACHED_BIT, ManifestNaming, is_detached, m
 from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import ManifestLocation, look_back
 from lancetable.store.base import PutOutcome
+from lancetable.store.conditional import note_met, take_met
 from lancetable.table import manifests, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
 from lancetable.table.version import TableVersion, open_location
@@ -67,6 +70,8 @@ _STRICT = Verdict(
 _FRESH_SECONDS = 2.0  # so long after a look no other is taken, where it costs a round trip
 _FEW = 1  # versions read from afar between looking for new ones and publishing
 _READ_AT_ONCE = 16
+_MET_IN_A_ROW = 6  # versions that were in the way, until the next look
+_SMALL_BYTES = 256 * 1024  # of a manifest: a larger one is not sent without looking whether its number is still free
 DEFAULT_MAX_RETRIES = 20
 DEFAULT_TIMEOUT_SECONDS = 30 * 60.0
 
@@ -122,14 +127,15 @@ def _land(
     try:
         while True:
             landed = run.catch_up(strict=strict) if looks else None
-            looks = True
             if landed is None:
-                landed = run.publish()
+                landed = run.publish() or (None if strict else run.meet())
             if landed is not None:
                 backoff.won()
-                return landed
-            if strict or not backoff.next_attempt():
+                return run.in_line(landed)
+            if strict or not backoff.next_attempt(met=run.has_met):
                 raise _used_up(run, backoff, timeout_s)
+            # Who is far behind would meet one version after the other.
+            looks = not run.has_met or backoff.has_waited or backoff.attempts % _MET_IN_A_ROW == 0
     except CommitStateUnknownError:
         raise
     except LanceError as error:
@@ -235,6 +241,10 @@ class _Run:
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []
         self._lost: tuple[ManifestLocation, bytes] | None = None  # the last attempt, if nobody looked who has it
+        self._met: bytes | memoryview | None = None  # what lay in its way, where the store had to read it
+        self._begun_at = 0.0  # the last publication
+        self._looked_at = base.newest_at if base.newest_at is not None else -math.inf
+        self.has_met = False  # whether that was judged, so that the next attempt needs no look
 
     def is_fresh(self) -> bool:
         """Whether the transaction was made on a version that was the newest a moment ago.
@@ -270,21 +280,43 @@ class _Run:
         for first in range(0, len(unseen), at_once):
             some = unseen[first : first + at_once]
             self._check_no_gap(some[0])
-            for location, (file, theirs) in zip(some, transactions.read_since(base.store, base.base, some)):
-                self._check_no_gap(location)
-                version = replace(base, file=file)
-                if theirs is not None and theirs.uuid == self.ours.uuid:
-                    return open_location(base, file.location)
-                if strict:
-                    raise _conflict(self, theirs, location.version, _STRICT)
-                self._judge(theirs, version)
-                if isinstance(self.ours.operation, tx.Delete | tx.Update):
-                    # Its fragments are now said of this version, and so is the transaction, as in every other writer.
-                    self.ours = replace(self.ours, read_version=location.version)
-                self.newest, self._seen = version, location.version
-                if self._lost is not None and self._lost[0].version == location.version:
-                    self._lost = None  # it surely was another writer's
+            for file, theirs in transactions.read_since(base.store, base.base, some):
+                self._check_no_gap(file.location)
+                landed = self._take_in_one(file, theirs, strict)
+                if landed is not None:
+                    return landed
         return None
+
+    def _take_in_one(self, file: ManifestFile, theirs: Transaction | None, strict: bool) -> TableVersion | None:
+        number, version = file.location.version, replace(self.base, file=file)
+        if theirs is not None and theirs.uuid == self.ours.uuid:
+            return open_location(self.base, file.location)
+        if strict:
+            raise _conflict(self, theirs, number, _STRICT)
+        self._judge(theirs, version)
+        if isinstance(self.ours.operation, tx.Delete | tx.Update):
+            # Its fragments are now said of this version, and so is the transaction, as in every other writer.
+            self.ours = replace(self.ours, read_version=number)
+        self.newest, self._seen = version, number
+        if self._lost is not None and self._lost[0].version == number:
+            self._lost = None  # it surely was another writer's
+        return None
+
+    def meet(self) -> TableVersion | None:
+        """Judge ours against the version that was in the way, where the store has read it already.
+
+        Then the next attempt, if it follows at once, needs no look. Returns the version if it is ours after all.
+        """
+        self.has_met = False
+        if self._met is None or self._lost is None or len(self._met) > _SMALL_BYTES:
+            return None
+        store, base = self.base.store, self.base.base
+        (file, theirs), self._met = transactions.met(store, base, self._lost[0], self._met), None
+        landed = self._take_in_one(file, theirs, False)
+        flags.check_writable(file.manifest.writer_flags, self.base.uri, reader_flags=file.manifest.reader_flags)
+        # Had a cleanup come by since the last look, this version would be gone.
+        self.has_met, self._looked_at = True, self._begun_at
+        return landed
 
     def _check_no_gap(self, location: ManifestLocation) -> None:
         if location.version != self._seen + 1:
@@ -300,6 +332,7 @@ class _Run:
 
     def _unseen(self) -> list[ManifestLocation]:
         newest, store = self.newest, self.base.store
+        self._looked_at = time.monotonic()
         if self._seen == newest.version:
             return newest.handler.newer(store, newest.base, newest.location)
         if self._seen > newest.version:
@@ -347,7 +380,8 @@ class _Run:
         self._write_transaction(data)
         packed = manifests.pack(built.message, data, built.index_section, head)
         location = ManifestLocation(version, manifest_path(base, version, naming), None, naming)
-        begun_at = time.monotonic()
+        begun_at = self._begun_at = time.monotonic()
+        note_met(None)
         outcome = newest.handler.commit(store, base, version, naming, packed)
         if outcome is PutOutcome.UNKNOWN:
             outcome = _look_again(store, base, location, self.ours, outcome)
@@ -355,9 +389,31 @@ class _Run:
                 raise _unknown(newest.uri, self.ours, version)
         if outcome is PutOutcome.LOST:
             logger.debug("%s: version %d went to another writer", newest.uri, version)
-            self._lost = location, packed
+            self._lost, self._met = (location, packed), take_met()
             return None
         return replace(newest, file=manifests.packed_file(location, built.message, packed), newest_at=begun_at)
+
+    def in_line(self, landed: TableVersion) -> TableVersion:
+        """`landed`, once it is sure that it follows the version that it was made on.
+
+        Raises RetryableCommitConflictError where a cleanup had freed its number: then it is removed, since no later
+        version knows of it. Raises CommitStateUnknownError where that cannot be told.
+        """
+        store, version = self.base.store, landed.version
+        if landed.newest_at is None or is_believed(store, time.monotonic() - self._looked_at):
+            return landed
+        try:
+            place = place_of(landed)
+            if place is Place.IN_THE_PAST:
+                store.delete([landed.location.path])
+        except (LanceError, OSError) as error:
+            logger.debug("%s: version %d cannot be looked at: %s", landed.uri, version, error)
+            place = Place.UNKNOWN
+        if place is Place.UNKNOWN:
+            raise _unknown(landed.uri, self.ours, version)
+        if place is Place.IN_THE_PAST:
+            raise self._gap(version)
+        return landed
 
     def landed(self, error: LanceError) -> TableVersion | None:
         """The version of the last attempt if it is ours after all, though it counted as lost.

@@ -65,7 +65,7 @@ STATISTICS_KEY: Final = "lancetable:statistics"
 _FOOTER: Final = struct.Struct("<QQQIIHH4s")
 _LEGACY_FOOTER: Final = struct.Struct("<QHH4s")
 _ENTRY_BYTES: Final = 16
-_MAX_HELD_BYTES: Final = 8 * 1024 * 1024  # of decoded values that pages keep
+_MAX_HELD_BYTES: Final = 4 * 1024 * 1024  # of decoded values that pages keep
 _MAX_ROWS: Final = 1 << 62  # sums of two still fit into 63 bits
 
 

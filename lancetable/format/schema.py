@@ -13,26 +13,25 @@ structs) and dictionaries have no child fields, so their inner types have no ids
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import pyarrow as pa
 
 from lancetable.errors import (
     ColumnNotFoundError,
     CorruptFileError,
-    InvalidInputError,
     InvalidSchemaError,
     UnsupportedFeatureError,
 )
 from lancetable.format import logical_types
+from lancetable.format.arrow_extensions import SchemaCapsule, extension_metadata, restore_extensions
+from lancetable.format.field_paths import format_path, parse_path
 from lancetable.format.logical_types import EXTENSION_METADATA_KEY, EXTENSION_NAME_KEY
 from lancetable.proto import file_pb2
 
-__all__ = ["RESERVED_NAMES", "Field", "Schema", "format_path", "parse_path"]
+__all__ = ["RESERVED_NAMES", "Field", "Schema"]
 
 RESERVED_NAMES: Final = frozenset(
     {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
@@ -91,7 +90,7 @@ class Field:
     def to_arrow(self) -> pa.Field:
         """The Arrow field as users see it: with metadata, and extension types that pyarrow knows restored."""
         arrow = self._to_plain_arrow()
-        return _restore_extensions(arrow) if self._has_extension() else arrow
+        return restore_extensions(arrow) if self._has_extension() else arrow
 
     @property
     def extension_name(self) -> str | None:
@@ -406,56 +405,6 @@ class Schema:
             kept.add(found.id)
 
 
-# ------------------------------------------------------------------------------------------------------------ paths
-
-
-def parse_path(path: str) -> list[str]:
-    """Names along a dotted path; a name in backticks may hold dots, and a doubled backtick stands for one.
-
-    Raises InvalidInputError for an open quote or an empty name.
-    """
-    if "`" not in path:
-        names = path.split(".")
-    else:
-        names = _parse_quoted_path(path)
-    if "" in names:
-        raise InvalidInputError(f"column path {path!r} has an empty name")
-    return names
-
-
-def _parse_quoted_path(path: str) -> list[str]:
-    names: list[str] = []
-    position = 0
-    while position <= len(path):
-        if path[position : position + 1] == "`":
-            end = position + 1
-            while True:
-                end = path.find("`", end)
-                if end < 0:
-                    raise InvalidInputError(f"column path {path!r} has an open backtick")
-                if path[end : end + 2] != "``":
-                    break
-                end += 2
-            names.append(path[position + 1 : end].replace("``", "`"))
-            position = end + 1
-            if position < len(path) and path[position] != ".":
-                raise InvalidInputError(f"column path {path!r}: a dot must follow a name in backticks")
-        else:
-            end = path.find(".", position)
-            end = len(path) if end < 0 else end
-            names.append(path[position:end])
-            position = end
-        position += 1
-    return names
-
-
-def format_path(names: Iterable[str]) -> str:
-    """Inverse of `parse_path`."""
-    return ".".join(
-        "`" + name.replace("`", "``") + "`" if not name or "." in name or "`" in name else name for name in names
-    )
-
-
 # ------------------------------------------------------------------------------------------------------ from protos
 
 
@@ -590,7 +539,7 @@ def _from_arrow(arrow: pa.Field, parent_id: int, numbering: _Numbering, path: st
         raise InvalidSchemaError(f"column {path!r}: {error}") from None
     metadata = _decode_metadata(arrow.metadata)
     if isinstance(arrow.type, pa.BaseExtensionType):
-        metadata = {**metadata, **_extension_metadata(arrow.type)}
+        metadata = {**metadata, **_decode_metadata(extension_metadata(arrow.type))}
     if metadata.get(EXTENSION_NAME_KEY) in (b"arrow.json", b"lance.json"):
         logical_type = "json"
         metadata[EXTENSION_NAME_KEY] = b"lance.json"
@@ -757,75 +706,12 @@ def _arrow_field(
     return pa.field(name, data_type, nullable, metadata or None)
 
 
-class _SchemaCapsule:
-    """Shows an Arrow field or schema through the C data interface only, so that pyarrow imports it anew."""
-
-    __slots__ = ("_arrow",)
-
-    def __init__(self, arrow: pa.Field | pa.Schema) -> None:
-        self._arrow = arrow
-
-    def __arrow_c_schema__(self) -> object:
-        return self._arrow.__arrow_c_schema__()
-
-
-def _restore_extensions(arrow: pa.Field) -> pa.Field:
-    """The same field, with every extension type that is registered in this process in place of its metadata.
-
-    Importing is pyarrow's one door that resolves extension names, nested ones too.
-    """
-    try:
-        return pa.field(_SchemaCapsule(arrow))
-    except (pa.ArrowException, ValueError, TypeError, KeyError):
-        # The name is known but not with this storage or parameters: show what is stored.
-        return arrow
-
-
 def _restore_schema_extensions(arrow: pa.Schema, fields: Sequence[Field]) -> pa.Schema:
     try:
-        return pa.schema(_SchemaCapsule(arrow))
+        return pa.schema(SchemaCapsule(arrow))
     except (pa.ArrowException, ValueError, TypeError, KeyError):
         restored = [
-            _restore_extensions(plain) if each._has_extension() else plain
+            restore_extensions(plain) if each._has_extension() else plain
             for plain, each in zip(arrow, fields, strict=True)
         ]
         return pa.schema(restored, metadata=arrow.metadata)
-
-
-class _ArrowSchema(ctypes.Structure):
-    """The start of struct ArrowSchema of the Arrow C data interface."""
-
-    _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
-
-
-_capsule_pointer: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-
-
-def _extension_metadata(data_type: pa.BaseExtensionType) -> dict[str, bytes]:
-    """Name and serialized parameters of an extension type, as field metadata.
-
-    pyarrow's own extension types do not show their parameters in Python, but the C data interface carries them.
-    """
-    capsule = pa.field("", data_type).__arrow_c_schema__()
-    exported = _ArrowSchema.from_address(_capsule_pointer(capsule, b"arrow_schema"))
-    return _decode_metadata(_parse_c_metadata(exported.metadata))
-
-
-def _parse_c_metadata(address: int | None) -> dict[bytes, bytes]:
-    """int32 count, then for each pair: int32 length, key, int32 length, value."""
-    if not address:
-        return {}
-
-    def take(position: int) -> tuple[bytes, int]:
-        (length,) = struct.unpack("=i", ctypes.string_at(position, 4))
-        return ctypes.string_at(position + 4, length), position + 4 + length
-
-    (count,) = struct.unpack("=i", ctypes.string_at(address, 4))
-    metadata: dict[bytes, bytes] = {}
-    position = address + 4
-    for _ in range(count):
-        key, position = take(position)
-        metadata[key], position = take(position)
-    return metadata

@@ -141,7 +141,9 @@ class ExternalHandler(VersionFinder):
         if row is not None and row.version == than.version:
             return []
         if row is not None and row.version > than.version:
-            self._finished(store, base, row)
+            newest = self._in_place(store, base, row)
+            if row.version == than.version + 1:
+                return [newest]
         # Rows outlive what a cleanup removes, so the versions in between are listed where they lie.
         return super().history(store, base, than.version)
 
@@ -236,6 +238,21 @@ class ExternalHandler(VersionFinder):
         final, naming = self._final_path(base, row)
         if row.path == final:
             return ManifestLocation(row.version, final, row.size_bytes, naming)
+        return self._finish(store, base, row)
+
+    def _in_place(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
+        """The same for a row of a moment ago, whose writer is at it: a second copy would be in its way."""
+        final, naming = self._final_path(base, row)
+        if row.path == final:
+            return ManifestLocation(row.version, final, row.size_bytes, naming)
+        size = store.find(final)
+        if size is None:
+            return self._finish(store, base, row)
+        self._note_final(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
+        return ManifestLocation(row.version, final, size, naming)
+
+    def _finish(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
+        final, naming = self._final_path(base, row)
         try:
             data = bytes(store.read_all(row.path, row.size_bytes))
         except NotFoundError:

@@ -19,13 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, OutOfRangeError, UnsupportedFeatureError
-from lancetable.format.schema import Field, parse_path
+from lancetable.format.field_paths import parse_path
+from lancetable.format.schema import Field
 from lancetable.ops.columns import column_not_found, nested_value
 from lancetable.ops.take import Indices, take_addresses, take_offsets, take_row_ids
 from lancetable.store.base import ByteRange, ObjectStore
 from lancetable.table.blobs import Places, join_places, locate_blobs, read_places
-from lancetable.table.fragments import blob_data_file, rows_of
+from lancetable.table.fragments import blob_data_file
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import rows_of
 
 __all__ = [
     "BlobHandle",

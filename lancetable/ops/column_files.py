@@ -22,9 +22,9 @@ from lancetable.format.schema import Schema
 from lancetable.ops.write import conform
 from lancetable.table.data_files import WriteLimits, WriteProgress, remove_quietly, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
-from lancetable.table.fragments import live_offsets, physical_rows
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import live_offsets, physical_rows
 
 __all__ = ["Values", "add_column_file", "add_column_files", "discard_column_files", "spread"]
 

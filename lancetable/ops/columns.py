@@ -23,7 +23,8 @@ from lancetable.expr import Expr, columns_of, evaluate, parse_expression
 from lancetable.expr.ast import Column
 from lancetable.file.extension import user_array
 from lancetable.format.blobs import described, with_bytes
-from lancetable.format.schema import Field, Schema, format_path, parse_path
+from lancetable.format.field_paths import format_path, parse_path
+from lancetable.format.schema import Field, Schema
 
 __all__ = [
     "PHYSICAL_ADDRESS",

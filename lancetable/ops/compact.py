@@ -39,9 +39,9 @@ from lancetable.proto import table_pb2
 from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table.data_files import WriteLimits, remove_quietly
 from lancetable.table.dictionaries import dictionaries_of
-from lancetable.table.fragments import deleted_offsets, num_live_rows, physical_rows
 from lancetable.table.row_id_lookup import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
+from lancetable.table.version_rows import deleted_offsets, num_live_rows, physical_rows
 
 __all__ = [
     "CompactionSettings",

@@ -14,8 +14,8 @@ from lancetable.format.fragment import Fragment
 from lancetable.ops.scan import matching_offsets
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.fragments import physical_rows
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import physical_rows
 
 __all__ = ["delete_matching", "delete_offsets"]
 

@@ -18,9 +18,9 @@ from lancetable.expr.kernels import is_distinct
 from lancetable.format.fragment import Fragment
 from lancetable.ops.scan import execute_scan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.table.fragments import deleted_offsets
 from lancetable.table.row_id_lookup import row_id_sequence
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import deleted_offsets
 
 __all__ = ["Diff", "deleted_row_ids", "diff", "inserted_rows", "updated_rows"]
 

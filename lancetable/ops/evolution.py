@@ -47,8 +47,10 @@ from lancetable.ops.migrate import data_file, name_of, written_before
 from lancetable.ops.scan import execute_scan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.write import conform
-from lancetable.table.fragments import live_offsets, memory_per_row, num_live_rows, physical_rows, read_rows
+from lancetable.table.fragments import read_rows
+from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import live_offsets, num_live_rows, physical_rows
 
 __all__ = [
     "Alteration",

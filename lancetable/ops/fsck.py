@@ -32,9 +32,9 @@ from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table import refs
 from lancetable.table.cache import TableCache
-from lancetable.table.fragments import deleted_offsets
 from lancetable.table.row_id_lookup import row_id_sequence
 from lancetable.table.version import Reference, TableVersion, checkout, open_location, open_version
+from lancetable.table.version_rows import deleted_offsets
 
 __all__ = ["Problem", "Report", "check", "fsck", "repair"]
 

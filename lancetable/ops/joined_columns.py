@@ -26,9 +26,10 @@ from lancetable.ops.merge_insert import patched_columns
 from lancetable.ops.merge_pairs import Pairs
 from lancetable.ops.moved_rows import live_rows, ordered, read_rows_at, rows_per_window
 from lancetable.ops.write import conform, conforming
-from lancetable.table.fragments import ROW_ADDRESS, ROW_ID, Offsets
+from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
 from lancetable.table.row_id_lookup import row_ids_at
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import Offsets
 
 __all__ = ["merge", "merge_fragment", "update_columns"]
 

@@ -16,7 +16,7 @@ from lancetable.errors import LanceError
 from lancetable.file import pool
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.fragments import physical_rows
+from lancetable.table.version_rows import physical_rows
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError, SchemaMismatchError
 from lancetable.expr import Expr, columns_of, evaluate, parse_predicate
-from lancetable.format.schema import Field, Schema, parse_path
+from lancetable.format.field_paths import parse_path
+from lancetable.format.schema import Field, Schema
 from lancetable.ops.columns import column_not_found, evaluation_schema
 from lancetable.ops.write import conforming
 

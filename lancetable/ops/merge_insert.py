@@ -47,8 +47,8 @@ from lancetable.ops.scan import matching_rows
 from lancetable.ops.spill import Divided
 from lancetable.ops.write import WriteOptions, conform
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.fragments import Offsets, physical_rows
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import Offsets, physical_rows
 
 __all__ = ["load_source", "merge_insert", "patched_columns", "prepare", "taken"]
 

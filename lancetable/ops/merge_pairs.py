@@ -26,8 +26,9 @@ from lancetable.ops.merge_clauses import Clauses, Matched, Repeated, key_fields
 from lancetable.ops.moved_rows import ordered
 from lancetable.ops.prune import prunable_columns, prune_fragment
 from lancetable.ops.spill import Divided
-from lancetable.table.fragments import Offsets, physical_rows, read_columns_of, select
+from lancetable.table.fragments import read_columns_of, select
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import Offsets, physical_rows
 
 __all__ = ["PairFinder", "Pairs", "SourcePart", "join_pairs", "pruning_predicate"]
 

@@ -27,8 +27,8 @@ from lancetable.ops.merge_clauses import Clauses, Condition, Counts, Matched, Re
 from lancetable.ops.moved_rows import Prepared, prepare_update, read_rows_at
 from lancetable.ops.write import conform
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.fragments import Offsets, physical_rows
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import Offsets, physical_rows
 
 __all__ = ["ADDRESS", "IN_SOURCE", "prepare_rows"]
 

@@ -46,8 +46,11 @@ from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
-from lancetable.table.fragments import Selection, bytes_per_row, files_of, physical_rows, read_columns_of
+from lancetable.table.file_layouts import files_of
+from lancetable.table.fragments import Selection, read_columns_of
+from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion, latest
+from lancetable.table.version_rows import physical_rows
 
 __all__ = ["Migrated", "data_file", "migrate", "name_of", "rename_manifests", "rename_manifests_at", "written_before"]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -28,23 +29,18 @@ from lancetable.format.version import FileVersion
 from lancetable.ops.column_files import discard_column_files
 from lancetable.ops.join import whole
 from lancetable.ops.marks import mark_deleted, remove_marks
+from lancetable.ops.pace import note_made, streamed
 from lancetable.ops.write import WriteOptions, sync_others, target_places, write_files
 from lancetable.rowids import RowIdSequence
 from lancetable.table.data_files import WriteLimits, remove_from
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.dictionaries import dictionaries_of
-from lancetable.table.fragments import (
-    Offsets,
-    bytes_per_row,
-    live_offsets,
-    narrow,
-    physical_rows,
-    read_columns_of,
-    select,
-)
+from lancetable.table.fragments import narrow, read_columns_of, select
 from lancetable.table.places import own_place, registered_places
 from lancetable.table.row_id_lookup import row_ids_at
+from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import Offsets, live_offsets, physical_rows
 
 __all__ = [
     "Prepared",
@@ -96,14 +92,17 @@ def read_windows(
     """
 
     def work(window: Window) -> pa.RecordBatch:
-        return change(window, read_rows_at(version, window.fragment, fields, window.offsets))
+        made = change(window, read_rows_at(version, window.fragment, fields, window.offsets))
+        note_made(made.nbytes)
+        return made
 
     return ordered(work, windows)
 
 
 def ordered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """`function` of every item, in order, on the pool where that is possible."""
-    return map(function, items) if pool.in_worker() or pool.size() == 1 else pool.in_order(function, items)
+    each = partial(streamed, function)
+    return map(each, items) if pool.in_worker() or pool.size() == 1 else pool.in_order(each, items)
 
 
 def rows_per_window(
@@ -135,7 +134,9 @@ def read_rows_at(
         mask = np.zeros(last + 1 - first, np.bool_)
         mask[offsets - first] = True
         selection = narrow(selection, mask, len(offsets))
-    return [whole(array) for array in read_columns_of(version, fragment, tuple(map(with_bytes, fields)), selection)]
+    arrays = [whole(array) for array in read_columns_of(version, fragment, tuple(map(with_bytes, fields)), selection)]
+    note_made(sum([array.nbytes for array in arrays]))
+    return arrays
 
 
 # --- the transaction -------------------------------------------------------------------------------------------------

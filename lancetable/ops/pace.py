@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 import pyarrow as pa
 
 from lancetable.file import pool
 from lancetable.format.fragment import Fragment
 
-__all__ = ["Pace", "give_back"]
+__all__ = ["Pace", "give_back", "note_made", "streamed"]
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 # Large enough to make the work per window small beside its bytes, small enough to hold a few.
 _STREAM_BYTES = 3 * 1024 * 1024
@@ -63,13 +67,13 @@ class Pace:
 
     def note(self, num_rows: int, num_bytes: int) -> None:
         """So many bytes of arrays came of so many rows of a window."""
-        _made(num_bytes)
+        note_made(num_bytes)
         if num_rows:
             self._row_bytes = _followed(self._row_bytes or 0.0, num_bytes / num_rows)
 
     def note_late(self, num_rows: int, num_bytes: int) -> None:
         """The same of the columns that are read for the rows that pass the filter."""
-        _made(num_bytes)
+        note_made(num_bytes)
         if num_rows:
             self._late_bytes = _followed(self._late_bytes, num_bytes / num_rows)
 
@@ -79,7 +83,8 @@ def _followed(before: float, now: float) -> float:
     return now if now > before else before + (now - before) / 4
 
 
-def _made(num_bytes: int) -> None:
+def note_made(num_bytes: int) -> None:
+    """This thread has made arrays of so many bytes, or copies of them; see `give_back`."""
     _thread.made = getattr(_thread, "made", 0) + num_bytes
 
 
@@ -95,3 +100,10 @@ def give_back() -> None:
     arrow = pa.default_memory_pool()
     if arrow.backend_name == "mimalloc":
         arrow.release_unused()
+
+
+def streamed(function: Callable[[T], R], work: T) -> R:
+    """`function` of one piece of a stream; then `give_back`."""
+    result = function(work)
+    give_back()
+    return result

@@ -26,8 +26,10 @@ from lancetable.file.statistics import FileStatistics, StatisticsWarning, parse_
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
 from lancetable.ops.columns import VIRTUAL
-from lancetable.table.fragments import file_metadata, files_of, physical_rows
+from lancetable.table.file_layouts import files_of
+from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import physical_rows
 
 __all__ = ["file_statistics", "intersect", "prunable_columns", "prune_fragment", "ranges_of", "zones_to_keep"]
 

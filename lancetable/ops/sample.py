@@ -10,8 +10,8 @@ from lancetable.errors import InvalidInputError
 from lancetable.ops.scan import scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.take import Columns, take_offsets
-from lancetable.table.fragments import rows_of
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import rows_of
 
 __all__ = ["sample", "slice_rows"]
 

@@ -32,28 +32,14 @@ from lancetable.ops.collector import collector_paused
 from lancetable.ops.columns import PHYSICAL_ADDRESS, ColumnLike, assemble, without_columns
 from lancetable.ops.metered import MeteredStore
 from lancetable.ops.order import ColumnOrdering, foremost, sort_indices
-from lancetable.ops.pace import Pace, give_back
+from lancetable.ops.pace import Pace, give_back, note_made, streamed
 from lancetable.ops.prune import intersect, prunable_columns, prune_fragment
 from lancetable.ops.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.ops.take import fetch_addresses, virtual_values
-from lancetable.table.fragments import (
-    Offsets,
-    Selection,
-    VersionRows,
-    bytes_per_row,
-    has_fixed_size,
-    least_bytes,
-    memory_per_row,
-    narrow,
-    physical_offsets,
-    physical_rows,
-    read_chunks_of,
-    read_chunks_of_many,
-    read_columns_of,
-    rows_of,
-    select,
-)
+from lancetable.table.fragments import Selection, narrow, read_chunks_of, read_chunks_of_many, read_columns_of, select
+from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, least_bytes, memory_per_row
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import Offsets, VersionRows, physical_offsets, physical_rows, rows_of
 
 __all__ = [
     "ScanStatistics",
@@ -316,11 +302,12 @@ class _Run:
             if skip or (left is not None and left < table.num_rows - skip):
                 table = table.slice(skip, left)
             skip = 0
-            yield table
             if left is not None:
                 left -= table.num_rows
-                if left == 0:
-                    return
+            yield table
+            del table  # before the next one is waited for
+            if left == 0:
+                return
 
     def plain_table(self) -> pa.Table:
         """The result of a plan without a filter that asks for columns as they are stored: the chunks of all windows."""
@@ -343,8 +330,8 @@ class _Run:
         """`function` of every piece of work, in order; several at a time where that pays."""
         if self.pace is None:
             return pool.in_order(function, work) if self._parallel() else map(function, work)
-        streamed = partial(_streamed, function)
-        return pool.in_order(streamed, work, self.pace.ahead) if self._parallel() else map(streamed, work)
+        each = partial(streamed, function)
+        return pool.in_order(each, work, self.pace.ahead) if self._parallel() else map(each, work)
 
     def _parallel(self) -> bool:
         if pool.in_worker() or pool.size() == 1:
@@ -711,12 +698,6 @@ def _unlimited(fragment: Fragment) -> int:
     return 1 << 62
 
 
-def _streamed(function: Callable[[T], R], work: T) -> R:
-    result = function(work)
-    give_back()
-    return result
-
-
 def _grouped(windows: Iterable[_Window]) -> Iterator[list[_Window]]:
     """Windows by one, small ones that follow each other by as many as make up a batch."""
     group: list[_Window] = []
@@ -836,18 +817,24 @@ def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> I
         rows = _rows_per_batch(table, plan)
         if not together:
             yield from _split(table, rows)
+            del table  # before the next one is waited for
             continue
         pending.append(table)
         num_pending += table.num_rows
+        del table
         if num_pending < rows:
             if len(pending) > _MAX_PENDING:
                 pending = [_concatenated(pending).combine_chunks()]
             continue
         joined = _concatenated(pending)
         full = num_pending // rows * rows
-        yield from _split(joined.slice(0, full), rows)
         num_pending -= full
         pending = [joined.slice(full)] if num_pending else []
+        joined = joined.slice(0, full)
+        note_made(joined.nbytes)
+        yield from _split(joined, rows)
+        del joined
+        give_back()
     if num_pending:
         yield from _split(_concatenated(pending), num_pending)
 

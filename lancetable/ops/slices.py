@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 from lancetable.format.fragment import Fragment
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.table.fragments import memory_per_row, physical_rows
+from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import physical_rows
 
-__all__ = ["Slice", "options_of", "plan_slices"]
+__all__ = ["Slice", "options_of", "plan_slices", "rows_of_each"]
 
 _ZONE_ROWS = 8192
 
@@ -65,6 +66,11 @@ def plan_slices(
     return tasks
 
 
+def rows_of_each(version: TableVersion, count: int) -> int:
+    """The rows of a task where `count` of them share the version."""
+    return -(-sum(physical_rows(version, each) for each in version.manifest.fragments) // count)
+
+
 def options_of(slices: Iterable[Slice], options: ScanOptions) -> list[ScanOptions]:
     """Scans that read the rows of `slices` in order, otherwise as `options` say.
 
@@ -98,4 +104,7 @@ def _pieces(fragment_id: int, num_rows: int, most: int) -> list[Slice]:
     step = -(-num_rows // count)
     if step > _ZONE_ROWS:
         step = round(step / _ZONE_ROWS) * _ZONE_ROWS
-    return [Slice(fragment_id, start, min(start + step, num_rows)) for start in range(0, num_rows, step)]
+    starts = list(range(0, num_rows, step))
+    if len(starts) > 1 and num_rows - starts[-1] < step // 2:
+        starts.pop()  # what rounding has left over is no piece of its own
+    return [Slice(fragment_id, start, stop) for start, stop in zip(starts, [*starts[1:], num_rows], strict=True)]

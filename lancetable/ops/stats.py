@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from lancetable.format.index import IndexSection
-from lancetable.table.fragments import file_metadata, num_live_rows, physical_rows
+from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import num_live_rows, physical_rows
 
 __all__ = ["DataStatistics", "DatasetCounts", "FieldStatistics", "data_stats", "dataset_stats", "has_user_index"]
 

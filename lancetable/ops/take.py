@@ -28,21 +28,17 @@ from lancetable.ops.columns import (
     project_mapping,
     project_stored,
 )
-from lancetable.table.fragments import (
-    ROW_ADDRESS,
+from lancetable.table.fragments import ROW_ADDRESS, Selection, read_columns_of, select, virtual_column
+from lancetable.table.row_id_lookup import row_id_index
+from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import (
     Offsets,
-    Selection,
     VersionRows,
     deleted_offsets,
     physical_offsets,
     physical_rows,
-    read_columns_of,
     rows_of,
-    select,
-    virtual_column,
 )
-from lancetable.table.row_id_lookup import row_id_index
-from lancetable.table.version import TableVersion
 
 __all__ = ["Columns", "Indices", "fetch_addresses", "take_addresses", "take_offsets", "take_row_ids", "virtual_values"]
 
@@ -150,7 +146,7 @@ def _ascending(wanted: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Offsets | No
     if count <= _FEW:
         asked = wanted.tolist()
         distinct = sorted(set(asked))
-        place = {value: at for at, value in enumerate(distinct)}
+        place = dict(zip(distinct, range(len(distinct))))
         return np.array(distinct, wanted.dtype), np.array([place[value] for value in asked], np.int64)
     # np.unique does the same with more ceremony than a small take can afford.
     order = np.argsort(wanted, kind="stable")
@@ -290,9 +286,17 @@ def _joined(parts: Sequence[ColumnLike]) -> ColumnLike:
     if len(chunks) == 1:
         return chunks[0]
     # Joining nested dictionaries would have to unify them; and 2 GiB of text fit no single array of 32-bit offsets.
-    if _keeps_chunks(first.type) or sum(chunk.nbytes for chunk in chunks) > _MAX_JOINED_BYTES:
+    if _keeps_chunks(first.type) or _is_large(chunks):
         return pa.chunked_array(chunks, type=first.type)
     return pa.concat_arrays(chunks)
+
+
+def _is_large(chunks: Sequence[pa.Array]) -> bool:
+    # Whole buffers are quicker to add up than the parts of them that are used.
+    if sum([chunk.get_total_buffer_size() for chunk in chunks]) <= _MAX_JOINED_BYTES:
+        return False
+    used: int = sum([chunk.nbytes for chunk in chunks])
+    return used > _MAX_JOINED_BYTES
 
 
 def _keeps_chunks(kind: pa.DataType) -> bool:
@@ -329,10 +333,10 @@ def virtual_values(version: TableVersion, fragment: Fragment, start: int, select
 
 def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = False) -> Projection:
     kept = rows_of(version).scratch
-    if isinstance(columns, Mapping):
-        key: Any = ("expressions", *columns.items())
-    elif columns is None:
-        key = None
+    if columns is None:
+        key: Any = None
+    elif isinstance(columns, Mapping):
+        key = ("expressions", *columns.items())
     elif isinstance(columns, str) or not isinstance(columns, Sequence):
         raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
     else:

@@ -24,8 +24,9 @@ from lancetable.expr.build import Refused, checked_cast
 from lancetable.expr.casts import can_cast
 from lancetable.format import jsonb
 from lancetable.format.blobs import with_bytes
+from lancetable.format.field_paths import parse_path
 from lancetable.format.fragment import Fragment
-from lancetable.format.schema import Field, Schema, parse_path
+from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 from lancetable.ops.columns import VIRTUAL, column_not_found, evaluation_schema
 from lancetable.ops.moved_rows import (
@@ -40,8 +41,8 @@ from lancetable.ops.moved_rows import (
 from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import matching_rows
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.fragments import Offsets
 from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import Offsets
 
 if TYPE_CHECKING:
     from lancetable.ops.scan_plan import Filter

@@ -46,11 +46,13 @@ def decode(message: rowids_pb2.EncodedU64Array, path: str | None = None) -> U64A
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrays:
-    """Many arrays one after the other, as they are stored: (n,) offsets; (k,) the base and the size of each array."""
+    """Many arrays one after the other, as they are stored: (n,) offsets; (k,) the base and the size of each array, and
+    whether its values ascend."""
 
     offsets: npt.NDArray[Any]
     bases: U64Array
     counts: npt.NDArray[np.int64]
+    rising: npt.NDArray[np.bool_]
 
     def values(self) -> U64Array:
         """(n,) values."""
@@ -69,7 +71,8 @@ def decode_many(messages: Sequence[rowids_pb2.EncodedU64Array], path: str | None
     if arm not in ("u16_array", "u32_array") or arms.count(arm) != len(arms):
         parts = [values for values in (decode(message, path) for message in messages) if len(values)]
         counts = np.array([len(part) for part in parts], np.int64)
-        return Arrays(np.concatenate([*parts, np.zeros(0, np.uint64)]), np.zeros(len(parts), np.uint64), counts)
+        values = np.concatenate([*parts, np.zeros(0, np.uint64)])
+        return Arrays(values, np.zeros(len(parts), np.uint64), counts, _rising(values, counts))
     dtype = _DTYPES[arm]
     narrow = [message.u16_array if arm == "u16_array" else message.u32_array for message in messages]
     pieces = [each.offsets for each in narrow]
@@ -83,7 +86,16 @@ def decode_many(messages: Sequence[rowids_pb2.EncodedU64Array], path: str | None
         greatest = np.maximum.reduceat(offsets, np.cumsum(counts) - counts).astype(np.uint64)
         if (bases > np.uint64(MAX_U64) - greatest).any():
             raise CorruptFileError("values beyond 64 bits", path=path, expected=MAX_U64)
-    return Arrays(offsets, bases, counts)
+    return Arrays(offsets, bases, counts, _rising(offsets, counts))
+
+
+def _rising(offsets: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of the arrays one after the other, none of them empty, ascend."""
+    rising, ends = np.ones(len(counts), np.bool_), np.cumsum(counts)
+    falls = offsets[1:] <= offsets[:-1]
+    falls[ends[:-1] - 1] = False  # the first of each array follows on none
+    rising[np.searchsorted(ends, np.flatnonzero(falls) + 1, side="right")] = False
+    return rising
 
 
 def has_values(message: rowids_pb2.EncodedU64Array) -> bool:

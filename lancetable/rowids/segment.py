@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from lancetable.compiled import load
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
@@ -37,6 +38,8 @@ __all__ = [
     "SortedArrays",
     "build",
     "from_proto",
+    "from_protos",
+    "many_arrays",
     "to_proto",
 ]
 
@@ -206,6 +209,7 @@ EMPTY: Final = Range(0, 0)
 _ARRAYS: Final = frozenset((SortedArray.arm, Array.arm))
 _FEW: Final = 32  # values, for which it pays to look for each
 _MANY: Final = 32  # segments, from which on it pays to decode arrays together
+native: Final[Any] = load("lancetable.rowids._native_arrays")
 
 
 def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segment:
@@ -250,23 +254,36 @@ def from_protos(messages: Sequence[rowids_pb2.U64Segment], path: str | None = No
     return tuple(found)
 
 
+def many_arrays(data: bytes, path: str | None = None) -> Segment | None:
+    """A serialized RowIdSequence of many arrays and nothing else as one segment; None for all others.
+
+    Raises CorruptFileError for values that shall ascend and do not.
+    """
+    found = None if native is None else native.short_arrays(data, _MANY)
+    if found is None:
+        return None
+    *parts, ordered = found
+    return _joined(encoded_array.Arrays(*parts), ordered, path)
+
+
 def _from_arrays(messages: Sequence[rowids_pb2.U64Segment], arms: Sequence[str | None], path: str | None) -> Segment:
     ordered = [arm == SortedArray.arm for arm in arms]
     stored = [each.sorted_array if sorts else each.array for each, sorts in zip(messages, ordered, strict=True)]
     arrays = encoded_array.decode_many(stored, path)
+    filled = [flag for flag, each in zip(ordered, stored, strict=True) if encoded_array.has_values(each)]
+    return _joined(arrays, np.array(filled, np.bool_), path)
+
+
+def _joined(arrays: encoded_array.Arrays, ordered: npt.NDArray[np.bool_], path: str | None) -> Segment:
+    """One segment of many arrays; `ordered`: which of them shall ascend."""
     if not len(arrays.counts):
         return EMPTY
-    ends = np.cumsum(arrays.counts)
-    starts = ends - arrays.counts
-    # Rows that do not follow on the one before, the first of each array apart.
-    falls = arrays.offsets[1:] <= arrays.offsets[:-1]
-    falls[ends[:-1] - 1] = False
-    broken = np.flatnonzero(falls) + 1
-    if len(broken):
-        sorts = np.array([flag for flag, each in zip(ordered, stored, strict=True) if encoded_array.has_values(each)])
-        if sorts[np.searchsorted(ends, broken, side="right")].any():
+    if not arrays.rising.all():
+        if (ordered & ~arrays.rising).any():
             raise CorruptFileError("values of a segment are not ascending", path=path)
         return Array(arrays.values())
+    ends = np.cumsum(arrays.counts)
+    starts = ends - arrays.counts
     first, last = arrays.bases + arrays.offsets[starts], arrays.bases + arrays.offsets[ends - 1]
     return SortedArrays(arrays) if (first[1:] > last[:-1]).all() else Array(arrays.values())
 

@@ -37,11 +37,9 @@ class RowIdSequence:
 
         Raises CorruptFileError, naming `path`, for bytes that break the format or another length.
         """
-        try:
-            message = rowids_pb2.RowIdSequence.FromString(bytes(data))
-        except DecodeError as error:
-            raise CorruptFileError(f"malformed row id sequence: {path or 'no path'}", path=path) from error
-        sequence = cls(segments_module.from_protos(message.segments, path))
+        data = bytes(data)
+        only = segments_module.many_arrays(data, path)
+        sequence = cls(_parsed(data, path) if only is None else (only,))
         check_length(sequence.num_rows, num_rows, path)
         return sequence
 
@@ -142,6 +140,14 @@ class RowIdSequence:
             chunks.append(self.slice(start, start + size))
             start += size
         return chunks
+
+
+def _parsed(data: bytes, path: str | None) -> tuple[Segment, ...]:
+    try:
+        message = rowids_pb2.RowIdSequence.FromString(data)
+    except DecodeError as error:
+        raise CorruptFileError(f"malformed row id sequence: {path or 'no path'}", path=path) from error
+    return segments_module.from_protos(message.segments, path)
 
 
 def check_length(found: int, num_rows: int | None, path: str | None) -> None:

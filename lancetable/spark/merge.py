@@ -27,7 +27,7 @@ from lancetable.ops.slices import Slice, options_of
 from lancetable.spark.desk import run_job
 from lancetable.spark.jobs import discard_update, update_of, update_result
 from lancetable.spark.pin import Pin
-from lancetable.spark.tasks import Json, accepted, answer, keep_to_cores
+from lancetable.spark.tasks import Json, accepted, answer, settle_worker
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
 from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, quoted, schema_of, slices_of
 
@@ -165,7 +165,7 @@ class KeyScan:
     columns: Mapping[str, str]
 
     def __call__(self, slices: tuple[Slice, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-        keep_to_cores()
+        settle_worker()
         version = self.pin.open()
         for scan in options_of(slices, ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)):
             for batch in execute_scan(version, plan_scan(version, scan)):
@@ -205,7 +205,7 @@ class MergeRows:
 
 def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_to_cores()
+        settle_worker()
         text = answer(lambda _: work(batches), "{}")
         for _ in batches:
             pass  # a refusal leaves rows behind, which Spark wants to hand over

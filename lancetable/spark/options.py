@@ -34,7 +34,8 @@ _KNOWN = (
 )
 DEFAULT_BATCH_ROWS = 32_768
 DEFAULT_TASK_ROWS = 1_048_576
-DEFAULT_TASK_BYTES = 128 << 20
+MOST_TASK_ROWS, LEAST_TASK_ROWS = 8 << 20, 128 << 10
+DEFAULT_TASK_BYTES = 256 << 20  # in memory, about what Spark makes of 128 MB of a Parquet file
 LATEST = "latest"
 
 

@@ -11,12 +11,18 @@ version that a cleanup removed before it was read stops the stream as well, unle
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
+from lancetable.errors import (
+    InvalidInputError,
+    InvalidOperationError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from lancetable.ops.appended import Appended, appended_by
 from lancetable.ops.scan_plan import ScanOptions
 from lancetable.ops.slices import Slice, plan_slices
@@ -44,6 +50,9 @@ else:
             pass
 
 
+_HAS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
+
+
 class VersionPartition(SlicePartition):
     """Rows of one task, as they are in one version."""
 
@@ -56,6 +65,11 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.version is not None or options.timestamp_as_of is not None:
             raise InvalidInputError("a stream follows the newest version: say where to begin with startingVersion")
+        if options.max_versions_per_trigger is not None and not _HAS_LIMITS:
+            raise UnsupportedFeatureError(
+                "maxVersionsPerTrigger needs PySpark 4.2 or newer; without it a batch is everything that is new",
+                feature="limits of streams before PySpark 4.2",
+            )
         self._options, self._schema = options, schema
         self._stop_at: int | None = None
 

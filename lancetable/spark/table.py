@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from lancetable.cleanup import CleanupStats
 from lancetable.dataset import LanceDataset
@@ -23,8 +24,9 @@ from lancetable.ops.scan_plan import ScanOptions
 from lancetable.ops.slices import Slice
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
 from lancetable.spark.desk import Place, TaskJob, desk_at, run_job
+from lancetable.spark.jobs import slice_task
 from lancetable.spark.merge import SparkMergeBuilder
-from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS, SourceOptions
+from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import BATCH_BYTES, scan_slices
 from lancetable.spark.tasks import Json, Runner, SparkRunner
@@ -119,21 +121,26 @@ class SparkTable:
         tag: str | None = None,
         as_of: datetime | str | None = None,
         batch_size: int = DEFAULT_BATCH_ROWS,
-        target_rows_per_task: int = DEFAULT_TASK_ROWS,
+        target_rows_per_task: int | None = None,
         target_bytes_per_task: int = DEFAULT_TASK_BYTES,
     ) -> DataFrame:
         """The rows as a frame of one version, which is chosen now: the newest, or that of a number, tag or time.
 
         `columns` and `filter`, SQL of the library, are worth giving: Spark reads every column of the frame, and filters
-        of its own see all rows. Raises ColumnNotFoundError, InvalidSqlError, VersionNotFoundError,
-        UnsupportedFeatureError for a column of a type that Spark has not.
+        of its own see all rows. A task takes `target_rows_per_task` rows, by default as many as give one task to each
+        core of a classic session, or `target_bytes_per_task`, whichever is less. Spark does not know what `filter`
+        leaves: say `F.broadcast(frame)` in a join where that is little.
+
+        Raises ColumnNotFoundError, InvalidSqlError, VersionNotFoundError, UnsupportedFeatureError for a column of a
+        type that Spark has not.
         """
         if sum(each is not None for each in (version, tag, as_of)) > 1:
             raise InvalidInputError("version, tag and as_of name a version each; give one of them")
         moment = as_of.isoformat() if isinstance(as_of, datetime) else as_of
         wanted = replace(self.options, version=tag if version is None else version, timestamp_as_of=moment)
         names = None if columns is None else tuple(columns)
-        plan = self.desk.ask(ReadPlan(wanted, names, filter, target_rows_per_task, target_bytes_per_task))
+        cores = _cores(self._spark)
+        plan = self.desk.ask(ReadPlan(wanted, names, filter, target_rows_per_task, target_bytes_per_task, cores))
         pin, schema = pin_of(self.options, plan), schema_of(plan["schema"])
         options = ScanOptions(
             columns=list(schema.names), filter=filter, batch_size=batch_size, batch_size_bytes=BATCH_BYTES
@@ -152,18 +159,25 @@ class SparkTable:
     ) -> DataFrame:
         """What `read` yields for the slices of each task, as a frame.
 
-        Through `mapInArrow` rather than the data source: the same rows in less time.
+        Through `mapInArrow` rather than the data source: the same rows in less time. Spark takes what comes out of
+        `mapInArrow` for as many bytes as went in, and broadcasts what it believes to be small to all executors. So a
+        range goes in of as many numbers as the table has values, and each task gets one of them.
         """
         if not tasks:
             return self._spark.createDataFrame([], schema)
         wire = wire_schema(schema)
+        texts = [json.dumps(slice_task(task)) for task in tasks]
+        rows = sum(each.stop - each.start for task in tasks for each in task)
+        apart = max(1, min(rows * (len(wire) + 1), _MOST_NUMBERS) // len(tasks))
 
         def read_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from read(tasks[number], wire)
+                    slices = json.loads(texts[number // apart])["slices"]
+                    yield from read(tuple(Slice(*each) for each in slices), wire)
 
-        return self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read_some, schema)
+        numbers = self._spark.range(0, len(tasks) * apart, 1, len(tasks)).where(f"id % {apart} = 0")
+        return numbers.mapInArrow(read_some, schema)
 
     def count_rows(self, filter: str | None = None) -> int:
         """How many rows there are; without `filter` from the manifest alone."""
@@ -303,6 +317,17 @@ class SparkTable:
             return schema
         parsed = self._spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
         return table_schema(parsed, dict(vectors or {}))
+
+
+_MOST_NUMBERS = 1 << 25  # 256 MB: Spark broadcasts nothing near as long, and counts so far within a tenth of a second
+
+
+def _cores(spark: SparkSession) -> int | None:
+    """How many tasks run at a time; None in a Connect session, which does not say."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkException:
+        return None
 
 
 # What is asked of a dataset, here or on the cluster; answers are JSON.

@@ -11,6 +11,7 @@ tasks run, in the same Python version.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from lancetable.errors import CorruptFileError, LanceError, StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work", "accepted", "answer", "keep_to_cores"]
+__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work", "accepted", "answer", "settle_worker"]
 
 Json: TypeAlias = dict[str, Any]
 
@@ -77,7 +78,7 @@ class SparkRunner:
         texts = [json.dumps(task) for task in tasks]
 
         def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            keep_to_cores()
+            settle_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield pa.record_batch(
@@ -89,14 +90,21 @@ class SparkRunner:
         return accepted([json.loads(results[number]) for number in range(len(texts))], work.discard)
 
 
-def keep_to_cores() -> None:
-    """In a worker of Spark, before its first work: as many threads as its task has cores (`spark.task.cpus`), since
-    other tasks run beside it. LANCETABLE_THREADS among the executor's variables says otherwise."""
+def settle_worker() -> None:
+    """In a worker of Spark, before its first work.
+
+    As many threads as its task has cores (`spark.task.cpus`), since other tasks run beside it; LANCETABLE_THREADS among
+    the executor's variables says otherwise. And what was imported is taken out of the garbage collector's sight: a
+    worker that Spark keeps collects everything after each task, which took longer than the rest of a small task.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    if context is not None:
-        os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))
+    if context is None:
+        return  # a thread of the process that asks
+    os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 def answer(work: Callable[[Json], Json], text: str) -> str:

@@ -25,7 +25,7 @@ from lancetable.ops.merge_clauses import Clauses, Condition, check_source, key_f
 from lancetable.ops.merge_rows import ADDRESS
 from lancetable.ops.moved_rows import Prepared, commit_prepared
 from lancetable.ops.scan_plan import ScanOptions, plan_scan, resolve_filter
-from lancetable.ops.slices import Slice, plan_slices
+from lancetable.ops.slices import Slice, plan_slices, rows_of_each
 from lancetable.optimize import Compaction, RewriteResult
 from lancetable.spark.jobs import (
     AddColumns,
@@ -38,7 +38,13 @@ from lancetable.spark.jobs import (
     slice_task,
     update_of,
 )
-from lancetable.spark.options import DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS, SourceOptions
+from lancetable.spark.options import (
+    DEFAULT_TASK_BYTES,
+    DEFAULT_TASK_ROWS,
+    LEAST_TASK_ROWS,
+    MOST_TASK_ROWS,
+    SourceOptions,
+)
 from lancetable.spark.pin import Pin, mark_of, pinned
 from lancetable.spark.reader import projected_schema
 from lancetable.spark.tasks import Json
@@ -89,6 +95,14 @@ def _pin(version: TableVersion) -> list[Any]:
     return [version.uri, version.branch, version.version, mark_of(version)]
 
 
+def _suitable(version: TableVersion, cores: int | None) -> int:
+    """Rows for a task: one task for each core, as Spark deals out files, since every task of Python costs as much as
+    reading a million numbers. Large tables have more of them, by their bytes."""
+    if cores is None:
+        return DEFAULT_TASK_ROWS
+    return max(LEAST_TASK_ROWS, min(MOST_TASK_ROWS, rows_of_each(version, cores)))
+
+
 def _tasks(version: TableVersion, *, whole: bool) -> list[Json]:
     """Tasks over all rows; `whole`: none cuts a fragment, so that each writes the deletion files of its own."""
     tasks = plan_slices(version, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES, whole_fragments=whole)
@@ -100,13 +114,14 @@ def _tasks(version: TableVersion, *, whole: bool) -> list[Json]:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """The version, schema and tasks of a read."""
+    """The version, schema and tasks of a read: of `task_rows` rows, or as many as suit the `cores` of the cluster."""
 
     options: SourceOptions
     columns: tuple[str, ...] | None
     filter: str | None
-    task_rows: int
+    task_rows: int | None
     task_bytes: int
+    cores: int | None
 
     def __call__(self) -> Json:
         pin = pinned(self.options)
@@ -114,7 +129,8 @@ class ReadPlan:
         schema = projected_schema(pin, self.columns)
         if self.filter is not None:
             resolve_filter(version.schema, self.filter)  # a mistake is told here rather than by a task
-        tasks = plan_slices(version, columns=schema.names, task_rows=self.task_rows, task_bytes=self.task_bytes)
+        task_rows = self.task_rows or _suitable(version, self.cores)
+        tasks = plan_slices(version, columns=schema.names, task_rows=task_rows, task_bytes=self.task_bytes)
         return {"pin": _pin(version), "schema": _schema_text(schema), "tasks": [slice_task(task) for task in tasks]}
 
 

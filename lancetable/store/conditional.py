@@ -16,6 +16,7 @@ Bytes tell writers apart: a manifest names its transaction, whose uuid is unlike
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -23,12 +24,33 @@ from enum import Enum
 from lancetable.errors import LanceError
 from lancetable.store.base import PutOutcome
 
-__all__ = ["Reply", "create_exclusively"]
+__all__ = ["Reply", "create_exclusively", "note_met", "take_met"]
 
 _ATTEMPTS = 6
 _READS = 3
 _FIRST_WAIT_SECONDS = 0.02
 _LONGEST_WAIT_SECONDS = 1.0
+
+
+class _Met(threading.local):
+    data: bytes | memoryview | None = None
+
+
+_met = _Met()
+
+
+def note_met(data: bytes | memoryview | None) -> None:
+    """Keep the bytes that made this thread's last create lose, for `take_met`; None where nobody read them."""
+    _met.data = data
+
+
+def take_met() -> bytes | memoryview | None:
+    """The object that this thread's last create met, once. It had to be read to know that it is not ours, and who
+    lost goes on from it without asking for it again. None where the create did not lose, or the store knew without
+    reading.
+    """
+    found, _met.data = _met.data, None
+    return found
 
 
 class Reply(Enum):
@@ -52,6 +74,7 @@ def create_exclusively(
     there now, None where there is none, and raises LanceError where nobody can tell.
     """
     doubtful = False
+    note_met(None)
     for attempt in range(_ATTEMPTS):
         if attempt:
             sleep(_wait(attempt))
@@ -69,8 +92,11 @@ def create_exclusively(
         readable, found = _read(read_back, sleep)
         if not readable:
             return PutOutcome.UNKNOWN
+        if found is not None and found != data:
+            note_met(found)
+            return PutOutcome.LOST
         if found is not None:
-            return PutOutcome.WON if found == data else PutOutcome.LOST
+            return PutOutcome.WON
     # Nothing there after all: an earlier request may still arrive.
     return PutOutcome.UNKNOWN
 

@@ -32,6 +32,7 @@ __all__ = [
     "ManifestFile",
     "VersionSummary",
     "history",
+    "met_manifest",
     "pack",
     "packed_file",
     "read_manifest",
@@ -86,8 +87,16 @@ def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFil
     Raises CorruptFileError for lengths and offsets that do not fit, messages that do not parse and a version that
     differs from the file's name; UnsupportedFeatureError for a newer container. Feature flags are not checked here.
     """
+    return _parsed(store, location, *store.read_tail(location.path, location.size_bytes, _TAIL_BYTES))
+
+
+def met_manifest(store: ObjectStore, location: ManifestLocation, data: bytes | memoryview) -> ManifestFile:
+    """The manifest whose whole file is `data`. Errors as `read_manifest`."""
+    return _parsed(store, location, memoryview(data), len(data))
+
+
+def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, size: int) -> ManifestFile:
     path = location.path
-    tail, size = store.read_tail(path, location.size_bytes, _TAIL_BYTES)
     if size < FOOTER_BYTES + 4:
         raise _damaged(path, f"{size} bytes are too few for a manifest", 0)
     position, major, _, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)

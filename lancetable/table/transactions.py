@@ -11,7 +11,7 @@ from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatur
 from lancetable.format.paths import transaction_name, transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import Durability
-from lancetable.table.manifests import ManifestFile, read_manifest
+from lancetable.table.manifests import ManifestFile, met_manifest, read_manifest
 
 if TYPE_CHECKING:
     from lancetable.handlers.base import ManifestLocation
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 16
 
-__all__ = ["read", "read_since", "write"]
+__all__ = ["met", "read", "read_since", "write"]
 
 
 def write(store: ObjectStore, base: str, transaction: Transaction, data: bytes) -> str:
@@ -64,8 +64,19 @@ def read_since(
     return [_read_one(store, base, location) for location in locations]
 
 
+def met(
+    store: ObjectStore, base: str, location: ManifestLocation, data: bytes | memoryview
+) -> tuple[ManifestFile, Transaction | None]:
+    """The same of a version whose whole manifest file is `data`."""
+    return _with_transaction(store, base, met_manifest(store, location, data))
+
+
 def _read_one(store: ObjectStore, base: str, location: ManifestLocation) -> tuple[ManifestFile, Transaction | None]:
-    file = read_manifest(store, location)
+    return _with_transaction(store, base, read_manifest(store, location))
+
+
+def _with_transaction(store: ObjectStore, base: str, file: ManifestFile) -> tuple[ManifestFile, Transaction | None]:
+    location = file.location
     try:
         return file, read(store, base, file)
     except (CorruptFileError, UnsupportedFeatureError) as error:

@@ -93,11 +93,11 @@ def test_a_crowd_is_remembered_and_forgotten() -> None:
     assert loser.next_attempt()
     clock.now += 0.1
     loser.won()
-    assert crowd.window == pytest.approx(3.0 * 1.25 * 0.7)
+    assert crowd.window == pytest.approx(3.75 / (1 + 0.05 * 3.75))
     begun = len(clock.waits)
     following = begin()
     assert clock.waits[begun:] == [pytest.approx(1.5 * crowd.window * 0.1)]
-    for _ in range(5):
+    for _ in range(15):
         following.won()
         following = begin()
     assert crowd.window == 0.0
@@ -122,3 +122,21 @@ def test_who_lost_in_a_crowd_waits_in_a_smaller_part_of_the_window() -> None:
     clock.waits.clear()
     Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
     assert clock.waits == pytest.approx([0.5 * 0.3 * 1.25**3])  # the next commit stands back
+
+
+def test_who_has_met_the_winner_tries_again_at_once() -> None:
+    """Six such attempts count as one. Only the wait before the next commit grows."""
+    clock, crowd = Clock(), Crowd()
+    waiting = Backoff(4, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
+    made = 1
+    while waiting.next_attempt(met=True):
+        made += 1
+        clock.now += 0.1
+    assert (made, clock.waits, waiting.has_waited) == (4 * 6, [], False)
+    assert crowd.window == pytest.approx(3.0 * 1.1 ** (made - 1))
+    Backoff(4, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
+    assert clock.waits == pytest.approx([0.5 * crowd.window * crowd.unit_seconds])
+    once = Backoff(1, 1000.0, crowd=Crowd(), clock=clock, sleep=clock.sleep)
+    assert not once.next_attempt(met=True)  # the caller wants one attempt and no more
+    near = backoff(clock, 3, 1000.0)
+    assert near.next_attempt(met=True) and near.has_waited  # where a look costs nothing

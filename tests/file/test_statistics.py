@@ -22,6 +22,7 @@ from lancetable.file import statistics
 from lancetable.file.reader import open_data_file
 from lancetable.file.statistics import FileStatistics, StatisticsBuilder, StatisticsWarning, parse_statistics
 from lancetable.file.writer import FileWriter
+from lancetable.file.zone_summaries import is_bytes, is_text
 from lancetable.format.schema import Schema
 from lancetable.store.memory import MemoryStore
 
@@ -98,7 +99,7 @@ def random_values(kind: pa.DataType, count: int, null_rate: float, seed: int) ->
         )
     if pa.types.is_fixed_size_binary(kind):
         return pa.array([None if m else rng.bytes(kind.byte_width) for m in mask], kind)
-    if statistics._is_text(kind) or statistics._is_bytes(kind):
+    if is_text(kind) or is_bytes(kind):
         lengths = rng.integers(0, 12, count)
         texts = ["".join(rng.choice(["a", "b", "é", "漢", "z"], n)) for n in lengths]
         return pa.array([None if m else text for text, m in zip(texts, mask)], pa.string()).cast(kind)

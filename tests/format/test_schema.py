@@ -15,7 +15,8 @@ from lancetable.errors import (
     InvalidSchemaError,
     UnsupportedFeatureError,
 )
-from lancetable.format.schema import RESERVED_NAMES, Schema, format_path, parse_path
+from lancetable.format.field_paths import format_path, parse_path
+from lancetable.format.schema import RESERVED_NAMES, Schema
 from lancetable.proto import file_pb2
 from lancetable.testing.strategies import TYPE_CASES, schemas
 

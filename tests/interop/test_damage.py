@@ -36,7 +36,7 @@ from lancetable.errors import LanceError
 from lancetable.proto import table_pb2
 
 LIMIT_BYTES = 1 << 30  # address space above what the imports took
-TRIAL_SECONDS = 5.0
+TRIAL_SECONDS = 5.0  # of computing: how busy the machine is must not count
 TRIALS = 4
 
 FILES = {
@@ -178,7 +178,7 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
         # A new file, never the old one written over: maps of it may be open.
         (uri / name).unlink()
         (uri / name).write_bytes(bad)
-        started = time.monotonic()
+        started = time.process_time()
         try:
             found = ask(str(uri))
             differing = [key for key in found if found[key] != expected.get(key)]
@@ -187,8 +187,8 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
             details = [key for key in differing if key not in errors]
         except BaseException:
             verdict, details = "foreign", [traceback.format_exc()]
-        if time.monotonic() - started > TRIAL_SECONDS:
-            verdict, details = "slow", [str(time.monotonic() - started)]
+        if time.process_time() - started > TRIAL_SECONDS:
+            verdict, details = "slow", [str(time.process_time() - started)]
         if verdict == "changed" and not told and ROWS & set(details):
             verdict, details = "made up", [str(details)]
         if verdict == "foreign":

@@ -15,7 +15,7 @@ from lancetable.ops import write
 from lancetable.ops.scan import scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.write import WriteOptions
-from lancetable.table.fragments import file_metadata
+from lancetable.table.open_files import file_metadata
 from lancetable.table.version import open_version
 from lancetable.testing.stores import CountingStore
 

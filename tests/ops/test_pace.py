@@ -14,7 +14,7 @@ from lancetable.format.fragment import DataFile, Fragment
 from lancetable.ops import pace, scan
 from lancetable.ops.collector import collector_paused
 from lancetable.ops.pace import Pace
-from lancetable.table.fragments import least_bytes
+from lancetable.table.row_sizes import least_bytes
 
 FRAGMENT = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 10_000_000)
 BYTES = pace._STREAM_BYTES

@@ -16,7 +16,7 @@ from lancetable.ops.prune import intersect, prunable_columns, prune_fragment, ra
 from lancetable.ops.scan import ScanStatistics, explain_plan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan, resolve_filter
 from lancetable.ops.write import WriteOptions, append, create
-from lancetable.table.fragments import bytes_per_row
+from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
 
 ROWS = 200_000

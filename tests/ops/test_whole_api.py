@@ -71,6 +71,11 @@ def kind_of(name: str) -> str:
     return name.rstrip("0123456789")
 
 
+def forget(uri: str) -> None:
+    """Remove all that lies below an address in memory, which every later listing would walk over."""
+    MemoryStore().delete_prefix(uri.removeprefix("memory://"))
+
+
 class ApiMachine(RuleBasedStateMachine):
     """One table, its branches, and the handle through which it is changed."""
 
@@ -131,9 +136,7 @@ class ApiMachine(RuleBasedStateMachine):
                 )
                 assert not plan.candidate_files, plan.candidate_files
         finally:
-            store, base = MemoryStore(), self.uri.removeprefix("memory://")
-            for meta in list(store.list_recursive(base)):
-                store.delete(f"{base}/{meta.name}")
+            forget(self.uri)
 
     # ----------------------------------------------------------------------------------------------------- helpers
 
@@ -686,6 +689,7 @@ class ApiMachine(RuleBasedStateMachine):
         made.delete("id % 2 = 0")
         rows = [row for row in state.inserted(values, 0, self.uids).rows if row.values["id"] % 2]
         self.compare(lancetable.dataset(target), state.with_rows(rows), lineage=False)
+        forget(target)
 
     # ---------------------------------------------------------------------------------------------------- comparing
 

@@ -5,8 +5,8 @@ One version more and every row exactly once, or none and an error that says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from integration.servers import azurite
 from integration.servers.moto_locked import Moto
+from integration.servers.proxy import Proxy, proxy
 from lancetable import LanceOperation
 from lancetable.errors import CommitStateUnknownError, LanceError, StoreError
 from lancetable.store.base import PutOutcome
@@ -146,3 +148,29 @@ def test_s3(s3: Moto, name: str, how: str, times: int) -> None:
     finally:
         s3.reset()
     check(name, uri, s3.options, None)
+
+
+# ---- Azure
+
+
+@pytest.fixture(scope="module")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, dict[str, str]]]:
+    """Azurite behind a proxy that fails as planned."""
+    if not azurite.is_installed():
+        pytest.skip("Azurite is not installed (scripts/ensure_servers)")
+    with azurite.azurite(tmp_path_factory.mktemp("azurite")) as server, proxy(server.port) as failing:
+        server.make_container("lab")
+        yield failing, replace(server, port=failing.port).options
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "fault"), list(product(CHANGES, FAULTS)))
+def test_azure(azure: tuple[Proxy, dict[str, str]], name: str, fault: tuple[str, int]) -> None:
+    failing, options = azure
+    uri = f"az://lab/{uuid4()}"
+    table = make(uri, options)
+    how, times = fault
+    failing.plan({"match": r"PUT .*_versions/\d+\.manifest.*(?i:if-none-match)", "times": times, "how": how})
+    CHANGES[name].act(table)
+    assert failing.left == 0, "the fault was met"
+    check(name, uri, options, None)

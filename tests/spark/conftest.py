@@ -55,7 +55,7 @@ def start_script() -> Callable[..., subprocess.Popen[str]]:
 def run_script(start_script: Callable[..., subprocess.Popen[str]]) -> Callable[..., str]:
     """Run such a script; returns what it printed, which must end with "all done"."""
 
-    def run(name: str, *arguments: object, seconds: float = 900) -> str:
+    def run(name: str, *arguments: object, seconds: float = 3000) -> str:
         with start_script(name, *arguments) as process:
             try:
                 output, errors = process.communicate(timeout=seconds)

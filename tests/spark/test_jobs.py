@@ -177,6 +177,8 @@ def test_slices_cut_large_fragments_and_join_small_ones(tmp_path: Path) -> None:
     assert [len(task) for task in tasks] == [1, 1, 1, 1, 6]
     assert [s.stop - s.start for task in tasks[:4] for s in task] == [8192] * 4
     assert len(plan_slices(version, task_rows=10_000, task_bytes=1 << 40, whole_fragments=True)) == 2
+    halves = plan_slices(version, task_rows=20_025, task_bytes=1 << 40)  # 2.4 zones: no third task for the rest
+    assert [sum(each.stop - each.start for each in task) for task in halves] == [16_384, 23_616, 50]
     assert len(plan_slices(version, columns=["id"], task_rows=1 << 40, task_bytes=80_000)) == 5
     for predicate in (None, "v > 4"):
         found = [

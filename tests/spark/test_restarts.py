@@ -33,7 +33,7 @@ def test_every_batch_is_there_once(
         lancetable.write_dataset(ids, source, mode="append")
     for batch in range(restarts):
         with start_script("restarts.py", tmp_path, batch) as life:
-            output, _ = life.communicate(timeout=900)
+            output, _ = life.communicate(timeout=3000)
         assert "all done" not in output, "Spark should have died"
         assert lancetable.dataset(copy).count_rows() == (batch + 1) * BATCH, "the batch was not committed, or twice"
     run_script("restarts.py", tmp_path, -1)

@@ -12,7 +12,12 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
+from lancetable.errors import (
+    InvalidInputError,
+    InvalidOperationError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 
 st = pytest.importorskip("pyspark.sql.types", reason="PySpark is not installed")
 
@@ -58,6 +63,48 @@ def test_a_stream_sees_every_appended_row_once(tmp_path: Path) -> None:
     filtered = LanceStreamReader(options(path, filter="id > 3", startingVersion="3"), SCHEMA)
     assert between(filtered, filtered.initialOffset()["version"], newest) == [4, 5]
     assert LanceStreamReader(options(path, startingVersion="latest"), SCHEMA).initialOffset() == {"version": newest}
+
+
+def test_a_limit_that_this_release_cannot_keep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(ids(0), path)
+    reader = LanceStreamReader(options(path), SCHEMA)
+    assert reader.latestOffset() == {"version": 1}  # without arguments, as before PySpark 4.2
+    try:
+        import pyspark.sql.streaming.datasource  # noqa: F401
+    except ImportError:
+        with pytest.raises(UnsupportedFeatureError, match=r"maxVersionsPerTrigger .* PySpark 4\.2"):
+            LanceStreamReader(options(path, maxVersionsPerTrigger="2"), SCHEMA)
+    if not hasattr(pytest.importorskip("pyspark.sql.datasource"), "DataSourceStreamArrowWriter"):
+        with pytest.raises(UnsupportedFeatureError, match=r"PySpark 4\.1 .*foreachBatch and write_table"):
+            LanceStreamWriter(options(path, txnAppId="app"), SCHEMA, overwrite=False)
+
+
+@pytest.mark.spark
+def test_every_release_follows_a_table_with_available_now(spark: Any, tmp_path: Path) -> None:
+    """Without limits, and into `foreachBatch`: what is left of it before PySpark 4.2."""
+    path = tmp_path / "t.lance"
+    seen: list[tuple[int, list[int]]] = []
+
+    def run() -> list[tuple[int, list[int]]]:
+        seen.clear()
+
+        def note(batch: Any, number: int) -> None:
+            seen.append((number, sorted(row.id for row in batch.collect())))
+
+        query = spark.readStream.format("lance").load(str(path)).writeStream.foreachBatch(note)
+        query = query.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return [each for each in seen if each[1]]
+
+    for i in range(3):
+        lancetable.write_dataset(ids(i), path, mode="append" if i else "create")
+    assert run() == [(0, [0, 1, 2])]
+    for i in range(3, 5):
+        lancetable.write_dataset(ids(i), path, mode="append")
+    lancetable.dataset(path).optimize.compact_files()
+    assert run() == [(1, [3, 4])]
+    assert run() == []
 
 
 def test_limits_and_available_now(tmp_path: Path) -> None:

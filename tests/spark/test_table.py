@@ -62,6 +62,35 @@ def test_frames_of_chosen_columns_rows_and_versions(spark: Any, tmp_path: Path) 
     assert t.count_rows() == 1000
 
 
+def plan_of(frame: Any) -> str:
+    return str(frame._jdf.queryExecution().toString())
+
+
+def test_a_large_table_is_not_taken_for_a_small_one(spark: Any, tmp_path: Path) -> None:
+    """Spark broadcasts what it believes to be small, and dies of it where that is a table."""
+    t = made(spark, tmp_path / "t.lance", 20_000)
+    other = spark.read.format("lance").load(str(tmp_path / "t.lance"))  # of unknown length
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", 200_000)
+    try:
+        for frame, small in ((t.to_df(["id"]), False), (t.to_df(["id"]).limit(10), True), (other.select("id"), False)):
+            assert ("BroadcastHashJoin" in plan_of(frame.join(other, "id"))) == small
+        assert t.to_df(["id"]).join(other, "id").count() == 20_000
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+def test_tasks_suit_the_cores_of_the_session(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(pa.table({"id": range(1_000_000)}), path)
+    from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+
+    from lancetable.spark import SparkTable
+
+    frame = SparkTable.for_path(spark, str(path)).to_df()
+    tasks = [row["count"] for row in frame.groupBy(F.spark_partition_id()).count().collect()]
+    assert len(tasks) == 2 and sum(tasks) == 1_000_000 and max(tasks) < 510_000
+
+
 def test_a_merge_updates_inserts_and_deletes(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     t = made(spark, path)
@@ -148,6 +177,15 @@ def test_what_spark_refuses_says_what_to_do(spark: Any, tmp_path: Path) -> None:
     lancetable.write_dataset(rows(4), path)
     with pytest.raises(Exception, match="one table at a time"):
         spark.read.format("lance").load([path, path])
+    with pytest.raises(Exception, match=r"(?i)partition"):
+        spark.range(2).write.format("lance").mode("append").partitionBy("id").save(path)
+    spark.sql(f"CREATE TABLE kept USING lance OPTIONS (path '{path}')")
+    try:
+        with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
+            spark.table("kept").count()
+    finally:
+        spark.sql("DROP TABLE kept")
+    assert lancetable.dataset(path).version == 1
 
 
 @pytest.mark.slow

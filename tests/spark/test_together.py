@@ -41,7 +41,7 @@ def test_nothing_is_lost_doubled_or_resurrected(
             worker.stdin.flush()
         told = []
         for worker in workers:
-            output, errors = worker.communicate(timeout=900)
+            output, errors = worker.communicate(timeout=3000)
             assert output.endswith("all done\n"), output[-2000:] + errors[-4000:]
             told.append(json.loads(output.splitlines()[0]))
 

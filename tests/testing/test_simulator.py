@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable.commit import cleanup, loop
 from lancetable.testing.simulator import Faults, Job, Run, SimulationError, simulate
 from lancetable.testing.simulator.jobs import is_stable, judge_serially, make_table, read_table, standard_jobs
 
@@ -93,6 +96,64 @@ def test_a_seed_repeats_itself() -> None:
     first, second = run_standard(11), run_standard(11)
     assert first.world.trace == second.world.trace
     assert [each.outcome for each in first.attempts] == [each.outcome for each in second.attempts]
+
+
+# --- numbers that a cleanup made free ---------------------------------------------------------------------------------
+
+STALLS = Faults(**{name: 0.05 if name == "stall" else 0.0 for name in Faults.__slots__})
+
+
+def append_late(job: Job) -> None:
+    """Appends to a table that it opened up to two seconds ago."""
+    for _ in range(4):
+        mine = job.run.notes["next"] = job.run.notes.get("next", 0) + 1
+
+        def act(mine: int = mine) -> int:
+            held = lancetable.dataset(job.uri)
+            job.sleep(job.rng.random() * 2)
+            held.insert(pa.table({"day": pa.array([mine], pa.int64())}))
+            return mine
+
+        if job.attempt(act, f"append {mine}") is not None:
+            job.run.notes.setdefault("done", []).append(mine)
+
+
+def clean_all(job: Job) -> None:
+    """Removes all versions but the newest, again and again."""
+    job.run.cleaned = True
+    for _ in range(8):
+        job.attempt(lambda: lancetable.dataset(job.uri).cleanup_old_versions(timedelta(0)), "clean up", commits=0)
+        job.sleep(job.rng.random() * 0.5)
+
+
+def nothing_lost(run: Run) -> None:
+    days = run.rows("day")
+    assert len(days) == len(set(days)), "doubled"
+    assert set(run.notes["done"]) <= set(days), "an acknowledged append is in no later version"
+
+
+def append_beside_cleanups(seed: int, faults: Faults) -> None:
+    jobs = {"a": append_late, "b": append_late, "c": append_late, "cleaner": clean_all}
+    simulate(jobs, [seed], setup=start, judge=nothing_lost, read=read_days, faults=faults)
+
+
+@pytest.mark.parametrize("faults", [Faults.none(), STALLS], ids=["none", "stalls"])
+def test_no_commit_takes_a_number_of_the_past(scale: int, faults: Faults) -> None:
+    for seed in range(8 * scale):
+        append_beside_cleanups(seed, faults)
+
+
+@pytest.mark.parametrize("look_again", [False, True])
+def test_without_a_wait_and_a_second_look_one_would(look_again: bool) -> None:
+    """A cleanup that waits, or a look after a publication that came late: one without the other is not enough."""
+    believed = loop.is_believed if look_again else lambda *_: True
+    with (
+        mock.patch.object(loop, "is_believed", believed),
+        mock.patch.object(cleanup, "_any_young", lambda *_: False),
+        pytest.raises(SimulationError),
+    ):
+        for seed in range(80):
+            append_beside_cleanups(seed, Faults.none() if seed % 2 else STALLS)
 
 
 # --- as users use it -------------------------------------------------------------------------------------------------

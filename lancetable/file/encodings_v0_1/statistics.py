@@ -29,7 +29,8 @@ from lancetable.file.encodings_v0_1.var_binary import VarBinaryNode
 from lancetable.file.fetch import ReadPlan, gather
 from lancetable.file.kernels import varbin
 from lancetable.file.legacy_container import LegacyMetadata, PageRow
-from lancetable.file.statistics import FileStatistics, ZoneStats
+from lancetable.file.statistics import FileStatistics
+from lancetable.file.zone_summaries import ZoneStats
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import file_pb2
 from lancetable.store.base import ByteRange

@@ -9,7 +9,7 @@ packed, blob  one column
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -36,6 +36,7 @@ from lancetable.proto import encodings_v2_0_pb2 as pb
 __all__ = ["ByteListReader", "LeafReader", "ListReader", "StructReader", "open_field", "split_rows"]
 
 COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
+_FEW: Final = 48  # rows that Python divides among pages faster than NumPy starts
 _PART_ROWS: Final = 256 * 1024  # of a page that several threads share
 
 
@@ -137,10 +138,25 @@ def split_rows(pages: ColumnPages, rows: Rows) -> list[tuple[int, Rows]]:
             parts.append((number, range(max(rows.start, start) - start, min(rows.stop, stop) - start)))
             number += 1
         return parts
+    if len(rows) <= _FEW:
+        return _split_few(starts, rows)
     page_of = np.searchsorted(pages.starts, rows, "right") - 1
     bounds = [0, *(np.flatnonzero(page_of[1:] != page_of[:-1]) + 1).tolist(), len(rows)]
     within = rows - pages.starts[page_of]
     return [(int(page_of[first]), within[first:end]) for first, end in itertools.pairwise(bounds)]
+
+
+def _split_few(starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[tuple[int, Rows]]:
+    """The same for few rows, for which Python is done before NumPy starts."""
+    wanted = rows.tolist()
+    parts: list[tuple[int, Rows]] = []
+    at, count = 0, len(wanted)
+    while at < count:
+        number = bisect_right(starts, wanted[at]) - 1
+        end = bisect_left(wanted, starts[number + 1], at)
+        parts.append((number, rows[at:end] - starts[number]))
+        at = end
+    return parts
 
 
 def page_cuts(starts: npt.NDArray[np.int64], rows: range) -> list[range]:

@@ -10,7 +10,6 @@ counted from the inside; the first entry of a row has the highest. Source: proto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -187,17 +186,15 @@ class Level(NamedTuple):
     offsets: Ints | None = None
 
 
-def unravel(decoded: Decoded, expected: Sequence[int]) -> tuple[pa.Buffer | None, list[Level]]:
+def unravel(decoded: Decoded, expected: tuple[int, ...]) -> tuple[pa.Buffer | None, list[Level]]:
     """The bitmap of the leaf values, None if all are valid, and the layers above them from outer to inner.
 
     `expected` says what the schema has for each layer, inner to outer: ITEM, LIST, or the size of a fixed-size list.
     Raises CorruptFileError if the page has other layers or its levels contradict each other.
     """
     layers = layers_of(decoded.layers)
-    if len(layers.kinds) != len(expected) or any(
-        (kind in LISTS) != (wanted == LIST) for kind, wanted in zip(layers.kinds, expected)
-    ):
-        raise CorruptFileError("layers that do not fit the schema", expected=tuple(expected), found=layers.kinds)
+    if not _fits(layers.kinds, expected):
+        raise CorruptFileError("layers that do not fit the schema", expected=expected, found=layers.kinds)
     repetition, definition = decoded.repetition, decoded.definition
     bitmap: pa.Buffer | None = None
     found: list[Level] = []
@@ -236,6 +233,13 @@ def unravel(decoded: Decoded, expected: Sequence[int]) -> tuple[pa.Buffer | None
         raise CorruptFileError("a repetition level too high")
     found.reverse()
     return bitmap, found
+
+
+@lru_cache(maxsize=256)
+def _fits(kinds: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    return len(kinds) == len(expected) and all(
+        (kind in LISTS) == (wanted == LIST) for kind, wanted in zip(kinds, expected)
+    )
 
 
 def _every(

@@ -25,6 +25,8 @@ _MIN_SAMPLE_VALUES: Final = 64
 _SAMPLE_BYTES: Final = 256 << 10
 _LARGER_SAMPLE: Final = 8
 _SURE_PAIRS: Final = 4
+_FEW_VALUES: Final = 2048
+_FEW_BYTES: Final = 64 << 10
 _INT64: Final = pa.int64().id
 
 UInt = npt.NDArray[Any]  # unsigned, 1 to 8 bytes wide
@@ -77,10 +79,13 @@ def byte_entropy(values: npt.NDArray[Any]) -> float:
 def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None:
     """Estimated number of different values, None if a sample shows that there are more than `most`.
 
-    Few values are counted. The sample is the smaller the larger values are, and a second one is larger where the first
-    leaves doubts.
+    Few values are counted, since to draw a sample of them takes longer. The sample is the smaller the larger values
+    are, and a second one is larger where the first leaves doubts.
     """
     count = len(array)
+    if count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES and not _counts_fast(array):
+        found = _sampled(array, count)[0]
+        return found if found <= most else None
     least = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, int(_SAMPLE_BYTES / (value_bytes + 1))))
     # So many are enough to be sure of nearly all columns whose values hardly repeat.
     sure = min(least, max(_MIN_SAMPLE_VALUES, 2 * math.isqrt(2 * _SURE_PAIRS * most)))
@@ -104,7 +109,7 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
 def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:
     """Different values among `size` of an array, spread over it; how many of them occur once, and twice."""
     count = len(array)
-    if native_write is not None and array.type.id == _INT64 and not array.null_count:
+    if _counts_fast(array):
         values = np.frombuffer(array.buffers()[1], np.uint64, count, 8 * array.offset)
         counted: tuple[int, int, int] = native_write.count_numbers(values, size)
         return counted
@@ -113,6 +118,10 @@ def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:
     places = np.linspace(0, count - 1, size).astype(np.int64)
     counts = np.asarray(array.take(pa.array(places)).value_counts().field(1))
     return len(counts), int(np.count_nonzero(counts == 1)), int(np.count_nonzero(counts == 2))
+
+
+def _counts_fast(array: pa.Array) -> bool:
+    return native_write is not None and array.type.id == _INT64 and not array.null_count
 
 
 def is_constant(values: npt.NDArray[Any]) -> bool:

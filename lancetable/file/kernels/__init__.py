@@ -26,32 +26,23 @@ LANCETABLE_KERNELS=0 in the environment leaves it aside.
 
 from __future__ import annotations
 
-import os
-from importlib import import_module
 from typing import Any, Final
+
+from lancetable.compiled import load
 
 __all__ = ["NATIVE", "native", "native_keys", "native_search", "native_write"]
 
 
-def _load(name: str) -> Any:
-    if os.environ.get("LANCETABLE_KERNELS") == "0":
-        return None
-    try:
-        return import_module(f"lancetable.file.kernels.{name}")
-    except ImportError:
-        return None
-
-
-native: Final[Any] = _load("_native")
+native: Final[Any] = load(f"{__name__}._native")
 """The compiled kernels, None if they are not there or not wanted."""
 
-native_keys: Final[Any] = _load("_native_keys")
+native_keys: Final[Any] = load(f"{__name__}._native_keys")
 """The search for keys; also None or there."""
 
-native_search: Final[Any] = _load("_native_search")
+native_search: Final[Any] = load(f"{__name__}._native_search")
 """The search for a text in strings; also None or there."""
 
-native_write: Final[Any] = _load("_native_write")
+native_write: Final[Any] = load(f"{__name__}._native_write")
 """Those that only writers need; also None or there."""
 
 NATIVE: Final[bool] = native is not None

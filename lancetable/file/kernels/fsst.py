@@ -114,31 +114,41 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
         found, ends = native.decompress(codes, relative, relative.itemsize, table.words, table.lengths)
         return _trimmed(found, int(ends[-1])), ends
 
-    # Tokens 0-254 are symbols, 256-511 literal bytes. An escape is a token of length zero, so that the token after it
-    # lands on the same place.
-    escapes = np.flatnonzero(codes == _ESCAPE)
-    tokens: npt.NDArray[Any] = codes
-    if len(escapes):
-        # In a run of 255s every second one is itself a literal.
-        new_run = np.empty(len(escapes), np.bool_)
-        new_run[0] = True
-        np.not_equal(np.diff(escapes), 1, out=new_run[1:])
-        ranks = np.arange(len(escapes))
-        escapes = escapes[(ranks - ranks[new_run][np.cumsum(new_run) - 1]) % 2 == 0]
-        last_of_value = relative[1:][np.diff(relative) > 0] - 1
-        if np.isin(last_of_value, escapes, kind="sort").any():
-            raise CorruptFileError("FSST value ends inside an escape")
-        tokens = codes.astype(np.uint16)
-        tokens[escapes + 1] += 256
-
+    tokens = _tokens(codes, relative)
     count = len(table.words)
     if count < _ESCAPE and ((tokens >= count) & (tokens < _ESCAPE)).any():
         raise CorruptFileError("FSST code without a symbol", expected=f"codes below {count}")
+    return _expand(tokens, relative, table)
+
+
+def _tokens(codes: Codes, relative: Offsets) -> npt.NDArray[Any]:
+    """Codes with their escapes resolved: 0-254 are symbols, 256-511 literal bytes; as they are where none is escaped.
+
+    An escape is a token of length zero, so that the token after it lands on the same place.
+    """
+    escapes = np.flatnonzero(codes == _ESCAPE)
+    if not len(escapes):
+        return codes
+    # In a run of 255s every second one is itself a literal.
+    new_run = np.empty(len(escapes), np.bool_)
+    new_run[0] = True
+    np.not_equal(np.diff(escapes), 1, out=new_run[1:])
+    ranks = np.arange(len(escapes))
+    escapes = escapes[(ranks - ranks[new_run][np.cumsum(new_run) - 1]) % 2 == 0]
+    last_of_value = relative[1:][np.diff(relative) > 0] - 1
+    if np.isin(last_of_value, escapes, kind="sort").any():
+        raise CorruptFileError("FSST value ends inside an escape")
+    tokens = codes.astype(np.uint16)
+    tokens[escapes + 1] += 256
+    return tokens
+
+
+def _expand(tokens: npt.NDArray[Any], offsets: Offsets, table: SymbolTable) -> tuple[npt.NDArray[np.uint8], Offsets]:
+    """What tokens stand for, a block of them at a time; `offsets` start at zero."""
     # Arrow puts the symbols of many tokens side by side, as it would the items of a dictionary.
-    symbols = pa.array(
-        [*table.symbols(), *[b""] * (256 - count), *(bytes((byte,)) for byte in range(256))], pa.binary()
-    )
-    paired = len(tokens) >= _MIN_PAIRED_CODES and len(escapes) == 0
+    unused = [b""] * (256 - len(table.words))
+    symbols = pa.array([*table.symbols(), *unused, *(bytes((byte,)) for byte in range(256))], pa.binary())
+    paired = len(tokens) >= _MIN_PAIRED_CODES and tokens.dtype.itemsize == 1
     every = _pairs_of(symbols) if paired else symbols
     parts: list[pa.Buffer] = []
     new_offsets = np.zeros(len(offsets), offsets.dtype)
@@ -152,8 +162,8 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
         _, ends, content = taken.buffers()
         positions = np.frombuffer(ends, np.int32, len(block) + 1)
         size = int(positions[-1])
-        until = int(np.searchsorted(relative, first + len(whole)))
-        at = relative[row:until] - first
+        until = int(np.searchsorted(offsets, first + len(whole)))
+        at = offsets[row:until] - first
         if not paired:
             found = positions.take(at)
         else:

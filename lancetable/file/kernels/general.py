@@ -29,14 +29,11 @@ SCHEMES: Final = ("zstd", "lz4")
 
 Ints = npt.NDArray[np.int64]
 
-_MANY: Final = 2  # zstd frames that are worth looking at together
-
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_PREFIX: Final = struct.Struct("<Q")
 _LZ4_PREFIX: Final = struct.Struct("<I")
-# What one byte can grow to: a zstd block of 128 KiB takes 4 bytes at least, a byte of an LZ4 length adds 255.
-_MAX_RATIO: Final = {"zstd": 1 << 15, "lz4": 255}
-_MIN_RATIO_BYTES: Final = 64 << 10  # below, a false claim costs nothing
+# What one byte can grow to: a byte of an LZ4 length adds 255.
+_MAX_RATIO: Final = {"zstd": frames.MAX_RATIO, "lz4": 255}
 _STREAM_BLOCK_BYTES: Final = 1 << 20
 # The window decides what a streaming decoder allocates; the reference encoder stays below this at every usual level.
 _MAX_STREAM_WINDOW_BYTES: Final = 8 << 20
@@ -59,20 +56,24 @@ def decompress(scheme: str, data: Buffer, max_bytes: int) -> pa.Buffer:
 
 def decompress_pieces(
     scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int
-) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """The contents of many compressed buffers, side by side, and the size of each; see `decompress`.
+) -> tuple[npt.NDArray[np.uint8], Ints, Ints]:
+    """The contents of many compressed buffers, and where that of each begins and how long it is; see `decompress`.
 
-    `max_bytes` is the most that all of them may have together.
+    A buffer that is named several times in a row is decompressed once. `max_bytes` is the most that all of them may
+    have together.
     """
-    declared = _declared(scheme, data, starts, sizes, max_bytes) if len(starts) >= _MANY or scheme == "lz4" else None
-    content: npt.NDArray[np.uint8] | None = None
+    if scheme == "zstd" and (found := frames.decompress_frames(data, starts, sizes, max_bytes)) is not None:
+        return found
+    again = (starts[1:] == starts[:-1]) & (sizes[1:] == sizes[:-1])
+    if again.any():
+        which = np.append(True, ~again)
+        content, at, lengths = decompress_pieces(scheme, data, starts[which], sizes[which], max_bytes)
+        piece = np.cumsum(which) - 1
+        return content, at[piece], lengths[piece]
+    declared = _declared(scheme, data, starts, sizes, max_bytes)
     if declared is not None and scheme == "lz4" and native is not None:
         content = native.unpack_lz4(data, starts + _LZ4_PREFIX.size, sizes - _LZ4_PREFIX.size, declared)
-    elif declared is not None and scheme == "zstd":
-        room = _ZSTD_PREFIX.size
-        content = frames.decompress_frames(data, starts + room, sizes - room, declared)
-    if content is not None and declared is not None:
-        return content, declared
+        return content, np.cumsum(declared) - declared, declared
     view = data.data
     pieces: list[pa.Buffer] = []
     left = max_bytes
@@ -80,10 +81,11 @@ def decompress_pieces(
         # What is left of the limit: a page of small bombs must not add up to a large one.
         pieces.append(decompress(scheme, view[start : start + size], left))
         left -= len(pieces[-1])
-    found = np.array([len(piece) for piece in pieces], np.int64)
-    if not found.any():
-        return np.empty(0, np.uint8), found
-    return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8), found
+    lengths = np.array([len(piece) for piece in pieces], np.int64)
+    ends = np.cumsum(lengths)
+    if not lengths.any():
+        return np.empty(0, np.uint8), ends, lengths
+    return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8), ends - lengths, lengths
 
 
 def _declared(scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int) -> Ints | None:
@@ -99,9 +101,9 @@ def _declared(scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Int
     _check_declared(scheme, most, max_bytes)
     declared = heads.astype(np.int64)
     _check_declared(scheme, int(declared.sum()), max_bytes)
-    if most > _MIN_RATIO_BYTES:
+    if most > frames.MIN_RATIO_BYTES:
         for size, compressed in zip(declared.tolist(), sizes.tolist()):
-            if size > _MIN_RATIO_BYTES:
+            if size > frames.MIN_RATIO_BYTES:
                 _check_ratio(scheme, size, compressed - room)
     return declared
 
@@ -138,7 +140,7 @@ def _check_declared(scheme: str, size: int, max_bytes: int) -> None:
 
 def _check_ratio(scheme: str, size: int, compressed: int) -> None:
     """Refuse what no content can grow to, before memory for it is asked for."""
-    limit = max(_MIN_RATIO_BYTES, compressed * _MAX_RATIO[scheme])
+    limit = max(frames.MIN_RATIO_BYTES, compressed * _MAX_RATIO[scheme])
     if size > limit:
         raise CorruptFileError(
             f"{scheme} buffer of {compressed} bytes declares {size} bytes", expected=f"at most {limit}", found=size

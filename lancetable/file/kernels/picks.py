@@ -324,35 +324,42 @@ def entries_of_rows(
     again = _levels(data, repetition, num_levels)
     defined = None if definition is None else _levels(data, definition, num_levels)
     visible = np.ones(len(again), np.bool_) if defined is None else defined <= top
+    # The chunk of each entry.
     owner = np.repeat(np.arange(len(chunks)), num_levels)
     starts = np.flatnonzero(again >= num_lists)
     if (np.bincount(owner[starts], minlength=len(chunks)) != num_rows).any() or (
         np.bincount(owner[visible], minlength=len(chunks)) != counts
     ).any():
         raise CorruptFileError("rows of a chunk differ from the repetition index")
-    # A row ends where the next one starts, or where the chunks that lie side by side end.
-    entry_ends = np.cumsum(num_levels)
-    breaks = np.flatnonzero(np.diff(chunks) != 1)
-    run_ends = np.append(entry_ends[breaks], len(again))
-    ends = np.minimum(np.append(starts[1:], len(again)), run_ends[np.searchsorted(run_ends, starts, "right")])
     names = first_rows[owner[starts]] + np.arange(len(starts)) - (np.cumsum(num_rows) - num_rows)[owner[starts]]
     at = np.searchsorted(names, rows)
     if len(rows) and (int(at[-1]) >= len(names) or (names[at] != rows).any()):
         raise CorruptFileError("rows of a chunk differ from the repetition index")
-    first, lengths = starts[at], ends[at] - starts[at]
-    entries = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+    # A row ends where the next one starts, or where the chunks that lie side by side end.
+    run_ends = np.append(np.cumsum(num_levels)[:-1][np.diff(chunks) != 1], len(again))
+    ends = np.minimum(np.append(starts[1:], len(again)), run_ends[np.searchsorted(run_ends, starts, "right")])
+    entries = _numbers_of(starts[at], ends[at] - starts[at])
     if len(entries) and (
         int(again[entries].max()) > num_lists or (defined is not None and int(defined[entries].max()) > highest)
     ):
         raise CorruptFileError("a level that no layer has")
     seen = entries[visible[entries]]
     place = np.cumsum(visible)[seen] - 1 - (np.cumsum(counts) - counts)[owner[seen]]
-    own = owner[seen]
-    new = np.ones(len(seen), np.bool_)
-    new[1:] = (own[1:] != own[:-1]) | (place[1:] != place[:-1] + 1)
+    return again[entries], None if defined is None else defined[entries], _spans(owner[seen], place)
+
+
+def _numbers_of(firsts: Ints, lengths: Ints) -> Ints:
+    """The numbers of stretches, side by side: 3, 7 and 2, 1 -> 3 4 7."""
+    numbers: Ints = np.repeat(firsts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+    return numbers
+
+
+def _spans(chunks: Ints, places: Ints) -> Ints:
+    """(3, m) chunk, first place and length of values that lie side by side."""
+    new = np.ones(len(chunks), np.bool_)
+    new[1:] = (chunks[1:] != chunks[:-1]) | (places[1:] != places[:-1] + 1)
     begins = np.flatnonzero(new)
-    spans = np.stack((own[begins], place[begins], np.diff(np.append(begins, len(seen)))))
-    return again[entries], None if defined is None else defined[entries], spans
+    return np.stack((chunks[begins], places[begins], np.diff(np.append(begins, len(chunks)))))
 
 
 def spread(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
@@ -369,7 +376,7 @@ def spread(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
     out[0:-2:2] = starts[:, owner]
     out[1:-2:2] = sizes[:, owner]
     out[-2] = counts[owner]
-    out[-1] = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(owner))
+    out[-1] = _numbers_of(first, lengths)
     return out
 
 

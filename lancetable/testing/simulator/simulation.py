@@ -209,6 +209,7 @@ class Run:
             world.scheduler.now_ns += _SETUP_AGE_NS
             self.first = latest(open_version(self.uri)).version
         world.store.ordered = world.rng.random() < 0.5
+        world.store.shows_rival = world.rng.random() < 0.5
         for name, work in jobs.items():
             skew = world.rng.choice([0, 0, -_DAY_NS, _DAY_NS])
             task = world.scheduler.add(name, lambda task, work=work: self._live(task, work), skew)  # type: ignore[misc]
@@ -351,6 +352,7 @@ def simulate(
         with virtual(run.world):
             made = jobs(run) if callable(jobs) else jobs
             run.world.on_publish = lambda path, task, run=run: _published(run, path, task)  # type: ignore[misc]
+            run.world.on_removal = lambda path, task, run=run: _removed(run, path, task)  # type: ignore[misc]
             run.execute(made, setup, external)
             try:
                 judge_history(run)
@@ -379,6 +381,17 @@ def _published(run: Run, path: str, task: Task | None) -> None:
         attempt.versions.append(parsed[0])
         if attempt.on_published is not None:
             attempt.on_published(path)
+
+
+def _removed(run: Run, path: str, task: Task | None) -> None:
+    """An attempt may take back what it published itself, as long as nobody was told of it."""
+    directory, _, name = path.rpartition("/")
+    parsed = parse_manifest_name(name)
+    attempt = None if task is None else run._jobs[task].current
+    owners = run._owner.get((directory, parsed[0])) if parsed is not None else None
+    if parsed is not None and attempt is not None and owners and owners[-1] is attempt:
+        owners.pop()
+        attempt.versions.remove(parsed[0])
 
 
 def _told(run: Run) -> str:

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -32,6 +32,7 @@ from lancetable.handlers.row_stores import MemoryManifestStore
 from lancetable.ops import compact
 from lancetable.store import memory
 from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, PutOutcome
+from lancetable.store.conditional import note_met
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.simulator.scheduler import Crash, Scheduler, Task
 from lancetable.testing.stores import WrappingStore
@@ -116,6 +117,8 @@ class World:
         self.trace: list[tuple[str, str, str, str]] = []  # task, method, path, fault
         # Told of every manifest as soon as it is really there, whatever its writer is told.
         self.on_publish: Callable[[str, Task | None], None] = lambda path, task: None
+        # Told of every manifest that is removed.
+        self.on_removal: Callable[[str, Task | None], None] = lambda path, task: None
 
     def call(self, method: str, path: str, act: Callable[[], T], stale: Callable[[], T | None] | None = None) -> T:
         """One request: other tasks may run before it, and it may fail in any way. `stale` is the answer of some time
@@ -166,6 +169,7 @@ class SimulatedStore(WrappingStore):
         super().__init__(MemoryStore.private())
         self.world = world
         self.ordered = self.exclusive = True
+        self.shows_rival = False  # a create that loses reads what is there, as those of servers do
         self._listings: dict[str, list[list[ObjectMeta]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -191,6 +195,8 @@ class SimulatedStore(WrappingStore):
     def _done(self, method: str, path: str, act: Callable[[Any, str], T], task: Task | None) -> T:
         """Make the call; what it wrote gets the virtual time, and a manifest its author."""
         result = act(self.inner, path)
+        if result is PutOutcome.LOST and self.shows_rival:
+            note_met(bytes(self.inner.read_all(path)))
         if method in ("put", "writer.close") or result is PutOutcome.WON:
             objects = cast("MemoryStore", self.inner)._space.objects
             if path in objects:
@@ -199,6 +205,14 @@ class SimulatedStore(WrappingStore):
             if self.world.rows is None and "/_versions/" in path and path.endswith(".manifest"):
                 self.world.on_publish(path, task)
         return result
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See ObjectStore."""
+        listed = list(paths)
+        super().delete(listed)
+        for path in listed:
+            if "/_versions/" in path and path.endswith(".manifest"):
+                self.world.on_removal(path, self.world.scheduler.current())
 
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False

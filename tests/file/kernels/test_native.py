@@ -559,20 +559,34 @@ def test_picks_of_runs(dtype: np.dtype[Any], chunks: list[list[tuple[int, int]]]
     agree(picks, lambda: picks.runs(found, starts[:half][at], sizes[:half][at], dtype))
 
 
+SIZES = st.sampled_from([0, 1, 5, 255, 256, 261, 66_000, 1 << 31, (1 << 32) - 1, 1 << 62, (1 << 64) - 1])
+
+
 @needs_native
 @given(
     st.lists(
-        st.tuples(st.integers(0, 255), st.binary(max_size=16), st.sampled_from([b"\x28\xb5\x2f\xfd", b"\0\0\0\0"])),
-        min_size=1,
-        max_size=4,
-    )
+        st.tuples(SIZES, st.integers(0, 255), SIZES, st.binary(max_size=4), st.integers(1, 3)), min_size=1, max_size=4
+    ),
+    st.sampled_from([b"\x28\xb5\x2f\xfd", b"\0\0\0\0"]),
+    st.sampled_from([0, 300, 70_000, 1 << 62]),
+    st.booleans(),
 )
-def test_headers_of_frames(headers: list[tuple[int, bytes, bytes]]) -> None:
-    first = headers[0][2]
-    contents = [first + bytes([descriptor]) + rest for descriptor, rest, _ in headers[:-1]]
-    descriptor, rest, magic = headers[-1]
-    data, starts, sizes = joined([*contents, magic + bytes([descriptor]) + rest], 8)
-    agree(frames, lambda: frames.content_sizes(data, starts, sizes))
+def test_packed_frames(
+    headers: list[tuple[int, int, int, bytes, int]], last_magic: bytes, most: int, agreeing: bool
+) -> None:
+    """What stands before a frame and what its header says, alike or not; frames that are named several times."""
+    contents = []
+    for number, (size, descriptor, other, rest, _) in enumerate(headers):
+        magic = last_magic if number == len(headers) - 1 else b"\x28\xb5\x2f\xfd"
+        said = size if agreeing else other
+        width = 1 << (descriptor >> 6) if descriptor >> 6 else int(descriptor & 0x20 != 0)
+        window_and_dictionary = bytes((not descriptor & 0x20) + (0, 1, 2, 4)[descriptor & 3])
+        stored = max(said - 256 * (width == 2), 0) % (1 << 8 * width)
+        header = magic + bytes([descriptor]) + window_and_dictionary + stored.to_bytes(width, "little")
+        contents.append(size.to_bytes(8, "little") + header + rest)
+    data, starts, sizes = joined(contents, 8)
+    named = np.repeat(np.arange(len(headers)), [times for *_, times in headers])
+    agree(frames, lambda: frames.pack_frames(data, starts[named], sizes[named], most))
 
 
 @needs_native

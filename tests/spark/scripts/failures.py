@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lancetable
 from lancetable.spark import LanceDataSource, SparkTable, register, write_table
-from lancetable.spark.writer import LanceWriter
+from lancetable.spark.writer import LanceWriter, fragments_of
 
 ROWS = 10_000
 
@@ -37,10 +37,10 @@ class BreakingWriter(LanceWriter):
         message = super().write(iter(batches))
         if not broken:
             return message
-        if self.kind == "always":
-            raise RuntimeError("broken on purpose")
-        if self.kind != "nothing" and first(self.marker):
-            if self.kind == "exception":
+        if self.kind == "always" or (self.kind != "nothing" and first(self.marker)):
+            with open(f"{self.marker}.files", "a") as lost:  # what this attempt has written, and nobody shall see
+                lost.writelines(f"{file.path}\n" for each in fragments_of([message]) for file in each.files)
+            if self.kind in ("exception", "always"):
                 raise RuntimeError("broken on purpose")
             worker = os.getpid()
             os.kill(worker if self.kind == "worker" else parent(parent(worker)), signal.SIGKILL)
@@ -65,34 +65,40 @@ def named(dataset):
 
 
 def append(spark, base, kind):
-    path = f"{base}/{kind}.lance"
+    path, marker = f"{base}/{kind}.lance", f"{base}/{kind}.marker"
     write_table(spark.range(0), path)
     frame = spark.range(0, ROWS, 1, 4)
-    writer = frame.write.format("breaking").mode("append").option("txnAppId", f"{kind} {base}/{kind}.marker")
+    writer = frame.write.format("breaking").mode("append").option("txnAppId", f"{kind} {marker}")
     failed = False
     try:
         writer.save(path)
     except Exception as error:
         assert "broken on purpose" in str(error), error
         failed = True
-    dataset = lancetable.dataset(path)
-    files = set(os.listdir(f"{path}/data"))
-    ids = sorted(dataset.to_table()["id"].to_pylist())
-    orphans = files - named(dataset)
+    lost = set()
+    if kind != "nothing":
+        with open(f"{marker}.files") as file:
+            lost = set(file.read().split())
+    assert len(lost) == {"nothing": 0, "always": 4}.get(kind, 1), "not as many attempts broke as should"
     assert failed == (kind == "always")
-    assert ids == ([] if failed else list(range(ROWS)))
-    assert dataset.version == (1 if failed else 2)
+
+    dataset = lancetable.dataset(path)
+    ids = sorted(dataset.to_table()["id"].to_pylist())
+    assert ids == ([] if failed else list(range(ROWS))), "rows are missing or doubled"
+    assert dataset.version == (1 if failed else 2), "an append is one version or none"
+    files = set(os.listdir(f"{path}/data"))
+    for each in dataset.versions():
+        assert lost.isdisjoint(named(lancetable.dataset(path, each["version"]))), "a file of a failed attempt is used"
     assert named(dataset) <= files
-    # The attempt that broke has left its file, as in life; those of finished tasks went with the abort.
-    assert len(orphans) == {"nothing": 0, "always": 4}.get(kind, 1), (kind, orphans)
-    assert (kind in ("nothing", "always")) or os.path.exists(f"{base}/{kind}.marker"), "nothing broke"
+    # The attempts that broke have left their files, as in life; those of finished tasks went with the abort.
+    assert files - named(dataset) == lost
 
     table = SparkTable.for_path(spark, path)
     assert table.vacuum(older_than_days=0).data_files_removed == 0, "young files of no version are left alone"
     removed = table.vacuum(older_than_days=0, delete_unverified=True).data_files_removed
-    assert removed == len(orphans) and set(os.listdir(f"{path}/data")) == named(lancetable.dataset(path))
+    assert removed == len(lost) and set(os.listdir(f"{path}/data")) == named(lancetable.dataset(path))
     lancetable.dataset(path).validate()
-    print(f"{kind}: {len(ids)} rows, version {dataset.version}, {len(files)} files, {removed} removed by vacuum")
+    print(f"{kind}: {len(ids)} rows, version {dataset.version}, {len(lost)} orphans, {removed} removed by vacuum")
 
 
 def jobs(spark, base):

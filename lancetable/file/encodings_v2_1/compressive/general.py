@@ -57,12 +57,9 @@ class General:
         return self.values.decode_chunks([self._decompress(buffers[0], limit), *buffers[1:]], counts, limit)
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
-        # Each chunk is decompressed once, however many of its values are wanted.
         data, starts, sizes, counts, places = buffers[0]
-        which, piece = buffers[0].once()
-        found = self._decompress(Chunks(data, starts[which], sizes[which]), limit)
-        first = Pieces(found.data, found.starts[piece], found.sizes[piece], counts, places)
-        return pick_values(self.values, [first, *buffers[1:]], limit)
+        found = self._decompress(Chunks(data, starts, sizes), limit)  # each chunk once
+        return pick_values(self.values, [Pieces(*found, counts, places), *buffers[1:]], limit)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         return self.values.decode_blocks(self._decompress(chunks, limit), counts, limit)
@@ -82,8 +79,7 @@ class General:
         return self.values.decode_values(VariableWidth(offsets, found.data), limit)
 
     def _decompress(self, chunks: Chunks, limit: int) -> Chunks:
-        joined, sizes = general.decompress_pieces(self.scheme, chunks.data, chunks.starts, chunks.sizes, limit)
-        return Chunks(joined, np.cumsum(sizes) - sizes, sizes)
+        return Chunks(*general.decompress_pieces(self.scheme, chunks.data, chunks.starts, chunks.sizes, limit))
 
     @classmethod
     def from_proto(cls, message: pb.General) -> Self:

@@ -164,7 +164,8 @@ def _rows_of_lists(
         layers.num_levels,
     )
     skip = 1 + has_definition
-    count = int(spans[2].sum())
+    span_ends = spans[2].cumsum()
+    count = int(span_ends[-1]) if len(span_ends) else 0
     if _DENSE * count > int(counts.sum()):
         # Long lists fill their chunks: decoding these costs less than finding each value.
         buffers = [Chunks(data, *each) for each in zip(found[skip:], sizes[skip:])]
@@ -177,16 +178,14 @@ def _rows_of_lists(
             Pieces(data, spread[number], spread[number + 1], spread[-2], spread[-1])
             for number in range(0, len(spread) - 2, 2)
         ]
-        values = _pick(pages, _values_before(spans, bounds[1:], count), pieces, count, limit)
+        values = _pick(pages, _values_before(spans[0], span_ends, bounds[1:], count), pieces, count, limit)
     return Decoded(values, repetition, definition, layers.kinds, len(every_row))
 
 
-def _values_before(spans: Ints, bounds: Sequence[int], count: int) -> list[int]:
-    """How many values of the spans lie in the chunks before each bound."""
-    if len(bounds) == 1:
-        return [count]
-    before: list[int] = np.append(0, np.cumsum(spans[2]))[spans[0].searchsorted(bounds)].tolist()
-    return before
+def _values_before(span_chunks: Ints, span_ends: Ints, bounds: Sequence[int], count: int) -> list[int]:
+    """How many values of the spans lie in the chunks before each bound, the last of which is behind all of them."""
+    first = [int(span_chunks.searchsorted(bound)) for bound in bounds[:-1]]
+    return [*[int(span_ends[at - 1]) if at else 0 for at in first], count]
 
 
 def _runs(

@@ -13,6 +13,7 @@ from libc.string cimport memcpy, memset
 import cython
 
 import numpy as np
+import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 
@@ -129,6 +130,19 @@ cdef int check(int code) except -1:
     if code:
         raise CorruptFileError(_MESSAGES[code])
     return 0
+
+
+cdef enum:
+    LARGE_BYTES = 1 << 20
+
+
+cdef object new_bytes(int64_t size):
+    """(size,) uint8. Large ones come from Arrow's allocator: the C library's keeps what one thread makes and another
+    frees, and a scan of large values would hold more of them the longer it runs.
+    """
+    if size < LARGE_BYTES:
+        return np.empty(size, np.uint8)
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
 @cython.final

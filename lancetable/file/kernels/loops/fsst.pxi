@@ -520,7 +520,7 @@ def decompress(codes, offsets, int offset_bytes, words, lengths):
     else:
         first, last = (<int64_t*>bound.at)[0], (<int64_t*>bound.at)[values]
     made = expected_size(source.at + first, last - first, length_of) + LTF_ROOM
-    out = np.empty(made, np.uint8)
+    out = new_bytes(made)
     ends = np.empty(values + 1, np.int32 if offset_bytes == 4 else np.int64)
     cdef Bytes new_bound = Bytes(ends, True)
     cdef Bytes target
@@ -542,14 +542,14 @@ def decompress(codes, offsets, int offset_bytes, words, lengths):
             break
         # What is left expands as far as what was before, and a little further.
         made = progress.cursor - target.at
-        target = None
-        out.resize(
+        longer = new_bytes(
             made + LTF_ROOM + max(
                 <int64_t>(<double>made / max(progress.at - first, 1) * (last - progress.at) * 1.1),
                 expected_size(source.at + progress.at, last - progress.at, length_of),
-            ),
-            refcheck=False,
+            )
         )
+        longer[:made] = out[:made]
+        out = longer
     check(code)
     return out, ends
 

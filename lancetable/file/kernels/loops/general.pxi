@@ -63,7 +63,7 @@ def unpack_lz4(data, starts, sizes, lengths):
         if not 0 <= (<int64_t*>length.at)[i] <= <int64_t>1 << 40:
             raise ValueError("an impossible length")
         total += (<int64_t*>length.at)[i]
-    out = np.empty(total, np.uint8)
+    out = new_bytes(total)
     cdef Bytes target = Bytes(out, True)
     with nogil:
         for i in range(count):

@@ -28,7 +28,7 @@ def interleave(streams):
                 code = code or check_offsets(offsets_of[k], runs, limits[k])
                 total += offsets_of[k][runs] - offsets_of[k][0]
         check(code)
-        out = np.empty(total, np.uint8)
+        out = new_bytes(total)
         each = Bytes(out, True)
         with nogil:
             for i in range(runs):

@@ -75,7 +75,7 @@ def join_pieces(data, starts, sizes):
         total = total_of(<int64_t*>first.at, <int64_t*>length.at, count, source.size)
     if total < 0:
         check(OUTSIDE)
-    out = np.empty(total, np.uint8)
+    out = new_bytes(total)
     cdef Bytes target = Bytes(out, True)
     with nogil:
         join_of(source.at, <int64_t*>first.at, <int64_t*>length.at, count, source.size, target.at, total)

@@ -55,7 +55,7 @@ def gather(starts, ends, data, int offset_bytes):
                 <int64_t*>first.at, <int64_t*>last.at, count, source.size, <int64_t*>bound.at
             )
     check_total(total)
-    out = np.empty(total, np.uint8)
+    out = new_bytes(total)
     cdef Bytes target = Bytes(out, True)
     with nogil:
         copy_spans(
@@ -114,7 +114,7 @@ cdef tuple take_of(
     with nogil:
         total = taken_offsets_of(offsets, values, data.size, rows, bits, count, <offset_t*>bound.at)
     check_total(total)
-    out = np.empty(total, np.uint8)
+    out = new_bytes(total)
     cdef Bytes target = Bytes(out, True)
     with nogil:
         copy_taken(data.at, data.size, offsets, rows, count, <offset_t*>bound.at, target.at, total)
