@@ -1,4 +1,4 @@
-"""The scripts say what is missing instead of failing somewhere inside."""
+"""The scripts say what is missing instead of failing somewhere inside, and distributions hold what they need."""
 
 from __future__ import annotations
 
@@ -54,3 +54,18 @@ def test_without_a_python_the_script_says_which_it_needs(bare_path: Path, tmp_pa
     )
     assert run.returncode == 1
     assert "needs Python 3.10 or newer" in run.stderr
+
+
+def test_distributions_hold_all_modules_and_the_sources_of_compiled_ones() -> None:
+    """Only folders with an __init__.py are packages (pyproject.toml), and only what MANIFEST.in names is kept of what
+    is no Python.
+    """
+    manifest = ROOT / "MANIFEST.in"
+    if not manifest.exists():
+        pytest.skip("not a source checkout: MANIFEST.in is not there")
+    kept = [line.split()[1] for line in manifest.read_text().splitlines() if line.startswith("include ")]
+    package = ROOT / "lancetable"
+    sources = [path.relative_to(ROOT) for pattern in ("*.pyx", "*.pxi") for path in package.rglob(pattern)]
+    assert sources
+    assert not [str(path) for path in sources if not any(path.match(pattern) for pattern in kept)]
+    assert not [str(path) for path in package.rglob("*.py") if not (path.parent / "__init__.py").exists()]

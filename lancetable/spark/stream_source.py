@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 else:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as _AvailableNow
-    except ImportError:  # before PySpark 4.2 a stream with trigger(availableNow=True) is refused by Spark
+    except ImportError:  # before PySpark 4.2 a stream with trigger(availableNow=True) takes everything as one batch
 
         class _AvailableNow:
             pass

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.commit import backoff, loop
+from lancetable.commit.landed import Place, place_of
 from lancetable.commit.loop import commit_transaction, create_table
 from lancetable.errors import (
     AlreadyExistsError,
@@ -32,7 +34,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.paths import is_detached, manifest_path
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
-from lancetable.store.base import Capabilities, PutOutcome
+from lancetable.store.base import Capabilities, ObjectMeta, PutOutcome
 from lancetable.store.local import LocalStore
 from lancetable.table import deletions, transactions
 from lancetable.table.deletions import DeletionVector
@@ -644,3 +646,59 @@ def test_tables_that_clean_up_young_versions_are_looked_at(
     held, store = remote(version)
     commit(held, maker.make("Append"))
     assert (store.requests["list_names"] > 0) is looks
+
+
+@pytest.mark.parametrize("removed", [(0, 1), (1,)], ids=["with the version before", "alone"])
+def test_a_number_that_a_cleanup_made_free_is_not_kept(
+    base: TableVersion, maker: Any, remote: Any, monkeypatch: pytest.MonkeyPatch, removed: tuple[int, ...]
+) -> None:
+    """Others make two versions, the first of them is removed, and a late commit finds its number free."""
+    held, store = remote(base)
+    monkeypatch.setattr(loop, "is_believed", lambda *_: False)
+    first = commit(base, maker.make("Append"))
+    newest = commit(first, maker.make("Append"))
+    gone = [version.location.path for place, version in enumerate((base, first)) if place in removed]
+    store.delete(gone)
+    late = maker.make("Append")
+    if len(removed) == 2:
+        with pytest.raises(RetryableCommitConflictError, match="cleaned up"):
+            commit(held, late)
+        assert store.find(first.location.path) is None
+    else:
+        # Its neighbours are there: it looks like any commit that another one follows.
+        assert commit(held, late).version == first.version
+    assert latest(base).version == newest.version
+
+
+@pytest.mark.parametrize(
+    ("newer_times", "place"),
+    [((20.0,), Place.IN_LINE), ((5.0,), Place.IN_THE_PAST), ((10.0,), Place.UNKNOWN), ((None, 20.0), Place.UNKNOWN)],
+    ids=["made later", "made before", "made at the same time", "behind a gap"],
+)
+def test_the_clock_of_the_store_tells_what_was_there_before(
+    base: TableVersion, maker: Any, newer_times: tuple[float | None, ...], place: Place
+) -> None:
+    """The version before is gone, so that neighbours tell nothing."""
+    ours = commit(base, maker.make("Append"))
+    times, version = {ours.location.path: 10.0}, ours
+    for seconds in newer_times:
+        version = commit(version, maker.make("Append"))
+        if seconds is None:
+            version.store.delete([version.location.path])
+        else:
+            times[version.location.path] = seconds
+    base.store.delete([base.location.path])
+
+    class Dated(CountingStore):
+        def list_names(self, *arguments: Any, **options: Any) -> list[ObjectMeta]:
+            found = super().list_names(*arguments, **options)
+            moments = {path.rpartition("/")[2]: datetime.fromtimestamp(t, timezone.utc) for path, t in times.items()}
+            return [meta._replace(last_modified=moments.get(meta.name)) for meta in found]
+
+    assert place_of(replace(ours, store=Dated(ours.store))) is place
+
+
+def test_the_newest_version_is_in_line(base: TableVersion, maker: Any) -> None:
+    landed = commit(base, maker.make("Append"))
+    base.store.delete([base.location.path])
+    assert place_of(landed) is Place.IN_LINE

@@ -114,8 +114,8 @@ def test_requests_do_not_grow_with_the_history(s3: Moto, client: str, versions: 
     stale = table.open()
     table.write(_rows(4000))
     requests, down = table.count(lambda: stale.insert(_rows(5000)))
-    # One attempt is lost, then the other commit is found and read.
-    assert (requests <= 8, down <= 8_000) == (True, True)
+    # One attempt is lost, what was in its way is read, and the next one needs no look.
+    assert (requests, down <= 8_000) == (5, True)
 
 
 def test_a_late_publication_is_looked_at_again(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,6 @@ def test_a_query_is_asked_for_what_is_new(spark: Any, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_stream_that_follows_a_table(spark: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark.sql.streaming.datasource", reason="availableNow came with PySpark 4.2")
     source, path = tmp_path / "source.lance", tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"id": [1, 2], "v": ["a", "b"]}), source)
     followed = Stream(lambda session: session.readStream.format("lance").load(str(source)))

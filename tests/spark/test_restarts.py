@@ -22,7 +22,7 @@ def test_every_batch_is_there_once(
     start_script: Callable[..., Popen[str]], run_script: Callable[..., str], tmp_path: Path, scale: int
 ) -> None:
     restarts = min(20, 3 * scale)  # 20 in scripts/nightly
-    pytest.importorskip("pyspark.sql.streaming.datasource", reason="availableNow came with PySpark 4.2")
+    pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits of streams came with PySpark 4.2")
     if not Path("/proc/self/stat").exists():
         pytest.skip("Spark's process is found through /proc")
     source, copy = str(tmp_path / "source.lance"), str(tmp_path / "copy.lance")

@@ -203,7 +203,7 @@ def test_a_checkpoint_that_is_made_anew_is_another_stream(tmp_path: Path) -> Non
 
 @pytest.mark.spark
 def test_a_complete_result_replaces_the_one_before(spark: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark.sql.streaming.datasource", reason="availableNow came with PySpark 4.2")
+    pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits of streams came with PySpark 4.2")
     one, two = tmp_path / "one.lance", tmp_path / "two.lance"
     lancetable.write_dataset(ids(1, 2), one)
 
@@ -226,7 +226,7 @@ def test_a_complete_result_replaces_the_one_before(spark: Any, tmp_path: Path) -
 
 @pytest.mark.spark
 def test_a_stream_from_table_to_table(spark: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark.sql.streaming.datasource", reason="availableNow came with PySpark 4.2")
+    pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits of streams came with PySpark 4.2")
     one, two = tmp_path / "one.lance", tmp_path / "two.lance"
     for i in range(3):
         lancetable.write_dataset(ids(*range(i * 100, i * 100 + 100)), one, mode="append" if i else "create")

@@ -19,7 +19,7 @@ from lancetable.handlers import probe, unsafe
 from lancetable.store.base import PutOutcome
 from lancetable.store.cloud import CloudStore
 from lancetable.store.cloud_options import CloudOptions
-from lancetable.store.conditional import Reply, create_exclusively
+from lancetable.store.conditional import Reply, create_exclusively, take_met
 from lancetable.store.fsspec_cloud import CloudFsspecStore, reply_to
 from lancetable.store.open import open_store
 
@@ -75,6 +75,14 @@ def test_what_a_conditional_create_comes_to(
 
     assert create_exclusively(send, lambda: answer(there), b"ours", sleep=lambda seconds: None) is outcome
     assert requests == sent
+
+
+def test_what_a_lost_create_met_is_handed_on_once() -> None:
+    def create(there: bytes | None) -> PutOutcome:
+        return create_exclusively(lambda: Reply.TAKEN, lambda: there, b"ours", sleep=lambda seconds: None)
+
+    assert (create(b"theirs"), take_met(), take_met()) == (PutOutcome.LOST, b"theirs", None)
+    assert (create(b"theirs"), create(b"ours"), take_met()) == (PutOutcome.LOST, PutOutcome.WON, None)
 
 
 def test_a_refused_create_is_an_error() -> None:

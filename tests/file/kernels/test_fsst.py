@@ -91,6 +91,14 @@ def test_expansion_of_so_many_codes_that_they_are_looked_up_by_two(escapes: bool
         assert data.tobytes() == b"".join(expected) and np.diff(ends).tolist() == [len(value) for value in expected]
 
 
+def test_expansion_that_needs_far_less_room_than_it_seems_to() -> None:
+    # Literals that would be long symbols: megabytes are asked for, and an eighth of them is filled.
+    codes, offsets = arrays_of([b"\xff\x06" * 1000] * 400)
+    data, ends = fsst.decompress(codes, offsets, table_of(SYMBOLS))
+    assert values_of(data, ends) == [b"\x06" * 1000] * 400
+    assert data.base is None or len(data.base) < 2 * len(data)
+
+
 def test_table_layout() -> None:
     data = table_of(SYMBOLS).to_bytes()
     assert len(data) == 2312

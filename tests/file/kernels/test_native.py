@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
-from lancetable.file import kernels, statistics
+from lancetable.file import kernels, zone_summaries
 from lancetable.file.kernels import bitpacking, frames, fsst, fullzip, interleave, levels, miniblock, picks, varbin
+from lancetable.file.statistics import StatisticsBuilder
 from lancetable.format.schema import Schema
 
 needs_native = pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
@@ -448,7 +449,7 @@ def test_zone_maps(kind: pa.DataType, values: list[str | None], offset: int, bat
     schema = Schema.from_arrow(pa.schema([("x", kind)]))
 
     def zone_maps() -> list[Any]:
-        builder = statistics.StatisticsBuilder(schema, 1024)
+        builder = StatisticsBuilder(schema, 1024)
         start = 0
         for rows in batches:
             builder.add(pa.record_batch([whole.slice(start, rows)], names=["x"]))
@@ -457,7 +458,7 @@ def test_zone_maps(kind: pa.DataType, values: list[str | None], offset: int, bat
         bounds = [None if bound is None else bound.to_pylist() for bound in (zones.min, zones.max)]
         return [zones.null_count.tolist(), *bounds]
 
-    agree(statistics, zone_maps)
+    agree(zone_summaries, zone_maps)
 
 
 # --------------------------------------------------------------------------------------------------------------- picks
