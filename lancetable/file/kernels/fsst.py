@@ -257,7 +257,7 @@ def _trimmed(data: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
     """The first `size` bytes; in memory of their own if much would stay unused."""
     if len(data) - size > size // 8:
         if not data.flags.owndata:  # of Arrow's allocator
-            return data[:size].copy()
+            return np.array(data[:size])
         data.resize(size, refcheck=False)
     return data[:size]
 
