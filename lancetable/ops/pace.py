@@ -1,7 +1,8 @@
 """How many rows a streamed scan reads at a time, so that what it holds does not grow with the table.
 
     files say:    8 bytes a row        first windows: one batch each
-    arrays take:  1,000 bytes a row    from then on: as many batches as make up _STREAM_BYTES of arrays
+    arrays take:  1,000 bytes a row    from then on: as many batches as make up _STREAM_BYTES of arrays, or one;
+                                       or a part of one, where batches are put together from several windows
 
 The size of a column in its file says little about its arrays: dictionaries, run lengths and compressed texts come out
 many times as large. So the first windows are small, what they took in memory is measured, and the next ones follow it.
@@ -35,25 +36,30 @@ _thread = threading.local()
 class Pace:
     """The windows of one streamed scan. Workers report what they read; threads may lose a report to each other."""
 
-    __slots__ = ("_batch_rows", "_estimate", "_late_bytes", "_max_rows", "_row_bytes")
+    __slots__ = ("_batch_rows", "_estimate", "_joined", "_late_bytes", "_max_rows", "_row_bytes")
 
-    def __init__(self, estimate: Callable[[Fragment], float], batch_rows: int, max_rows: int | None) -> None:
+    def __init__(
+        self, estimate: Callable[[Fragment], float], batch_rows: int, max_rows: int | None, *, joined: bool = False
+    ) -> None:
         """`estimate` gives the bytes of a row of a fragment as far as its files tell, `max_rows` the rows of a window
-        at most."""
+        at most. `joined`: batches are put together from the rows of several windows, which may be smaller then."""
         self._estimate = estimate
+        self._joined = joined
         self._batch_rows = batch_rows
         self._max_rows = max_rows
         self._row_bytes: float | None = None  # of all columns, or of those that a filter needs
         self._late_bytes = 0.0  # of the other ones
 
     def ahead(self) -> int:
-        """How many windows may be read before the first of them is asked for: fewer where batches are large."""
+        """How many windows may be read before the first of them is asked for: fewer where each is a large batch."""
         most = pool.size() + 1
+        if self._joined:
+            return most
         batch_bytes = ((self._row_bytes or 0.0) + self._late_bytes) * self._batch_rows
         return max(1, min(most, int(most * _STREAM_BYTES / max(batch_bytes, 1.0))))
 
     def window_rows(self, fragment: Fragment) -> int:
-        """Rows of the next window: whole batches, at least one."""
+        """Rows of the next window: whole batches, at least one; or part of one, where it would be large."""
         batch_rows = self._batch_rows
         if (fragment.physical_rows or _START_ROWS) <= batch_rows:
             return batch_rows
@@ -63,6 +69,8 @@ class Pace:
             rows = int(_STREAM_BYTES / max(1.0, self._estimate(fragment), self._row_bytes + self._late_bytes))
         if self._max_rows is not None:
             rows = min(rows, self._max_rows)
+        if self._joined and rows < batch_rows:
+            return max(1, rows)
         return max(1, rows // batch_rows) * batch_rows
 
     def note(self, num_rows: int, num_bytes: int) -> None:

@@ -379,7 +379,8 @@ class _Run:
             return made_bytes + memory_per_row(self.version, known, columns)
 
         limited = plan.predicate is not None and plan.limit is not None
-        pace = Pace(estimate, batch_rows, _LIMITED_ROWS if limited else None)
+        joined = plan.strict_batch_size or plan.predicate is not None
+        pace = Pace(estimate, batch_rows, _LIMITED_ROWS if limited else None, joined=joined)
         if local and first is not None and (first.physical_rows or 0) > batch_rows:
             self._measure_late(pace, first)
         return pace

@@ -42,6 +42,19 @@ def test_a_window_is_at_least_a_batch() -> None:
     assert made.ahead() == 1
 
 
+def test_a_window_is_part_of_a_large_batch_that_is_joined_anyway() -> None:
+    made = Pace(lambda fragment: 1.0, 100_000, None, joined=True)
+    assert made.window_rows(FRAGMENT) == 8192
+    made.note(8192, 8192 * 1000)
+    assert made.window_rows(FRAGMENT) == BYTES // 1000
+    assert made.ahead() == pool.size() + 1
+    made.note(1, 2 * BYTES)
+    assert made.window_rows(FRAGMENT) == 1
+    small = Pace(lambda fragment: 1.0, 1024, None, joined=True)
+    small.note(1000, 1000 * 1000)
+    assert small.window_rows(FRAGMENT) == BYTES // 1000 // 1024 * 1024
+
+
 def test_a_limit_keeps_windows_small() -> None:
     made = Pace(lambda fragment: 1.0, 1000, 64_000)
     made.note(1000, 1000)
