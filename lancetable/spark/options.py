@@ -33,6 +33,7 @@ _KNOWN = (
     "checkpointlocation",
 )
 DEFAULT_BATCH_ROWS = 32_768
+_CATALOG_OPTION = "owner"  # Spark adds it to the options of a table of its catalog
 DEFAULT_TASK_ROWS = 1_048_576
 MOST_TASK_ROWS, LEAST_TASK_ROWS = 8 << 20, 128 << 10
 DEFAULT_TASK_BYTES = 256 << 20  # in memory, about what Spark makes of 128 MB of a Parquet file
@@ -75,9 +76,10 @@ class SourceOptions:
         options = {key.lower(): value for key, value in given.items()}
         if "paths" in options:
             raise InvalidInputError("lance reads one table at a time: give load() one path, and union the frames")
-        if not options.get("path"):
+        if not options.get("path") or _CATALOG_OPTION in options:
+            what = "a table of the catalog" if _CATALOG_OPTION in options else "no path"
             raise InvalidInputError(
-                "no path: use load(path) or save(path). A table of Spark's catalog (saveAsTable, CREATE TABLE) cannot "
+                f"{what}: use load(path) or save(path). A table of Spark's catalog (saveAsTable, CREATE TABLE) cannot "
                 "pass its path to a Python data source; use CREATE TEMPORARY VIEW v USING lance OPTIONS (path '...')"
             )
         storage = {k[len(STORAGE_PREFIX) :]: v for k, v in options.items() if k.startswith(STORAGE_PREFIX)}

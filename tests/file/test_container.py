@@ -142,7 +142,7 @@ def test_pages_that_keep_too_much_forget_the_first() -> None:
         page.kept = page.index
         held.add(page, 1 << 20)
     del gone, page
-    assert [page.kept for page in pages] == [None, None, None, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert [page.kept for page in pages] == [None] * 7 + [7, 8, 9, 10]
     alone = Page(column, 0, 1, [], b"")  # type: ignore[arg-type]
     alone.kept = "large"
     held.add(alone, 1 << 30)
