@@ -116,7 +116,7 @@ def failing(fail_at: int, fault: str = "EIO", *, forever: bool = False) -> Itera
     faulty = FaultyOs(fail_at, fault, forever=forever, syncs=False)
     _queue._reset()
     _maps.clear()
-    _queue._pool = _AtOnce()  # type: ignore[assignment]
+    _queue._pool = _AtOnce()  # type: ignore[assignment]  # stands in for the pool
     with contextlib.ExitStack() as stack:
         for module in (local, durability, maps):
             stack.enter_context(mock.patch.object(module, "os", faulty))

@@ -45,13 +45,13 @@ def _chunk_plain(block: FixedWidth, wishes: Wishes, limits: Limits) -> Chunked:
     values = block.numbers()
     width = block.bits // 8
     best = block.length * width
-    encoder: Callable[[], Chunked] = lambda: encode_flat(block, limits)  # noqa: E731
+    encoder: Callable[[], Chunked] = lambda: encode_flat(block, limits)  # noqa: E731  # others may take its place
     if limits.max_values >= BLOCK_VALUES:
         widths = stats.block_widths(values)
         packed = inline_bytes(widths, block.bits)
         if packed < best:
             best = packed
-            encoder = lambda: encode_inline(values)  # noqa: E731
+            encoder = lambda: encode_inline(values)  # noqa: E731  # as above
     # Runs are counted only where a sample shows that they might win.
     share = wishes.run_share
     if stats.estimate_runs(values) * (width + 1) < 2 * best:
