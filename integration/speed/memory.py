@@ -68,16 +68,15 @@ def structs(rng: Rng, rows: int) -> pa.Array:
     return pa.StructArray.from_arrays([pa.array(rng.normal(size=rows)), texts(rng, rows)], names=["x", "s"])
 
 
-# What the column `v` holds besides `id` and `x`, and the rows of the smaller table: ten large batches or more, since a
-# scan that never reads as far ahead as it may says nothing about what it holds.
+# What the column `v` holds besides `id` and `x`, and the rows of the smaller table.
 SHAPES: dict[str, tuple[Callable[[Rng, int], pa.Array], int]] = {
     "numbers": (lambda rng, rows: pa.array(rng.integers(0, 1000, rows), mask=rng.random(rows) < 0.2), 2_000_000),
     "texts": (texts, 1_000_000),
     "words": (lambda rng, rows: WORDS.take(pa.array(rng.integers(0, 40, rows))), 1_000_000),
-    "paragraphs": (lambda rng, rows: PARAGRAPHS.take(pa.array(rng.integers(0, 40, rows))), 1_000_000),
+    "paragraphs": (lambda rng, rows: PARAGRAPHS.take(pa.array(rng.integers(0, 40, rows))), 500_000),
     "lists": (lists, 1_000_000),
     "structs": (structs, 1_000_000),
-    "vectors": (vectors, 1_000_000),
+    "vectors": (vectors, 200_000),
     "constant": (lambda rng, rows: pa.array(np.full(rows, 7)), 2_000_000),
 }
 

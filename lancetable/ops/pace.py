@@ -58,15 +58,19 @@ class Pace:
         batch_bytes = ((self._row_bytes or 0.0) + self._late_bytes) * self._batch_rows
         return max(1, min(most, int(most * _STREAM_BYTES / max(batch_bytes, 1.0))))
 
+    def affordable_rows(self) -> int:
+        """Rows that may be read together, by what was seen so far."""
+        return int(_STREAM_BYTES / max(1.0, (self._row_bytes or 0.0) + self._late_bytes))
+
     def window_rows(self, fragment: Fragment) -> int:
         """Rows of the next window: whole batches, at least one; or part of one, where it would be large."""
         batch_rows = self._batch_rows
         if (fragment.physical_rows or _START_ROWS) <= batch_rows:
             return batch_rows
         if self._row_bytes is None:
-            rows = _START_ROWS
+            rows = min(_START_ROWS, self.affordable_rows())
         else:
-            rows = int(_STREAM_BYTES / max(1.0, self._estimate(fragment), self._row_bytes + self._late_bytes))
+            rows = min(self.affordable_rows(), int(_STREAM_BYTES / max(1.0, self._estimate(fragment))))
         if self._max_rows is not None:
             rows = min(rows, self._max_rows)
         if self._joined and rows < batch_rows:

@@ -74,6 +74,9 @@ _PARALLEL_ROWS = 128 * 1024
 _PARALLEL_FRAGMENT_ROWS = 8 * 1024
 # Tables that wait for a batch to be full are joined when they are so many.
 _MAX_PENDING = 256
+# A batch put together from several tables is full with so many bytes, too, unless its rows must be exact: it is held
+# three times for a moment, as its parts, as a whole and, the one before, by whoever asked for it.
+_FULL_BYTES = 4 * 1024 * 1024
 # Rows of which the late columns are read to learn how large they are.
 _SAMPLE_ROWS = 256
 # Rows fetched together when a sorted result is streamed.
@@ -287,15 +290,15 @@ class _Run:
         if plan.limit == 0:
             return
         if batch_rows is None:
-            windows = self.windows(self.table_rows())
+            windows, affordable = self.windows(self.table_rows()), None
         else:
             self.pace = self._pace(batch_rows)
-            windows = self.windows(self.pace.window_rows)
+            windows, affordable = self.windows(self.pace.window_rows), self.pace.affordable_rows
         if plan.predicate is None:
             yield from self.map(self.read_window, windows)
             return
         skip, left = plan.offset, plan.limit
-        for table in itertools.chain.from_iterable(self.map(self.read_matches, _grouped(windows))):
+        for table in itertools.chain.from_iterable(self.map(self.read_matches, _grouped(windows, affordable))):
             if skip >= table.num_rows:
                 skip -= table.num_rows
                 continue
@@ -699,13 +702,14 @@ def _unlimited(fragment: Fragment) -> int:
     return 1 << 62
 
 
-def _grouped(windows: Iterable[_Window]) -> Iterator[list[_Window]]:
-    """Windows by one, small ones that follow each other by as many as make up a batch."""
+def _grouped(windows: Iterable[_Window], most_rows: Callable[[], int] | None = None) -> Iterator[list[_Window]]:
+    """Windows by one, small ones that follow each other by as many as make up a batch, or `most_rows()`."""
     group: list[_Window] = []
     num_rows = 0
     for window in windows:
         size = len(window.rows)
-        if group and (size > _SMALL_ROWS or num_rows + size > _SHARED_ROWS):
+        most = _SHARED_ROWS if most_rows is None else min(_SHARED_ROWS, most_rows())
+        if group and (size > _SMALL_ROWS or num_rows + size > most):
             yield group
             group, num_rows = [], 0
         group.append(window)
@@ -809,9 +813,10 @@ def _sorted_tables(run: _Run) -> Iterator[pa.Table]:
 
 
 def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> Iterator[pa.RecordBatch]:
-    """Cut tables into batches; with `together`, rows of several tables share one, so that all but the last are full."""
+    """Cut tables into batches; with `together`, rows of several tables share one, so that all but the last are full:
+    of `plan.batch_rows` rows or, where these need not be exact, of _FULL_BYTES."""
     pending: list[pa.Table] = []
-    num_pending = 0
+    num_pending = pending_bytes = 0
     for table in tables:
         if not table.num_rows:
             continue
@@ -822,15 +827,18 @@ def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> I
             continue
         pending.append(table)
         num_pending += table.num_rows
+        pending_bytes += table.nbytes
         del table
-        if num_pending < rows:
+        heavy = pending_bytes >= _FULL_BYTES and not plan.strict_batch_size
+        if num_pending < rows and not heavy:
             if len(pending) > _MAX_PENDING:
                 pending = [_concatenated(pending).combine_chunks()]
             continue
         joined = _concatenated(pending)
-        full = num_pending // rows * rows
+        full = num_pending // rows * rows or num_pending
         num_pending -= full
         pending = [joined.slice(full)] if num_pending else []
+        pending_bytes = sum([table.nbytes for table in pending])
         joined = joined.slice(0, full)
         note_made(joined.nbytes)
         yield from _split(joined, rows)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lancetable
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidSqlError, OutOfRangeError
 from lancetable.ops.scan import (
     ScanStatistics,
@@ -219,6 +222,19 @@ def test_batches_are_full_when_strict(busy: Any) -> None:
     sizes = [batch.num_rows for batch in batches(busy, columns=["k"], batch_size=100, strict_batch_size=True)]
     total = busy.theirs.count_rows()
     assert sizes == [100] * (total // 100) + ([total % 100] if total % 100 else [])
+
+
+def test_filtered_batches_of_wide_rows_end_at_some_mebibytes(tmp_path: Path) -> None:
+    rows = 12_000
+    wide = pa.table({"k": np.arange(rows), "wide": ["x" * 2000] * rows})
+    dataset = lancetable.write_dataset(wide, tmp_path / "wide.lance")
+    loose = list(dataset.to_batches(filter="k >= 0", batch_size=8000))
+    exact = list(dataset.to_batches(filter="k >= 0", batch_size=8000, strict_batch_size=True))
+    assert [batch.num_rows for batch in exact] == [8000, 4000]
+    assert max(batch.nbytes for batch in loose) < 8 * 2**20 < exact[0].nbytes
+    assert min(batch.nbytes for batch in loose[:-1]) >= 2**20
+    assert_equal(pa.Table.from_batches(loose), wide)
+    assert_equal(pa.Table.from_batches(exact), wide)
 
 
 def test_batches_keep_to_a_size_in_bytes(busy: Any) -> None:
