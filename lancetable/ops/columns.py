@@ -98,8 +98,9 @@ def project_list(
     virtual = {*VIRTUAL, *add}
     stored = [name for name in wanted if name not in virtual]
     columns = read_set(schema, stored, blobs_as_bytes=blobs_as_bytes)
+    places = _places(columns)
     outputs = [
-        _virtual_output(name, name) if name in virtual else _stored_output(schema, columns, name, name)
+        _virtual_output(name, name) if name in virtual else _stored_output(schema, columns, places, name, name)
         for name in wanted
     ]
     return _projection(schema, outputs, columns)
@@ -115,13 +116,14 @@ def project_mapping(
     for expression in parsed.values():
         paths.update(dict.fromkeys(path for path in columns_of(expression) if path not in VIRTUAL))
     columns = read_set(schema, list(paths), blobs_as_bytes=blobs_as_bytes)
+    places = _places(columns)
     outputs = []
     for name, expression in parsed.items():
         if isinstance(expression, Column):
             if expression.virtual:
                 outputs.append(_virtual_output(name, expression.path[0]))
             else:
-                outputs.append(_stored_output(schema, columns, expression.name, name))
+                outputs.append(_stored_output(schema, columns, places, expression.name, name))
         else:
             outputs.append(Output(pa.field(name, expression.data_type), expression=expression))
     outputs += [_virtual_output(name, name) for name in add]
@@ -133,13 +135,14 @@ def project_stored(schema: Schema, names: Sequence[str] | None, *, blobs_as_byte
     columns come as often as they are named."""
     wanted = _expand(schema, names)
     columns = read_set(schema, [name for name in wanted if name not in VIRTUAL], blobs_as_bytes=blobs_as_bytes)
+    places = _places(columns)
     outputs: list[Output] = []
     placed: set[int] = set()
     for name in wanted:
         if name in VIRTUAL:
             outputs.append(_virtual_output(name, name))
             continue
-        place = _place(columns, _top_level(schema, name))
+        place = places[_top_level(schema, name).id]
         if place not in placed:
             placed.add(place)
             outputs.append(Output(columns[place].to_arrow(), column=place))
@@ -183,11 +186,14 @@ def _virtual_output(name: str, virtual: str) -> Output:
     return Output(pa.field(name, pa.uint64()), virtual=virtual)
 
 
-def _stored_output(schema: Schema, columns: tuple[Field, ...], path: str, name: str) -> Output:
-    place = _place(columns, _top_level(schema, path))
+def _stored_output(
+    schema: Schema, columns: tuple[Field, ...], places: Mapping[int, int], path: str, name: str
+) -> Output:
+    top = _top_level(schema, path)
+    place = places[top.id]
     field = columns[place]
     steps: list[int] = []
-    for step in [] if schema.field(path) is _top_level(schema, path) else parse_path(path)[1:]:
+    for step in [] if schema.field(path) is top else parse_path(path)[1:]:
         if field.logical_type != "struct":
             raise InvalidInputError(f"column {path!r} leads into {field.name!r}, which is no struct")
         at = next(at for at, child in enumerate(field.children) if child.name == step)
@@ -231,8 +237,8 @@ def _top_level(schema: Schema, path: str) -> Field:
     return field
 
 
-def _place(columns: Sequence[Field], top: Field) -> int:
-    return next(place for place, column in enumerate(columns) if column.id == top.id)
+def _places(columns: Sequence[Field]) -> dict[int, int]:
+    return {column.id: place for place, column in enumerate(columns)}
 
 
 def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:

@@ -160,6 +160,8 @@ def _split_few(starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[tuple
 
 
 def page_cuts(starts: npt.NDArray[np.int64], rows: range) -> list[range]:
+    if len(starts) == 2:  # one page
+        return [rows]
     inside = starts[(starts > rows.start) & (starts < rows.stop)].tolist()
     bounds = [rows.start, *inside, rows.stop]
     return [range(first, end) for first, end in itertools.pairwise(bounds)]
