@@ -80,6 +80,7 @@ from lancetable.ops import commit as commits
 from lancetable.ops.diff import Diff
 from lancetable.ops.migrate import rename_manifests_at
 from lancetable.optimize import DatasetOptimizer, config_of
+from lancetable.progress import of_files, tracked
 from lancetable.refs import Branches, Tags
 from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema, as_text
@@ -112,7 +113,8 @@ from lancetable.udf import BatchUDF
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lancetable.progress import FragmentWriteProgress
+    from lancetable.inputs import Input
+    from lancetable.progress import FragmentWriteProgress, ProgressLike
 
 __all__ = [
     "LANCE_COMMIT_MESSAGE_KEY",
@@ -515,6 +517,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         disable_scoring_autoprojection: bool | None = None,
         row_addr_allowlist: bytes | None = None,
         row_addr_blocklist: bytes | None = None,
+        progress: ProgressLike = None,
     ) -> LanceScanner:
         """Describe a scan; nothing is read before one of the scanner's methods is called.
 
@@ -528,7 +531,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         limit, offset : int, optional
             Rows to yield and to skip, after filter and order.
         batch_size : int, optional
-            Rows per batch, at most.
+            Rows per batch, at most. With a filter, batches of wide rows end at about 4 MiB; see `strict_batch_size`.
         batch_size_bytes : int, optional
             Bytes per batch, about.
         fragments : iterable of LanceFragment, optional
@@ -554,6 +557,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             Sort keys, the first one most significant.
         batch_readahead, fragment_readahead, scan_in_order
             How much to work ahead, and whether rows must come in table order.
+        progress : callable or True, optional
+            Told how far each reading of the scanner is, or shown as a bar: see `lancetable.progress`. pylance has no
+            such argument.
         nearest, full_text_query, index_segments, fast_search, row_addr_allowlist, row_addr_blocklist
             Search by index, which is outside of lancetable: UnsupportedFeatureError when given.
         prefilter, use_scalar_index, disable_scoring_autoprojection
@@ -592,6 +598,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             "scan_stats_callback": scan_stats_callback,
             "strict_batch_size": strict_batch_size,
             "order_by": order_by,
+            "progress": progress,
         }
         for name, value in given.items():
             if value is not None:
@@ -624,6 +631,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         include_deleted_rows: bool | None = None,
         order_by: list[ColumnOrdering | str] | None = None,
         disable_scoring_autoprojection: bool | None = None,
+        progress: ProgressLike = None,
     ) -> pa.Table:
         """Read rows into an Arrow table; the arguments are those of `scanner`.
 
@@ -655,6 +663,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             blob_handling=blob_handling,
             include_deleted_rows=include_deleted_rows,
             order_by=order_by,
+            progress=progress,
         ).to_table()
 
     def to_batches(
@@ -733,6 +742,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         include_deleted_rows: bool | None = None,
         order_by: list[ColumnOrdering | str] | None = None,
         disable_scoring_autoprojection: bool | None = None,
+        progress: ProgressLike = None,
         **kwargs: Any,
     ) -> pd.DataFrame:
         """Read rows into a pandas frame.
@@ -760,6 +770,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             late_materialization=late_materialization,
             include_deleted_rows=include_deleted_rows,
             order_by=order_by,
+            progress=progress,
         ).to_pandas(blob_mode=blob_mode, **kwargs)
 
     def count_rows(self, filter: Filter | None = None, **kwargs: Any) -> int:
@@ -1034,6 +1045,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         conflict_retries: int = 10,
         retry_timeout: timedelta = timedelta(seconds=30),
         data_storage_version: str | None = None,
+        *,
+        progress: ProgressLike = None,
     ) -> UpdateResult:
         """Set columns to the values of SQL expressions, and move this dataset to the new version.
 
@@ -1049,6 +1062,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             most so many times and until the time has passed.
         data_storage_version : str, optional
             Format of the new data files; that of the table by default.
+        progress : callable or True, optional
+            Told how far it is, or shown as a bar: see `lancetable.progress`. pylance has no such argument.
 
         The changed rows are written into new fragments and marked as deleted where they were. With stable row ids they
         keep theirs. Returns `{"num_rows_updated": n}`. Raises InvalidInputError without updates, ColumnNotFoundError,
@@ -1065,14 +1080,16 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             raise TypeError(f"updates must be a dict, got {type(updates).__name__}")
         if where is not None and not isinstance(where, (str, pc.Expression)):
             raise TypeError(f"where must be SQL text or a pyarrow expression, got {type(where).__name__}")
-        self._table, num_rows = update.update(
-            self._table,
-            updates,
-            where,
-            file_version=version_to_write(data_storage_version, None),
-            conflict_retries=check_count("conflict_retries", conflict_retries),
-            retry_timeout_s=retry_timeout.total_seconds(),
-        )
+        with tracked(progress, "update") as tracker:
+            self._table, num_rows = update.update(
+                self._table,
+                updates,
+                where,
+                file_version=version_to_write(data_storage_version, None),
+                conflict_retries=check_count("conflict_retries", conflict_retries),
+                retry_timeout_s=retry_timeout.total_seconds(),
+                tracker=tracker,
+            )
         return UpdateResult(num_rows_updated=num_rows)
 
     def merge_insert(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
@@ -1091,13 +1108,20 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return MergeInsertBuilder(self, on)
 
     def merge(
-        self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+        self,
+        data_obj: ReaderLike,
+        left_on: str,
+        right_on: str | None = None,
+        schema: pa.Schema | None = None,
+        *,
+        progress: ProgressLike = None,
     ) -> None:
         """Add the columns of another table by key, and move this dataset to the new version.
 
         Every row gets the values of the row of `data_obj` whose `right_on` (by default `left_on`) equals its `left_on`,
         nulls where there is none, those of the last where there are several. `left_on` may be `_rowid` or `_rowaddr`.
-        `data_obj` is kept in memory. Raises ColumnNotFoundError, AlreadyExistsError for a column that the table has,
+        `data_obj` is kept in memory. `progress` is told how far it is, see `lancetable.progress`; pylance has no such
+        argument. Raises ColumnNotFoundError, AlreadyExistsError for a column that the table has,
         SchemaMismatchError for keys of different types, and what commits raise.
 
         Examples
@@ -1105,7 +1129,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.merge(airlines, "carrier", "code")  # doctest: +SKIP
         """
         right = table_of(data_obj, schema)
-        self._table = joined_columns.merge(self._table, right, left_on, left_on if right_on is None else right_on)
+        right_on = left_on if right_on is None else right_on
+        with tracked(progress, "merge") as tracker:
+            self._table = joined_columns.merge(self._table, right, left_on, right_on, tracker)
 
     def move_to(self, table: TableVersion) -> None:
         """Stand for another version of this table from now on."""
@@ -1141,6 +1167,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         delete_rate_limit: int | None = None,
         versions: list[int] | None = None,
         delete_concurrency: int | None = None,
+        progress: ProgressLike = None,
     ) -> CleanupStats:
         """Remove old versions, and the files that no other version needs.
 
@@ -1164,6 +1191,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             Remove only these.
         delete_concurrency : int, optional
             Accepted for compatibility; deletions go to the store in groups.
+        progress : callable or True, optional
+            Told how far it is, or shown as a bar: see `lancetable.progress`. pylance has no such argument.
 
         Raises CleanupError for tagged versions; `explain_cleanup_old_versions` is the dry run.
         """
@@ -1174,9 +1203,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             delete_unverified=delete_unverified,
             error_if_tagged=error_if_tagged_old_versions,
         )
-        counts = cleanup.cleanup(
-            self._table, policy, deletes_per_second=delete_rate_limit, concurrency=delete_concurrency
-        )
+        with tracked(progress, "cleanup") as tracker:
+            counts = cleanup.cleanup(
+                self._table,
+                policy,
+                deletes_per_second=delete_rate_limit,
+                concurrency=delete_concurrency,
+                tracker=tracker,
+            )
         return stats_of(counts)
 
     def explain_cleanup_old_versions(
@@ -1310,6 +1344,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         read_columns: list[str] | None = None,
         reader_schema: pa.Schema | None = None,
         batch_size: int | None = None,
+        *,
+        progress: ProgressLike = None,
     ) -> None:
         """Add columns, and move this dataset to the new version. Columns that are there are not rewritten.
 
@@ -1325,6 +1361,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             The schema of `transforms`, if that is an iterable of batches.
         batch_size : int, optional
             How many rows a function gets at a time.
+        progress : callable or True, optional
+            Told how far it is, or shown as a bar: see `lancetable.progress`. pylance has no such argument.
 
         Raises AlreadyExistsError for a name that is taken, InvalidSqlError, ColumnNotFoundError, InvalidInputError for
         too few or too many rows; CommitConflictError if the table changed meanwhile: try again.
@@ -1335,23 +1373,25 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.add_columns(pa.field("note", pa.string()))  # doctest: +SKIP
         """
         new = udf.new_columns(transforms, self, read_columns, reader_schema)
-        if isinstance(new, pa.Schema):
-            self._table = evolution.add_nulls(self._table, new)
-        elif isinstance(new, dict):
-            self._table = evolution.add_expressions(self._table, new, batch_size=batch_size)
-        elif isinstance(new, BatchUDF):
-            self._table = evolution.add_function(
-                self._table,
-                new.apply,
-                udf.schema_of(new),
-                columns=read_columns,
-                batch_size=batch_size,
-                checkpoint=new.cache,
-            )
-            if new.cache is not None:
-                new.cache.cleanup()
-        else:
-            self._table = evolution.add_stream(self._table, new)
+        with tracked(progress, "add_columns") as tracker:
+            if isinstance(new, pa.Schema):
+                self._table = evolution.add_nulls(self._table, new)
+            elif isinstance(new, dict):
+                self._table = evolution.add_expressions(self._table, new, batch_size=batch_size, tracker=tracker)
+            elif isinstance(new, BatchUDF):
+                self._table = evolution.add_function(
+                    self._table,
+                    new.apply,
+                    udf.schema_of(new),
+                    columns=read_columns,
+                    batch_size=batch_size,
+                    checkpoint=new.cache,
+                    tracker=tracker,
+                )
+                if new.cache is not None:
+                    new.cache.cleanup()
+            else:
+                self._table = evolution.add_stream(self._table, new, tracker=tracker)
 
     def alter_columns(self, *alterations: AlterColumn) -> None:
         """Rename columns, make them nullable or required, or change their type; one new version for all of it.
@@ -1670,7 +1710,7 @@ def write_dataset(
     data_cache_bytes: int | None = None,
     max_page_bytes: int | None = None,
     commit_lock: CommitLock | None = None,
-    progress: FragmentWriteProgress | None = None,
+    progress: FragmentWriteProgress | ProgressLike = None,
     storage_options: dict[str, str] | None = None,
     data_storage_version: str | None = None,
     use_legacy_format: bool | None = None,
@@ -1717,8 +1757,9 @@ def write_dataset(
         Larger pages are split; default 32 MiB.
     commit_lock : callable, optional
         See `dataset`.
-    progress : FragmentWriteProgress, optional
-        Told of every data file.
+    progress : FragmentWriteProgress, callable or True, optional
+        Told of every data file; or, as pylance has it not, told how far the write is or shown as a bar: see
+        `lancetable.progress`.
     data_storage_version : str, optional
         Format of the new files, such as "2.0". Without it, append and overwrite keep that of the table, and a new
         table is in 2.1.
@@ -1779,6 +1820,7 @@ def write_dataset(
     mode = check_mode(mode)
     if schema_mode not in (None, "merge") or (schema_mode is not None and mode != "append"):
         raise InvalidInputError('schema_mode can only be "merge", with mode "append"')
+    of_each_file, of_rows = of_files(progress)
     options = write_options(
         max_rows_per_file=max_rows_per_file,
         max_rows_per_group=max_rows_per_group,
@@ -1787,7 +1829,7 @@ def write_dataset(
         max_page_bytes=max_page_bytes,
         data_storage_version=data_storage_version,
         use_legacy_format=use_legacy_format,
-        progress=progress,
+        progress=of_each_file,
         properties=transaction_properties_of(transaction_properties, commit_message),
         v2_manifest_paths=enable_v2_manifest_paths,
         stable_row_ids=enable_stable_row_ids,
@@ -1801,12 +1843,32 @@ def write_dataset(
     config = config_of(auto_cleanup_options) if auto_cleanup_options is not None else None
     source = read_input(data_obj, schema)
     cache = None if session is None else session.cache
+    with tracked(of_rows, "write") as tracker:
+        if tracker is not None:
+            tracker.begin(total_rows=source.num_rows)
+            options = replace(options, tracker=tracker)
+        table = written(uri, source, options, mode, schema_mode, storage_options, commit_lock, cache, config)
+    return LanceDataset.from_version(table)
+
+
+def written(
+    uri: Uri | LanceDataset,
+    source: Input,
+    options: write.WriteOptions,
+    mode: str,
+    schema_mode: str | None,
+    storage_options: dict[str, str] | None,
+    commit_lock: CommitLock | None,
+    cache: TableCache | None,
+    config: Mapping[str, str] | None,
+) -> TableVersion:
+    """The version that `write_dataset` makes; its arguments, checked."""
     if mode == "create":
         begin_anew = not isinstance(uri, LanceDataset)
         if isinstance(uri, LanceDataset):
             storage_options = storage_options or uri.initial_storage_options
             uri = uri.uri
-        table = write.create(
+        return write.create(
             uri_text(uri),
             source.schema,
             source.batches,
@@ -1817,12 +1879,11 @@ def write_dataset(
             config=config,
             begin_anew=begin_anew,
         )
-        return LanceDataset.from_version(table)
     target = target_of(uri, storage_options, commit_lock, cache)
     if isinstance(target, str):
         if mode == "append":
-            warnings.warn(f"no table at {target}: it will be created", stacklevel=2)
-        table = write.create(
+            warnings.warn(f"no table at {target}: it will be created", stacklevel=3)
+        return write.create(
             target,
             source.schema,
             source.batches,
@@ -1832,15 +1893,13 @@ def write_dataset(
             cache=cache,
             config=config,
         )
-    elif mode == "append" and schema_mode is not None:
+    if mode == "append" and schema_mode is not None:
         write.target_places(target, options, "append")  # refused before the schema changes
         target, wanted = schema_merge.merge_schema(target, source.schema)
-        table = write.append(target, wanted, cast_batches(source.batches, wanted), options)
-    elif mode == "append":
-        table = write.append(target, source.schema, source.batches, options)
-    else:
-        table = write.overwrite(target, source.schema, source.batches, options)
-    return LanceDataset.from_version(table)
+        return write.append(target, wanted, cast_batches(source.batches, wanted), options)
+    if mode == "append":
+        return write.append(target, source.schema, source.batches, options)
+    return write.overwrite(target, source.schema, source.batches, options)
 
 
 def target_of(

@@ -48,7 +48,8 @@ EXTRAS = {
     "azure": ("obstore", "adlfs"),
     "dynamodb": ("boto3",),
     "spark": ("pandas",),
-    "cli": ("click", "rich"),
+    "cli": ("click", "rich", "tqdm"),
+    "progress": ("tqdm",),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ from lancetable.inputs import read_input
 from lancetable.operation import Transaction, to_bases
 from lancetable.ops import delete_rows, evolution, joined_columns, scan, take, validate, write
 from lancetable.ops.adopt import adopt_fragment
-from lancetable.progress import FragmentWriteProgress, NumberedProgress
+from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files, tracked
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema
 from lancetable.table.data_files import WriteLimits
@@ -165,6 +166,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         include_deleted_rows: bool | None = None,
         batch_size_bytes: int | None = None,
         strict_batch_size: bool | None = None,
+        progress: ProgressLike = None,
     ) -> LanceScanner:
         """Describe a scan of this fragment; the arguments are those of `LanceDataset.scanner`."""
         builder = ScannerBuilder(self._dataset).with_fragments([self])
@@ -187,6 +189,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
                     "include_deleted_rows": include_deleted_rows,
                     "batch_size_bytes": batch_size_bytes,
                     "strict_batch_size": strict_batch_size,
+                    "progress": progress,
                 }.items()
                 if value is not None
             }
@@ -421,7 +424,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         fragment_id: int | None = None,
         schema: pa.Schema | None = None,
         max_rows_per_group: int | None = 1024,
-        progress: FragmentWriteProgress | None = None,
+        progress: FragmentWriteProgress | ProgressLike = None,
         mode: str = "append",
         *,
         data_storage_version: str | None = None,
@@ -437,8 +440,9 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         more than a file may hold.
         """
         number = check_count("fragment_id", fragment_id or 0)
-        if progress is not None and fragment_id:
-            progress = NumberedProgress(checked_progress(progress), number)
+        files, _ = of_files(progress)
+        if files is not None and fragment_id:
+            progress = NumberedProgress(files, number)
         written = write_fragments(
             data,
             dataset_uri,
@@ -521,7 +525,7 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
     max_bytes_per_file: int = DEFAULT_MAX_BYTES_PER_FILE,
     data_cache_bytes: int | None = None,
     max_page_bytes: int | None = None,
-    progress: FragmentWriteProgress | None = None,
+    progress: FragmentWriteProgress | ProgressLike = None,
     data_storage_version: str | None = None,
     use_legacy_format: bool | None = None,
     storage_options: dict[str, str] | None = None,
@@ -558,6 +562,7 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
     target = target_of(dataset_uri, storage_options, session)
     if mode == "create" and isinstance(target, TableVersion):
         raise AlreadyExistsError(f"Dataset already exists: {target.uri}", path=target.uri)
+    of_each_file, of_rows = of_files(progress)
     options = write_options(
         max_rows_per_file=max_rows_per_file,
         max_rows_per_group=max_rows_per_group,
@@ -566,16 +571,20 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
         max_page_bytes=max_page_bytes,
         data_storage_version=data_storage_version,
         use_legacy_format=use_legacy_format,
-        progress=progress,
+        progress=of_each_file,
         keep_arrays=isinstance(data, pa.Table),
         initial_bases=initial_bases,
         target_bases=target_bases,
         target_all_bases=target_all_bases,
     )
     source = read_input(data, schema)
-    written = write.write_fragments(
-        target, source.schema, source.batches, options, mode=mode, storage_options=storage_options
-    )
+    with tracked(of_rows, "write") as tracker:
+        if tracker is not None:
+            tracker.begin(total_rows=source.num_rows)
+            options = replace(options, tracker=tracker)
+        written = write.write_fragments(
+            target, source.schema, source.batches, options, mode=mode, storage_options=storage_options
+        )
     if return_transaction:
         return Transaction.from_format(written)
     assert isinstance(written.operation, (tx.Append, tx.Overwrite))
@@ -638,16 +647,8 @@ def check_external_blobs(mode: str, outside_bases: bool) -> None:
         raise InvalidOperationError("allow_external_blob_outside_bases only applies to external blob mode reference")
 
 
-def checked_progress(progress: FragmentWriteProgress) -> FragmentWriteProgress:
-    """Raises TypeError for anything else."""
-    if not hasattr(progress, "begin") or not hasattr(progress, "complete"):
-        raise TypeError(f"progress must be a FragmentWriteProgress, got {type(progress).__name__}")
-    return progress
-
-
 def reporter(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:
     """What `ops` tells of a data file, passed on to the caller's object."""
-    checked_progress(progress)
 
     def report(event: str, fragment: Fragment) -> None:
         method = progress.begin if event == "begin" else progress.complete

@@ -18,6 +18,7 @@ class Input(NamedTuple):
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
+    num_rows: int | None = None  # of what is in memory
 
 
 def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
@@ -90,7 +91,7 @@ def from_table(table: pa.Table, schema: pa.Schema | None) -> Input:
     """A table in memory; cast at once when it differs from `schema`."""
     if schema is not None and not table.schema.equals(schema, check_metadata=True):
         table = cast_table(table, schema)
-    return Input(table.schema, iter(table.to_batches()))
+    return Input(table.schema, iter(table.to_batches()), table.num_rows)
 
 
 def from_reader(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> Input:

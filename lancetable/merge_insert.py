@@ -20,7 +20,9 @@ from lancetable.ops import merge_insert
 from lancetable.ops.merge_clauses import Clauses, Counts, Matched, Repeated, WriteMode, check_source, key_fields
 from lancetable.ops.moved_rows import discard_prepared
 from lancetable.ops.spill import Divided, memory_budget_bytes
+from lancetable.ops.tracker import Tracker
 from lancetable.ops.write import WriteOptions
+from lancetable.progress import ProgressLike, tracked
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.version import TableVersion
 from lancetable.types import ExecuteResult, ReaderLike
@@ -152,29 +154,34 @@ class MergeInsertBuilder:
         self._target_all_bases, self._include_primary = True, bool(include_primary)
         return self
 
-    def execute(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> ExecuteResult:
+    def execute(
+        self, data_obj: ReaderLike, *, schema: pa.Schema | None = None, progress: ProgressLike = None
+    ) -> ExecuteResult:
         """Merge, commit, and move the dataset to the new version.
 
         `data_obj` is anything tabular, see `write_dataset`; a stream is read once, and what does not fit into
-        LANCETABLE_MEMORY_BYTES (256 MiB by default) waits in files that are removed at the end.
+        LANCETABLE_MEMORY_BYTES (256 MiB by default) waits in files that are removed at the end. `progress` is told how
+        far it is, see `lancetable.progress`: first of the rows of the source read ("source"), then of those written
+        ("merge_insert").
 
         Returns `{"num_inserted_rows", "num_updated_rows", "num_deleted_rows"}`. Raises InvalidInputError without an
         action, SchemaMismatchError for a source that does not fit the table, ColumnNotFoundError for a missing key,
         InvalidSqlError for a condition, InvalidOperationError for source rows with one key that match the same row;
         RetryableCommitConflictError when every attempt lost, CommitConflictError, CommitStateUnknownError.
         """
-        with ExitStack() as stack:
-            version, source = self._loaded(data_obj, schema, stack)
-            made, counts = merge_insert.merge_insert(
-                version,
-                self._clauses,
-                source,
-                file_version=version_to_write(self._version, None),
-                options=self._options(),
-                conflict_retries=self._conflict_retries,
-                retry_timeout_s=self._retry_timeout.total_seconds(),
-            )
-        self._dataset.move_to(made)
+        with tracked(progress, "source") as tracker:
+            with ExitStack() as stack:
+                version, source = self._loaded(data_obj, schema, stack, tracker)
+                made, counts = merge_insert.merge_insert(
+                    version,
+                    self._clauses,
+                    source,
+                    file_version=version_to_write(self._version, None),
+                    options=self._options(tracker),
+                    conflict_retries=self._conflict_retries,
+                    retry_timeout_s=self._retry_timeout.total_seconds(),
+                )
+            self._dataset.move_to(made)
         return result_of(counts)
 
     def execute_uncommitted(
@@ -231,19 +238,22 @@ class MergeInsertBuilder:
         plan = self.explain_plan(incoming).splitlines(keepends=True)
         return head + "".join("  " + line for line in plan)
 
-    def _options(self) -> WriteOptions:
+    def _options(self, tracker: Tracker | None = None) -> WriteOptions:
         return WriteOptions(
             limits=WriteLimits(keep_arrays=True),
             target_bases=self._target_bases,
             target_all_bases=self._target_all_bases,
             include_primary=self._include_primary,
+            tracker=tracker,
         )
 
     def _with(self, **changes: Any) -> MergeInsertBuilder:
         self._clauses = replace(self._clauses, **changes)
         return self
 
-    def _loaded(self, data_obj: ReaderLike, schema: pa.Schema | None, stack: ExitStack) -> tuple[TableVersion, Divided]:
+    def _loaded(
+        self, data_obj: ReaderLike, schema: pa.Schema | None, stack: ExitStack, tracker: Tracker | None = None
+    ) -> tuple[TableVersion, Divided]:
         self._clauses.check()
         version = self._dataset.table_version
         incoming: Input = read_input(data_obj, schema)
@@ -251,7 +261,9 @@ class MergeInsertBuilder:
         source = stack.enter_context(Divided(stored.to_storage_arrow(), self._clauses.on))
         in_memory = isinstance(data_obj, (pa.Table, pa.RecordBatch)) or foreign_frame(data_obj) is not None
         whole = in_memory or self._clauses.write_mode is WriteMode.COLUMNS
-        merge_insert.load_source(stored, incoming.batches, source, None if whole else memory_budget_bytes())
+        if tracker is not None:
+            tracker.begin(total_rows=incoming.num_rows)
+        merge_insert.load_source(stored, incoming.batches, source, None if whole else memory_budget_bytes(), tracker)
         return version, source
 
 

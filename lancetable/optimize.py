@@ -12,6 +12,7 @@ from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.ops import compact, migrate
 from lancetable.ops.compact import CompactionSettings, Rewritten, Task
+from lancetable.progress import ProgressLike, tracked
 
 if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
@@ -75,13 +76,17 @@ class CompactionTask:
         """The version that was planned on."""
         return self._task.read_version
 
-    def execute(self, dataset: LanceDataset) -> RewriteResult:
+    def execute(self, dataset: LanceDataset, *, progress: ProgressLike = None) -> RewriteResult:
         """Write the new files, without committing anything; `dataset` may be at any version of the table.
 
-        Raises VersionNotFoundError when the version planned on is gone, InvalidOperationError for another table.
+        `progress` is told how far it is, see `lancetable.progress`; pylance has no such argument. Raises
+        VersionNotFoundError when the version planned on is gone, InvalidOperationError for another table.
         """
         settings = settings_for(dataset, self._options)
-        return RewriteResult(compact.execute(dataset.table_version, self._task, settings))
+        with tracked(progress, "compact") as tracker:
+            if tracker is not None:
+                tracker.begin(total_rows=sum(each.num_rows for each in self.fragments))
+            return RewriteResult(compact.execute(dataset.table_version, self._task, settings, tracker))
 
     def json(self) -> str:
         """The task as JSON; see `from_json`."""
@@ -237,10 +242,19 @@ class Compaction:
         return metrics_of(results)
 
     @staticmethod
-    def execute(dataset: LanceDataset, options: CompactionOptions | dict[str, Any] | None = None) -> CompactionMetrics:
-        """Plan, execute and commit here, and move the dataset to the new version."""
+    def execute(
+        dataset: LanceDataset,
+        options: CompactionOptions | dict[str, Any] | None = None,
+        *,
+        progress: ProgressLike = None,
+    ) -> CompactionMetrics:
+        """Plan, execute and commit here, and move the dataset to the new version.
+
+        `progress` is told how far it is, see `lancetable.progress`; pylance has no such argument.
+        """
         settings = settings_for(dataset, checked_options(options or {}))
-        dataset._table, results = compact.compact(dataset.table_version, settings)
+        with tracked(progress, "compact") as tracker:
+            dataset._table, results = compact.compact(dataset.table_version, settings, tracker)
         return metrics_of(results)
 
 
@@ -278,6 +292,7 @@ class DatasetOptimizer:
         max_source_bytes: int | None = None,
         excluded_fragment_ids: list[int] | None = None,
         data_storage_version: str | None = None,
+        progress: ProgressLike = None,
     ) -> CompactionMetrics:
         """Write small neighbouring fragments, and those with many deleted rows, anew; move the dataset there.
 
@@ -307,6 +322,8 @@ class DatasetOptimizer:
             Leave these alone.
         data_storage_version : str, optional
             Version of the new files; that of the table by default.
+        progress : callable or True, optional
+            Told how far it is, or shown as a bar: see `lancetable.progress`. pylance has no such argument.
 
         Raises RetryableCommitConflictError if rows that were moved changed meanwhile; nothing was lost, try again.
 
@@ -315,8 +332,8 @@ class DatasetOptimizer:
         >>> ds.optimize.compact_files(target_rows_per_fragment=1_000_000)  # doctest: +SKIP
         CompactionMetrics(fragments_removed=12, fragments_added=1, files_removed=12, files_added=1)
         """
-        given = {name: value for name, value in locals().items() if name != "self" and value is not None}
-        return Compaction.execute(self._dataset, given)
+        given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
+        return Compaction.execute(self._dataset, given, progress=progress)
 
     def migrate(self, data_storage_version: str = "2.1") -> MigrationMetrics:
         """Bring the table forward to a newer data format, and the dataset to the new version.

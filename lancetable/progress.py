@@ -1,15 +1,39 @@
-"""Callbacks that follow the data files of a write."""
+"""Following what takes long: a function that is told how far an operation is, or a bar on the screen.
+
+    ds.optimize.compact_files(progress=True)                          a bar, by tqdm
+    ds.optimize.compact_files(progress=lambda now: log(now.num_rows)) a function of a `Progress`
+
+The function is called when the operation begins, about ten times a second while batches and files go through, and once
+when it is done. A compaction calls it from its threads, one at a time; everything else from the thread that called the
+operation, or that asks a scan for its next batch. An exception that it raises ends the operation and passes through:
+the table is as it was and what was written is removed (a cleanup leaves the rest to the next one). Only the report that
+says `done` comes too late for that: what it tells of is committed. `FragmentWriteProgress` is pylance's way to follow
+the files of a write.
+"""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias, cast
 
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.fragment_metadata import FragmentMetadata
+from lancetable.ops.tracker import Progress, Report, Tracker
 from lancetable.store.open import open_store
 
-__all__ = ["FileSystemFragmentWriteProgress", "FragmentWriteProgress", "NoopFragmentWriteProgress"]
+__all__ = [
+    "FileSystemFragmentWriteProgress",
+    "FragmentWriteProgress",
+    "NoopFragmentWriteProgress",
+    "Progress",
+    "ProgressLike",
+]
+
+ProgressLike: TypeAlias = bool | Report | None
+"""A function that is told how far an operation is, True for a bar, None or False for neither."""
 
 
 class FragmentWriteProgress(ABC):
@@ -86,3 +110,82 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
 
     def _path(self, fragment: FragmentMetadata, suffix: str) -> str:
         return f"{self._base.rstrip('/')}/fragment_{fragment.id}{suffix}"
+
+
+class ProgressBar:
+    """A bar of tqdm, in a terminal or a notebook; a new one for each part or repetition of an operation."""
+
+    def __init__(self) -> None:
+        self._make = _tqdm()
+        self._bar: Any = None
+        self._shown: tuple[str, int] | None = None
+
+    def __call__(self, now: Progress) -> None:
+        """Show how far it is."""
+        files = now.total_rows is None and now.total_files is not None
+        done, total = (now.num_files, now.total_files) if files else (now.num_rows, now.total_rows)
+        if self._shown != (now.what, now.attempt):
+            self.close()
+            name = now.what if now.attempt == 1 else f"{now.what}, attempt {now.attempt}"
+            self._bar = self._make(desc=name, total=total, unit=" files" if files else " rows", unit_scale=True)
+            self._shown = now.what, now.attempt
+        self._bar.total = total
+        if now.num_bytes:
+            told = self._make.format_sizeof(now.num_bytes, "B", 1024)
+            if now.num_files and not files:
+                told += f" in {now.num_files} file{'s' if now.num_files > 1 else ''}"
+            self._bar.set_postfix_str(told, refresh=False)
+        self._bar.update(done - self._bar.n)
+        if now.done:
+            self.close()
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _tqdm() -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise UnsupportedFeatureError(
+            "progress=True shows a bar of tqdm: pip install 'lancetable[progress]'; or give a function, which is told "
+            "the same",
+            feature="progress bars without tqdm",
+        ) from error
+    return tqdm
+
+
+def report_of(progress: ProgressLike) -> Report | None:
+    """The function to tell. Raises TypeError for anything else, UnsupportedFeatureError for a bar without tqdm."""
+    if progress is None or progress is False:
+        return None
+    if progress is True:
+        return ProgressBar()
+    if not callable(progress):
+        raise TypeError(f"progress must be a function, True or False, got {type(progress).__name__}")
+    return progress
+
+
+def of_files(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWriteProgress | None, ProgressLike]:
+    """Pylance's object or ours: whatever has `begin` and `complete` follows the files of a write."""
+    if hasattr(progress, "begin") and hasattr(progress, "complete"):
+        return cast("FragmentWriteProgress", progress), None
+    return None, progress
+
+
+@contextmanager
+def tracked(progress: ProgressLike, what: str) -> Iterator[Tracker | None]:
+    """The tracker of an operation, None if nobody follows it; leaving the block without an error says it is done."""
+    report = report_of(progress)
+    if report is None:
+        yield None
+        return
+    tracker = Tracker(report, what)
+    try:
+        yield tracker
+        tracker.finish()
+    finally:
+        if isinstance(report, ProgressBar):
+            report.close()

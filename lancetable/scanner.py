@@ -22,6 +22,7 @@ from lancetable.ops.columns import Output, nested_value
 from lancetable.ops.order import ColumnOrdering
 from lancetable.ops.scan import ScanStatistics, analyze_plan, count_plan, execute_scan, explain_plan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, ScanPlan, plan_scan, resolve_filter
+from lancetable.progress import ProgressLike, report_of, tracked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,7 @@ __all__ = ["ColumnOrdering", "LanceScanner", "ScanStatistics", "ScannerBuilder"]
 
 DEFAULT_BATCH_SIZE = "LANCE_DEFAULT_BATCH_SIZE"
 BLOB_HANDLING = ("all_binary", "blobs_descriptions", "all_descriptions")
+TABLE_BATCH_ROWS = 128 * 1024
 BLOB_MODES = ("lazy", "bytes", "descriptions")
 
 
@@ -46,9 +48,16 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
     are checked when the scan is first planned, not when the scanner is made.
     """
 
-    def __init__(self, scanner: ScanOptions, dataset: LanceDataset, snapshot: TableVersion | None = None) -> None:
+    def __init__(
+        self,
+        scanner: ScanOptions,
+        dataset: LanceDataset,
+        snapshot: TableVersion | None = None,
+        progress: ProgressLike = None,
+    ) -> None:
         self._options = scanner
         self._dataset = dataset
+        self._progress = progress
         self._version = dataset.table_version if snapshot is None else snapshot
         self._plan: ScanPlan | None = None
 
@@ -69,16 +78,34 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         Raises InvalidSqlError, ColumnNotFoundError or InvalidInputError for a scan that cannot be planned,
         CorruptFileError, NotFoundError or StoreError for files that cannot be read.
         """
-        return scan_table(self._version, self._planned())
+        return self._table(self._planned())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Stream the rows; memory stays bounded. Errors as in `to_table`, those of planning at the call."""
-        return execute_scan(self._version, self._planned())
+        return self._batches(self._planned())
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Stream the rows through an Arrow reader."""
         plan = self._planned()
-        return pa.RecordBatchReader.from_batches(plan.output_schema, execute_scan(self._version, plan))
+        return pa.RecordBatchReader.from_batches(plan.output_schema, self._batches(plan))
+
+    def _table(self, plan: ScanPlan) -> pa.Table:
+        if self._progress is None:
+            return scan_table(self._version, plan)
+        # A table is read window by window in any case; its chunks shall not be smaller than need be.
+        parts = replace(plan, batch_rows=max(plan.batch_rows, TABLE_BATCH_ROWS), strict_batch_size=False)
+        return pa.Table.from_batches(self._batches(parts), plan.output_schema)
+
+    def _batches(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+        batches = execute_scan(self._version, plan)
+        return batches if self._progress is None else self._followed(plan, batches)
+
+    def _followed(self, plan: ScanPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with tracked(self._progress, "scan") as tracker:
+            if tracker is not None:
+                tracker.begin(total_rows=None if plan.predicate is not None else count_plan(self._version, plan))
+                batches = tracker.counted(batches, with_bytes=True)
+            yield from batches
 
     def to_pandas(self, *, blob_mode: str = "lazy", **kwargs: Any) -> pd.DataFrame:
         """Read all rows into a pandas frame; `kwargs` go to `pyarrow.Table.to_pandas`.
@@ -93,7 +120,8 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         if blob_mode != "descriptions" and has_blobs:
             if blob_mode == "lazy":
                 return self._lazy_frame(kwargs)
-            scanner = LanceScanner(replace(self._options, blob_handling="all_binary"), self._dataset, self._version)
+            options = replace(self._options, blob_handling="all_binary")
+            scanner = LanceScanner(options, self._dataset, self._version, self._progress)
         frame: pd.DataFrame = scanner.to_table().to_pandas(**kwargs)
         return frame
 
@@ -101,7 +129,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         options = replace(self._options, blob_handling=None)
         names = plan_scan(self._version, options).output_schema.names
         plan = plan_scan(self._version, replace(options, with_row_address=True))
-        table = scan_table(self._version, plan)
+        table = self._table(plan)
         addresses = table.column("_rowaddr")
         columns = {
             output.field.name: lazy_column(self._version, plan, output, table.column(output.field.name), addresses)
@@ -185,6 +213,7 @@ class ScannerBuilder:
     def __init__(self, ds: LanceDataset) -> None:
         self._dataset = ds
         self._values: dict[str, Any] = {}
+        self._progress: ProgressLike = None
         self.apply_defaults(ds.default_scan_options)
 
     def apply_defaults(self, default_opts: dict[str, Any]) -> ScannerBuilder:
@@ -322,6 +351,12 @@ class ScannerBuilder:
         scope.reject("row address lists", planned=False, row_addr_allowlist=allowlist, row_addr_blocklist=blocklist)
         return self
 
+    def progress(self, progress: ProgressLike) -> ScannerBuilder:
+        """Who is told how far each reading is, or True for a bar; see `lancetable.progress`. Not in pylance."""
+        report_of(progress)
+        self._progress = progress
+        return self
+
     def to_scanner(self, snapshot: TableVersion | None = None) -> LanceScanner:
         """End the chain; the scan reads `snapshot`, or the version the dataset is at."""
         options = ScanOptions(**{name: value for name, value in self._values.items() if value is not None})
@@ -331,7 +366,7 @@ class ScannerBuilder:
         view = self._dataset.view_filter
         if view is not None:
             options = replace(options, filter=view if options.filter is None else both(version, view, options.filter))
-        return LanceScanner(options, self._dataset, version)
+        return LanceScanner(options, self._dataset, version, self._progress)
 
     def _set(self, name: str, value: Any) -> ScannerBuilder:
         self._values[name] = value
@@ -369,6 +404,7 @@ SETTERS = {
         "prefilter",
         "fast_search",
         "disable_scoring_autoprojection",
+        "progress",
     ]
 } | {"fragments": "with_fragments", "index_segments": "with_index_segments"}
 

@@ -115,7 +115,7 @@ def new_columns(
                 f"batch of data: {error}"
             ) from error
     try:
-        schema, batches = read_input(transforms, reader_schema)
+        schema, batches, _ = read_input(transforms, reader_schema)
     except TypeError as error:
         raise TypeError(f"{wanted}. Received {type(transforms)}: {error}") from error
     return pa.RecordBatchReader.from_batches(schema, batches)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +198,19 @@ def test_probe(tmp_path: Path) -> None:
     assert "Sqlite" in facts["commits"]
     text = run("probe", "ftp://nobody.invalid/t", code=2)
     assert "no" in text and "commit_lock" in text and "unsafe_single_writer" in text
+
+
+def test_a_bar_on_a_terminal_only(ds: lance.LanceDataset) -> None:
+    pytest.importorskip("tqdm")
+    command = [sys.executable, "-m", "lancetable.cli.main", "compact", ds.uri, "--run", "--json"]
+    terminal, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=60)
+        shown = os.read(terminal, 1 << 16).decode()
+    finally:
+        os.close(terminal)
+        os.close(theirs)
+    assert json.loads(done.stdout)["fragments_removed"] == 2 and "compact: 100%" in shown
+    command[3:] = ["cleanup", ds.uri, "--run", "--json"]
+    assert subprocess.run(command, capture_output=True, check=True, timeout=60).stderr == b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import click
@@ -224,7 +225,7 @@ def compact(
     dataset = open_table(uri, None, storage_options)
     options: dict[str, Any] = {} if target_rows is None else {"target_rows_per_fragment": target_rows}
     if run:
-        metrics = Compaction.execute(dataset, options)
+        metrics = Compaction.execute(dataset, options, progress=bar_wanted())
         Output(as_json).facts({"uri": dataset.uri, "version": dataset.version, **asdict(metrics)})
         return
     rows = [
@@ -266,7 +267,8 @@ def cleanup(
         "error_if_tagged_old_versions": False,
     }
     if run:
-        Output(as_json).facts({"uri": dataset.uri, **asdict(dataset.cleanup_old_versions(**policy))})
+        stats = dataset.cleanup_old_versions(**policy, progress=bar_wanted())
+        Output(as_json).facts({"uri": dataset.uri, **asdict(stats)})
         return
     told = dataset.explain_cleanup_old_versions(**policy, include_files=True, max_files=1_000_000)
     rows = [
@@ -359,6 +361,11 @@ def data_file(uri: str, as_json: bool, storage_options: dict[str, str] | None) -
 def file_compression(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
     """Each column of a data file: bytes in Arrow, bytes in the file, encodings; reads all of the file."""
     Output(as_json).table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
+
+
+def bar_wanted() -> bool:
+    """Whether somebody looks at the standard error, where a bar can be shown; without tqdm there is none."""
+    return sys.stderr.isatty() and find_spec("tqdm") is not None
 
 
 def open_table(uri: str, version: int | str | None, storage_options: dict[str, str] | None) -> LanceDataset:

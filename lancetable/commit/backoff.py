@@ -9,6 +9,9 @@ wait, and somebody waits for twenty seconds. So the window of a crowded table is
 each loss, shrinks with each win, and the first attempt of the next commit waits in it like all the others, for half
 of it at least. Who has lost draws from a part of it that becomes smaller with each loss, so that nobody is left behind.
 
+On a local disk losers take turns instead (store/turns.py: Turn): one of them tries again and again without a wait,
+against those only who have not lost yet, and the others wait until it has won, for as long as a window can be at most.
+
 Where the loser has read what was in its way (store/conditional.py: take_met), it does not wait at all: its next
 attempt is one request, anybody who looks first takes three, and so whoever has lost is ahead of whoever comes. Only
 the wait before the next commit thins out the crowd then. It grows by a part of itself with each loss; each win takes
@@ -22,6 +25,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lancetable.store.turns import Turn
 
 __all__ = ["Backoff", "Crowd", "crowd_at"]
 
@@ -33,6 +40,7 @@ _AGEING = 0.95  # what each loss takes off the part of the window that a wait is
 _LARGEST_WINDOW = 64.0  # attempts long
 _LONGEST_WAIT_SECONDS = 2.0
 _SHORTEST_UNIT_SECONDS = 0.0005
+_ASKED_AGAIN_SECONDS = 0.001  # for the turn, on average
 
 _GROWTH_OF_MET = 1.1
 _RATE_OF_A_WIN = 0.05  # what a win adds to the attempts for each length of one
@@ -80,13 +88,15 @@ class Backoff:
         budget_seconds: float,
         *,
         crowd: Crowd | None = None,
+        turn: Turn | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
         """At least one attempt is always made. `draw` gives a number from 0 to 1.
 
-        With a `crowd` that others made large, the first attempt is waited for, too.
+        With a `crowd` that others made large, the first attempt is waited for, too. Whoever lost waits for the `turn`
+        where there is one; the caller gives it back.
         """
         self.attempts = 1
         self._used = 0
@@ -97,14 +107,14 @@ class Backoff:
         self._deadline = self._begun_at + budget_seconds
         self._unit_seconds = 0.0
         self._window, self._growth = _FIRST_WINDOW, _GROWTH
-        self._crowd = crowd
+        self._crowd, self._turn = crowd, turn
         if crowd is not None:
             self._window, self._growth = _FIRST_CROWDED_WINDOW, _CROWDED_GROWTH
         # Whether others were in the way a moment ago.
         self.is_crowded = bool(crowd and crowd.window and self._begun_at - crowd.seen_at <= _REMEMBERED_SECONDS)
         if crowd is not None and self.is_crowded:
             self._unit_seconds, self._window = crowd.unit_seconds, crowd.window
-            self._wait(self._begun_at, 0.5, 1.5)
+            self._wait(0.5, 1.5)
         self._attempt_begun_at = self._clock()
 
     @property
@@ -128,8 +138,8 @@ class Backoff:
         self.has_waited = not at_once
         if at_once:
             self._window *= _GROWTH_OF_MET
-        else:
-            self._wait(now, 0.0, 1.0 if self._crowd is None else _AGEING ** (self.attempts - 1))
+        elif not self._take_turn(now):
+            self._wait(0.0, 1.0 if self._crowd is None else _AGEING ** (self.attempts - 1))
             self._window *= self._growth
         self._window = min(self._window, _LARGEST_WINDOW)
         self._note(now)
@@ -146,10 +156,19 @@ class Backoff:
             self._window = 0.0
         self._note(self._clock())
 
-    def _wait(self, now: float, least: float, most: float) -> None:
+    def _take_turn(self, now: float) -> bool:
+        """Wait for the turn. False: it is not to be had, or its owner keeps it for too long."""
+        if self._turn is None:
+            return False
+        until = min(now + min(_LARGEST_WINDOW * self._unit_seconds, _LONGEST_WAIT_SECONDS), self._deadline)
+        while (taken := self._turn.take()) is False and self._clock() < until:
+            self._sleep((0.5 + self._draw()) * _ASKED_AGAIN_SECONDS)
+        return bool(taken)
+
+    def _wait(self, least: float, most: float) -> None:
         """Between these parts of the window."""
         seconds = (least + self._draw() * (most - least)) * self._window * self._unit_seconds
-        self._sleep(min(seconds, _LONGEST_WAIT_SECONDS, self._deadline - now))
+        self._sleep(max(min(seconds, _LONGEST_WAIT_SECONDS, self._deadline - self._clock()), 0.0))
 
     def _note(self, now: float) -> None:
         if self._crowd is not None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
@@ -376,15 +376,24 @@ def _utc(moment: datetime) -> datetime:
 # --- removal ----------------------------------------------------------------------------------------------------------
 
 
-def run_cleanup(version: TableVersion, plan: CleanupPlan, *, deletes_per_second: int | None = None) -> CleanupCounts:
-    """Remove what `plan` says. A file that cannot be removed is counted and left for the next cleanup."""
+def run_cleanup(
+    version: TableVersion,
+    plan: CleanupPlan,
+    *,
+    deletes_per_second: int | None = None,
+    removed: Callable[[Sequence[CandidateFile]], None] = lambda files: None,
+) -> CleanupCounts:
+    """Remove what `plan` says. A file that cannot be removed is counted and left for the next cleanup.
+
+    `removed` is told of the files that went, some at a time; what it raises ends the cleanup there.
+    """
     counts = CleanupCounts()
     pace = _Pace(deletes_per_second)
     spared = _referenced_since(version, plan)
     manifests = [each for each in plan.files if each.kind == "manifest" and _number_of(each) not in spared]
     if manifests and plan.not_before > time.monotonic():
         time.sleep(plan.not_before - time.monotonic())
-    if _remove(version, manifests, counts, pace):
+    if _remove(version, manifests, counts, pace, removed):
         # Versions that could not be removed need their files.
         return counts
     named: set[str] = set()
@@ -401,7 +410,8 @@ def run_cleanup(version: TableVersion, plan: CleanupPlan, *, deletes_per_second:
     if manifests:
         named |= _detached(version)
     files = [each for each in plan.files if each.kind != "manifest"]
-    _remove(version, [each for each in files if _owner(*each.path.split("/", 1))[0] not in named], counts, pace)
+    unnamed = [each for each in files if _owner(*each.path.split("/", 1))[0] not in named]
+    _remove(version, unnamed, counts, pace, removed)
     return counts
 
 
@@ -444,7 +454,13 @@ def _restores_of(version: TableVersion, plan: CleanupPlan) -> set[str]:
     return found
 
 
-def _remove(version: TableVersion, files: list[CandidateFile], counts: CleanupCounts, pace: _Pace) -> int:
+def _remove(
+    version: TableVersion,
+    files: list[CandidateFile],
+    counts: CleanupCounts,
+    pace: _Pace,
+    removed: Callable[[Sequence[CandidateFile]], None],
+) -> int:
     """How many files could not be removed."""
     failed = 0
     for chunk in _chunks(files, pace.chunk):
@@ -456,6 +472,8 @@ def _remove(version: TableVersion, files: list[CandidateFile], counts: CleanupCo
         except LanceError as error:
             logger.warning("cleanup of %s: %s", version.uri, error)
             failed += len(chunk)
+            continue
+        removed(chunk)
     counts.failed_deletes += failed
     return failed
 

@@ -8,8 +8,8 @@ One attempt:
     5. apply ours to the newest manifest (build) and pack it (table.manifests)
     6. publish it as the next version: won, lost or unknown (handlers)
 
-Lost means another attempt after a random wait. Unknown is looked into once; if the answer stays open, the caller gets
-CommitStateUnknownError and no file is removed, because the commit may still appear.
+Lost means another attempt, after a random wait or in turn (backoff). Unknown is looked into once; if the answer stays
+open, the caller gets CommitStateUnknownError and no file is removed, because the commit may still appear.
 """
 
 from __future__ import annotations
@@ -42,11 +42,20 @@ from lancetable.errors import (
 )
 from lancetable.format import flags
 from lancetable.format import transaction as tx
-from lancetable.format.paths import DETACHED_BIT, ManifestNaming, is_detached, manifest_path, transaction_path
+from lancetable.format.paths import (
+    DETACHED_BIT,
+    VERSIONS_DIR,
+    ManifestNaming,
+    is_detached,
+    join,
+    manifest_path,
+    transaction_path,
+)
 from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import ManifestLocation, look_back
 from lancetable.store.base import PutOutcome
 from lancetable.store.conditional import note_met, take_met
+from lancetable.store.turns import Turn
 from lancetable.table import manifests, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
 from lancetable.table.version import TableVersion, open_location
@@ -122,7 +131,9 @@ def _land(
     run = _Run(base, transaction, affected_rows, context, file_version)
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
-    backoff = Backoff(max_retries, timeout_s, crowd=crowd_at(base.store.uri(base.base)) if remote else None)
+    crowd = crowd_at(base.store.uri(base.base)) if remote else None
+    turn = None if remote else Turn(join(base.base, VERSIONS_DIR))
+    backoff = Backoff(max_retries, timeout_s, crowd=crowd, turn=turn)
     looks = strict or not remote or max_retries < 2 or backoff.is_crowded or not run.is_fresh()
     try:
         while True:
@@ -145,6 +156,9 @@ def _land(
             return landed
         run.remove_own_files()
         raise
+    finally:
+        if turn is not None:
+            turn.give_back()
 
 
 def create_table(

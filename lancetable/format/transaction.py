@@ -676,7 +676,7 @@ class Transaction:
             message = transaction_pb2.Transaction.FromString(operation.raw)
             message.ClearField("transaction_properties")
         else:
-            message = transaction_pb2.Transaction(**{operation.arm: operation.to_proto()})  # type: ignore[arg-type]
+            message = transaction_pb2.Transaction(**{operation.arm: operation.to_proto()})  # type: ignore[arg-type]  # the arm is a name
             getattr(message, operation.arm).SetInParent()
         message.read_version = self.read_version
         message.uuid = self.uuid

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 import pyarrow as pa
 
-from lancetable.commit.cleanup import DEFAULT_AGE, CleanupCounts, CleanupPlan, Policy, plan_cleanup, run_cleanup
+from lancetable.commit.cleanup import (
+    DEFAULT_AGE,
+    CandidateFile,
+    CleanupCounts,
+    CleanupPlan,
+    Policy,
+    plan_cleanup,
+    run_cleanup,
+)
 from lancetable.commit.cleanup import tracked_files as tracked
 from lancetable.errors import CleanupError, OutOfRangeError
+from lancetable.ops.tracker import Tracker
 from lancetable.table.version import TableVersion
 
 __all__ = ["cleanup", "explain", "policy_of", "tracked_files"]
@@ -58,13 +67,22 @@ def cleanup(
     *,
     deletes_per_second: int | None = None,
     concurrency: int | None = None,
+    tracker: Tracker | None = None,
 ) -> CleanupCounts:
     """Remove old versions and the files that only they name. Raises CleanupError for tagged versions."""
     if deletes_per_second is not None and deletes_per_second < 1:
         raise CleanupError(f"Cleanup error: delete_rate_limit must be greater than 0, got {deletes_per_second}")
     if concurrency is not None and concurrency < 1:
         raise OutOfRangeError(f"delete_concurrency must be at least 1, got {concurrency}")
-    return run_cleanup(version, plan_cleanup(version, policy), deletes_per_second=deletes_per_second)
+    plan = plan_cleanup(version, policy)
+    if tracker is None:
+        return run_cleanup(version, plan, deletes_per_second=deletes_per_second)
+    tracker.begin(total_bytes=sum(each.size_bytes for each in plan.files), total_files=len(plan.files))
+
+    def removed(files: Sequence[CandidateFile]) -> None:
+        tracker.add(num_bytes=sum(each.size_bytes for each in files), num_files=len(files))
+
+    return run_cleanup(version, plan, deletes_per_second=deletes_per_second, removed=removed)
 
 
 def tracked_files(

@@ -19,6 +19,7 @@ from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureE
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Schema
+from lancetable.ops.tracker import Tracker
 from lancetable.ops.write import conform
 from lancetable.table.data_files import WriteLimits, WriteProgress, remove_quietly, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
@@ -40,6 +41,7 @@ def add_column_files(
     values: Values,
     *,
     progress: WriteProgress | None = None,
+    tracker: Tracker | None = None,
 ) -> tuple[Fragment, ...]:
     """All fragments of `version`, each with one more data file that holds the fields of `schema`, with their ids.
 
@@ -49,7 +51,7 @@ def add_column_files(
     done: list[Fragment] = []
     try:
         done.extend(
-            add_column_file(version, fragment, schema, values(fragment), progress=progress)
+            add_column_file(version, fragment, schema, values(fragment), progress=progress, tracker=tracker)
             for fragment in version.manifest.fragments
         )
     except BaseException:
@@ -65,9 +67,13 @@ def add_column_file(
     batches: Iterable[pa.RecordBatch],
     *,
     progress: WriteProgress | None = None,
+    tracker: Tracker | None = None,
 ) -> Fragment:
-    """One fragment with a data file of the fields of `schema` added; `batches` are the values of its live rows."""
+    """One fragment with a data file of the fields of `schema` added; `batches` are the values of its live rows, which
+    `tracker` counts."""
     num_rows = physical_rows(version, fragment)
+    if tracker is not None:
+        batches = tracker.counted(batches)
     _check_first_columns(fragment, schema)
     written = write_data_files(
         version.store,
@@ -79,6 +85,7 @@ def add_column_file(
         progress,
         dictionaries_of(version),
         batches_of(version, fragment),
+        completed=None if tracker is None else tracker.wrote,
     )
     if len(written) != 1 or written[0].physical_rows != num_rows:
         remove_quietly(version.store, version.base, written)

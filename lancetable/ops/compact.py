@@ -34,6 +34,7 @@ from lancetable.format.transaction import RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
 from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.tracker import Tracker
 from lancetable.ops.write import WriteOptions, write_files
 from lancetable.proto import table_pb2
 from lancetable.rowids import RowIdSequence, RowVersionSequence
@@ -265,7 +266,9 @@ def _within_limits(version: TableVersion, tasks: list[Task], settings: Compactio
 # --- execute ----------------------------------------------------------------------------------------------------------
 
 
-def execute(version: TableVersion, task: Task, settings: CompactionSettings) -> Rewritten:
+def execute(
+    version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker | None = None
+) -> Rewritten:
     """Write the rows of a task into new files; `version` may be any version of the table.
 
     Memory is bounded by the batches in flight. Files are durable on return. Raises InvalidOperationError if the
@@ -292,7 +295,7 @@ def execute(version: TableVersion, task: Task, settings: CompactionSettings) -> 
         version.uri,
         version.schema,
         execute_scan(version, plan_scan(version, options)),
-        WriteOptions(limits=limits),
+        WriteOptions(limits=limits, tracker=tracker),
         file_version,
         dictionaries_of(version),
     )
@@ -386,23 +389,52 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     return commit_transaction(newest, Transaction.create(read_version, tx.Rewrite(tuple(groups))))
 
 
-def compact(version: TableVersion, settings: CompactionSettings) -> tuple[TableVersion, list[Rewritten]]:
+def live_rows(version: TableVersion, tasks: Iterable[Task]) -> int:
+    """How many rows tasks have to write."""
+    return sum(num_live_rows(version, fragment) for task in tasks for fragment in task.fragments)
+
+
+def compact(
+    version: TableVersion, settings: CompactionSettings, tracker: Tracker | None = None
+) -> tuple[TableVersion, list[Rewritten]]:
     """Plan, execute and commit; returns the new version and what was rewritten. Nothing to do makes no version.
 
     After a failure no new file stays behind, unless the outcome of the commit is unknown.
     """
     tasks = plan(version, settings)
+    if tracker is not None:
+        tracker.begin(total_rows=live_rows(version, tasks))
     if not tasks:
         return version, []
-    running: list[Future[Rewritten]] = []
+    done = _executed(version, tasks, settings, tracker)
     try:
-        with ThreadPoolExecutor(min(settings.num_threads or os.cpu_count() or 1, len(tasks))) as threads:
-            running = [threads.submit(execute, version, task, settings) for task in tasks]
-        done = [each.result() for each in running]
         return commit(version, done), done
     except CommitStateUnknownError:
         raise
     except LanceError:
-        written = [each.result() for each in running if each.exception() is None]
-        remove_quietly(version.store, version.base, [each for result in written for each in result.new_fragments])
+        # Other exceptions, such as an interrupt, may have come after the commit was published.
+        _discard(version, done)
         raise
+
+
+def _executed(
+    version: TableVersion, tasks: Sequence[Task], settings: CompactionSettings, tracker: Tracker | None
+) -> list[Rewritten]:
+    """What the tasks came to. When one fails, those that have not begun do not, and no file is left."""
+    running: list[Future[Rewritten]] = []
+    try:
+        with ThreadPoolExecutor(min(settings.num_threads or os.cpu_count() or 1, len(tasks))) as threads:
+            try:
+                running += [threads.submit(execute, version, task, settings, tracker) for task in tasks]
+                return [each.result() for each in running]
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+    except BaseException:
+        begun = [each for each in running if not each.cancelled()]
+        _discard(version, [each.result() for each in begun if each.exception() is None])
+        raise
+
+
+def _discard(version: TableVersion, results: Iterable[Rewritten]) -> None:
+    remove_quietly(version.store, version.base, [each for result in results for each in result.new_fragments])

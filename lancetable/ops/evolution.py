@@ -46,6 +46,7 @@ from lancetable.ops.columns import evaluation_schema
 from lancetable.ops.migrate import data_file, name_of, written_before
 from lancetable.ops.scan import execute_scan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.tracker import Tracker
 from lancetable.ops.write import conform
 from lancetable.table.fragments import read_rows
 from lancetable.table.row_sizes import memory_per_row
@@ -124,7 +125,11 @@ def add_nulls(version: TableVersion, new: pa.Schema) -> TableVersion:
 
 
 def add_expressions(
-    version: TableVersion, expressions: Mapping[str, str], *, batch_size: int | None = None
+    version: TableVersion,
+    expressions: Mapping[str, str],
+    *,
+    batch_size: int | None = None,
+    tracker: Tracker | None = None,
 ) -> TableVersion:
     """Add columns computed from others: SQL expressions by the name of the new column.
 
@@ -135,7 +140,7 @@ def add_expressions(
     if not version.manifest.file_version.is_legacy and all(map(is_null_constant, expressions.values())):
         return add_nulls(version, new)
     schema = _extended(version, new)
-    return _add(version, schema, computed_values(version, expressions, batch_size))
+    return _add(version, schema, computed_values(version, expressions, batch_size), tracker=tracker)
 
 
 def add_function(
@@ -146,25 +151,30 @@ def add_function(
     columns: Sequence[str] | None = None,
     batch_size: int | None = None,
     checkpoint: Checkpoint | None = None,
+    tracker: Tracker | None = None,
 ) -> TableVersion:
     """Add the columns `new`, which `function` makes from batches of `columns` (None: all, `_rowid` is allowed)."""
     schema = _extended(version, new)
     if checkpoint is None:
-        return _add(version, schema, applied_values(version, function, new, columns, batch_size))
+        return _add(version, schema, applied_values(version, function, new, columns, batch_size), tracker=tracker)
     added = _added(version, schema)
+    _begin(version, tracker)
     # What is written stays on an error: the checkpoint knows of it.
     fragments = []
     for fragment in version.manifest.fragments:
         done = checkpoint.load_fragment(fragment.id)
         if done is None:
             values = applied_values(version, function, new, columns, batch_size, checkpoint)
-            done = add_column_file(version, fragment, added, values(fragment))
+            done = add_column_file(version, fragment, added, values(fragment), tracker=tracker)
             checkpoint.save_fragment(done)
+        elif tracker is not None:
+            tracker.add(num_live_rows(version, fragment))
+            tracker.wrote(done)
         fragments.append(done)
     return _commit_merge(version, tuple(fragments), schema, preserves_nullability=_all_nullable(added))
 
 
-def add_stream(version: TableVersion, reader: pa.RecordBatchReader) -> TableVersion:
+def add_stream(version: TableVersion, reader: pa.RecordBatchReader, *, tracker: Tracker | None = None) -> TableVersion:
     """Add the columns of `reader`, whose rows are those of the table in scan order.
 
     Raises InvalidInputError for too few or too many rows.
@@ -175,12 +185,12 @@ def add_stream(version: TableVersion, reader: pa.RecordBatchReader) -> TableVers
     def values(fragment: Fragment) -> Iterator[pa.RecordBatch]:
         yield from stream.take(num_live_rows(version, fragment))
 
-    return _add(version, schema, values, finish=stream.expect_end)
+    return _add(version, schema, values, finish=stream.expect_end, tracker=tracker)
 
 
-def add_values(version: TableVersion, new: pa.Schema, values: Values) -> TableVersion:
+def add_values(version: TableVersion, new: pa.Schema, values: Values, tracker: Tracker | None = None) -> TableVersion:
     """Add the columns `new`, whose values for each fragment come from `values`."""
-    return _add(version, _extended(version, new), values)
+    return _add(version, _extended(version, new), values, tracker=tracker)
 
 
 def fragment_with_values(
@@ -356,11 +366,22 @@ class _Stream:
             raise InvalidOperationError("Stream produced more values than expected for dataset")
 
 
+def _begin(version: TableVersion, tracker: Tracker | None) -> None:
+    if tracker is not None:
+        total_rows = sum(num_live_rows(version, each) for each in version.manifest.fragments)
+        tracker.begin(total_rows=total_rows, total_files=len(version.manifest.fragments))
+
+
 def _add(
-    version: TableVersion, schema: Schema, values: Values, finish: Callable[[], None] = lambda: None
+    version: TableVersion,
+    schema: Schema,
+    values: Values,
+    finish: Callable[[], None] = lambda: None,
+    tracker: Tracker | None = None,
 ) -> TableVersion:
     added = _added(version, schema)
-    fragments = add_column_files(version, added, values)
+    _begin(version, tracker)
+    fragments = add_column_files(version, added, values, tracker=tracker)
     try:
         finish()
         return _commit_merge(version, fragments, schema, preserves_nullability=_all_nullable(added))

@@ -25,6 +25,7 @@ from lancetable.ops.join import KeyIndex, Rows, whole
 from lancetable.ops.merge_insert import patched_columns
 from lancetable.ops.merge_pairs import Pairs
 from lancetable.ops.moved_rows import live_rows, ordered, read_rows_at, rows_per_window
+from lancetable.ops.tracker import Tracker
 from lancetable.ops.write import conform, conforming
 from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
 from lancetable.table.row_id_lookup import row_ids_at
@@ -34,14 +35,16 @@ from lancetable.table.version_rows import Offsets
 __all__ = ["merge", "merge_fragment", "update_columns"]
 
 
-def merge(version: TableVersion, right: pa.Table, left_on: str, right_on: str) -> TableVersion:
+def merge(
+    version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker | None = None
+) -> TableVersion:
     """Add the columns of `right` but its key, null where no row of it has the key of a row; returns the new version.
 
     `left_on` is a column, `_rowid` or `_rowaddr`. Raises ColumnNotFoundError, AlreadyExistsError for a column that the
     table has, SchemaMismatchError for keys of different types, and for nulls in a column that says it has none.
     """
     side = _Side(version, right, left_on, right_on)
-    return add_values(version, side.values.schema, lambda fragment: _joined(version, fragment, side))
+    return add_values(version, side.values.schema, lambda fragment: _joined(version, fragment, side), tracker)
 
 
 def merge_fragment(

@@ -45,6 +45,7 @@ from lancetable.ops.moved_rows import (
 from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import matching_rows
 from lancetable.ops.spill import Divided
+from lancetable.ops.tracker import Tracker
 from lancetable.ops.write import WriteOptions, conform
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion
@@ -53,9 +54,15 @@ from lancetable.table.version_rows import Offsets, physical_rows
 __all__ = ["load_source", "merge_insert", "patched_columns", "prepare", "taken"]
 
 
-def load_source(stored: Schema, batches: Iterable[pa.RecordBatch], source: Divided, budget_bytes: int | None) -> None:
+def load_source(
+    stored: Schema,
+    batches: Iterable[pa.RecordBatch],
+    source: Divided,
+    budget_bytes: int | None,
+    tracker: Tracker | None = None,
+) -> None:
     """Read all batches of a source into `source`, as the columns of `stored` in the form that data files take."""
-    source.fill(conform(batches, stored), budget_bytes)
+    source.fill(conform(batches if tracker is None else tracker.counted(batches), stored), budget_bytes)
 
 
 def merge_insert(
@@ -96,9 +103,16 @@ def prepare(
     ColumnNotFoundError for conditions; SchemaMismatchError for nulls in a required column.
     """
     clauses.check()
+    tracker = None if options is None else options.tracker
+    if tracker is not None:
+        tracker.begin("merge_insert")
     with ExitStack() as stack:
         merge = _Merge(version, clauses, source, stack)
-        return merge.in_columns() if clauses.write_mode is WriteMode.COLUMNS else merge.in_rows(file_version, options)
+        return (
+            merge.in_columns(tracker)
+            if clauses.write_mode is WriteMode.COLUMNS
+            else merge.in_rows(file_version, options)
+        )
 
 
 class _Change(NamedTuple):
@@ -254,7 +268,7 @@ class _Merge:
 
     # --- columns beside the rows
 
-    def in_columns(self) -> tuple[Prepared, Counts]:
+    def in_columns(self, tracker: Tracker | None) -> tuple[Prepared, Counts]:
         """Updated columns go to new files beside the fragments that hold the rows."""
         version, clauses = self._version, self._clauses
         clauses.check_column_mode(version.schema, self._present)
@@ -272,7 +286,7 @@ class _Merge:
                 if len(chosen.offsets):
                     self._counts.updated += len(chosen.offsets)
                     batches = patched_columns(version, written, values, chosen)
-                    updated.append(add_column_file(version, pairs.fragment, schema, batches))
+                    updated.append(add_column_file(version, pairs.fragment, schema, batches, tracker=tracker))
                     bitmaps[pairs.fragment.id] = pyroaring.BitMap(chosen.offsets.astype(np.uint32)).serialize()
         except BaseException:
             discard_column_files(version, updated)

@@ -40,6 +40,9 @@ from lancetable.ops.moved_rows import (
 )
 from lancetable.ops.retry import on_newest
 from lancetable.ops.scan import matching_rows
+from lancetable.ops.tracker import Tracker
+from lancetable.ops.write import WriteOptions
+from lancetable.table.data_files import WriteLimits
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion
 from lancetable.table.version_rows import Offsets
@@ -58,6 +61,7 @@ def update(
     file_version: FileVersion | None = None,
     conflict_retries: int = 10,
     retry_timeout_s: float = 30.0,
+    tracker: Tracker | None = None,
 ) -> tuple[TableVersion, int]:
     """Set columns to the values of SQL expressions in the rows for which `where` is true, or in all; returns the new
     version and how many rows that were.
@@ -71,7 +75,7 @@ def update(
     """
 
     def attempt(base: TableVersion) -> tuple[TableVersion, int]:
-        prepared, num_rows = prepare(base, updates, where, file_version=file_version)
+        prepared, num_rows = prepare(base, updates, where, file_version=file_version, tracker=tracker)
         return commit_prepared(base, prepared), num_rows
 
     return on_newest(version, attempt, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
@@ -84,12 +88,17 @@ def prepare(
     *,
     fragments: Sequence[int] | None = None,
     file_version: FileVersion | None = None,
+    tracker: Tracker | None = None,
 ) -> tuple[Prepared, int]:
     """Write the files of an update of all fragments, or of those with these ids, without committing it; also returns
     how many rows change. Raises as `update`.
     """
     assignments = _resolve(version.schema, updates)
+    if tracker is not None:
+        tracker.begin()
     rows = _Rows(version, where, fragments)
+    if tracker is not None:
+        tracker.expect(total_rows=rows.num_rows)
     prepared = prepare_update(
         version,
         _changed(version, assignments, rows),
@@ -97,6 +106,7 @@ def prepare(
         lambda: rows.vectors,
         changed_fields=[part.id for each in assignments for part in each.field.walk()],
         file_version=file_version,
+        options=WriteOptions(limits=WriteLimits(keep_arrays=True), tracker=tracker),
     )
     return prepared, rows.num_rows
 

@@ -46,6 +46,7 @@ from lancetable.format.schema import BLOB_KEY, BLOB_V2_NAME, Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
+from lancetable.ops.tracker import Tracker
 from lancetable.store.base import ObjectStore
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
@@ -94,6 +95,7 @@ class WriteOptions:
     target_bases: tuple[str, ...] = ()  # names or paths of the bases that take new files in turn; none: the table
     target_all_bases: bool = False  # every base
     include_primary: bool = True  # with `target_all_bases`: the table too
+    tracker: Tracker | None = None  # counts the rows and files written
 
 
 def create(
@@ -349,16 +351,18 @@ def write_files(
         )
     if options.limits.keep_arrays and options.limits.max_bytes_per_file > _MAX_JOINED * _TINY_BYTES:
         batches = _joined(batches)
+    tracker = options.tracker
     return write_data_files(
         store,
         base,
         schema,
-        conform(batches, schema),
+        conform(batches if tracker is None else tracker.counted(batches), schema),
         options.limits,
         file_version,
         options.progress,
         dictionaries,
         places=places,
+        completed=None if tracker is None else tracker.wrote,
     )
 
 

@@ -78,10 +78,10 @@ class SparkMergeBuilder:
         """Rows of the table without a match are deleted; with `condition`, SQL over their columns, where it is true."""
         return self._with(delete_unmatched=True, delete_condition=condition)
 
-    whenMatchedUpdateAll = when_matched_update_all  # noqa: N815  # Delta's names, as below
-    whenMatchedDelete = when_matched_delete  # noqa: N815
-    whenNotMatchedInsertAll = when_not_matched_insert_all  # noqa: N815
-    whenNotMatchedBySourceDelete = when_not_matched_by_source_delete  # noqa: N815
+    whenMatchedUpdateAll = when_matched_update_all  # noqa: N815  # Delta's name
+    whenMatchedDelete = when_matched_delete  # noqa: N815  # Delta's name
+    whenNotMatchedInsertAll = when_not_matched_insert_all  # noqa: N815  # Delta's name
+    whenNotMatchedBySourceDelete = when_not_matched_by_source_delete  # noqa: N815  # Delta's name
 
     def execute(self, *, txn: tuple[str, int] | None = None, conflict_retries: int = 10) -> MergeResult:
         """Merge and commit. When another commit touched the same rows, everything runs again on the newer version, at

@@ -73,7 +73,7 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
         self._options, self._schema = options, schema
         self._stop_at: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name, as below
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         options = self._options
         if options.starting_version == LATEST:
             return {"version": self._newest().version}
@@ -83,7 +83,7 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
             return {"version": self._before(options.starting_timestamp)}
         return {"version": 0}
 
-    def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802  # Spark's name
         newest = self._newest().version if self._stop_at is None else self._stop_at
         # Before PySpark 4.2 neither argument comes: then a step is everything there is.
         most = getattr(limit, "max_files", None)
@@ -94,16 +94,16 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
             newest = min(newest, begin + int(most))
         return {"version": max(begin, newest)}
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
         most = self._options.max_versions_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         return {"version": self._newest().version}
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         self._stop_at = self._newest().version
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:

@@ -80,6 +80,7 @@ def write_data_files(
     dictionaries: Mapping[int, pa.Array] | None = None,
     batch_rows: Sequence[int] | None = None,
     places: Sequence[Place] = (),
+    completed: Callable[[Fragment], None] | None = None,
 ) -> list[Fragment]:
     """Write `batches`, whose columns are those of `schema` in its order, below `base`; fragments get id 0.
 
@@ -87,9 +88,12 @@ def write_data_files(
 
     Files are durable after the store's next `sync`. Empty batches write nothing. An error of the caller's iterator
     passes through unchanged, after the files written so far were removed. `dictionaries`: the values that a 0.1 table
-    has for its dictionary fields, by field id; `batch_rows`: the rows of each batch of a single 0.1 file.
+    has for its dictionary fields, by field id; `batch_rows`: the rows of each batch of a single 0.1 file. `progress` is
+    told when each file begins and ends, one after the other, so that none is finished while the next one begins;
+    `completed` only when one is complete, in order. What they raise counts as an error of the iterator.
     """
-    run = _Run(store, places or (own_place(base),), schema, limits, file_version, progress, dictionaries, batch_rows)
+    places = places or (own_place(base),)
+    run = _Run(store, places, schema, limits, file_version, progress, dictionaries, batch_rows, completed)
     try:
         for batch in batches:
             run.write(batch)
@@ -123,11 +127,13 @@ class _Run:
         progress: WriteProgress | None,
         dictionaries: Mapping[int, pa.Array] | None,
         batch_rows: Sequence[int] | None,
+        completed: Callable[[Fragment], None] | None,
     ) -> None:
         self.fragments: list[Fragment] = []
         self._finishing: deque[_Finishing] = deque()
         self._store, self._places, self._schema = store, places, schema
         self._limits, self._version, self._progress = limits, file_version, progress
+        self._completed = completed
         self._name, self._place = "", places[0]
         self._sink: ObjectWriter | None = None
         self._writer: FileWriter | LegacyFileWriter | None = None
@@ -229,6 +235,10 @@ class _Run:
         """Wait for the file that has been finishing longest."""
         self._add(self._finishing[0], self._finishing[0].written.result())
         self._finishing.popleft()
+        if self._progress is not None:
+            self._progress("complete", self.fragments[-1])
+        if self._completed is not None:
+            self._completed(self.fragments[-1])
 
     def finish_file(self) -> None:
         """Close the open file, if there is one, and wait for all others."""
@@ -254,8 +264,6 @@ class _Run:
             base_id=done.place.base_id,
         )
         self.fragments.append(Fragment(id=0, files=(file,), physical_rows=written.num_rows))
-        if self._progress is not None:
-            self._progress("complete", self.fragments[-1])
 
     def abandon(self) -> None:
         for file in self._finishing:

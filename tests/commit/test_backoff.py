@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from lancetable.commit.backoff import Backoff, Crowd, crowd_at
+
+if TYPE_CHECKING:
+    from lancetable.store.turns import Turn
 
 
 class Clock:
@@ -140,3 +145,45 @@ def test_who_has_met_the_winner_tries_again_at_once() -> None:
     assert not once.next_attempt(met=True)  # the caller wants one attempt and no more
     near = backoff(clock, 3, 1000.0)
     assert near.next_attempt(met=True) and near.has_waited  # where a look costs nothing
+
+
+class Turns:
+    """Turns as `take` tells of them, one after the other; the last one from then on."""
+
+    def __init__(self, *told: bool | None) -> None:
+        self.told = list(told)
+
+    def take(self) -> bool | None:
+        return self.told.pop(0) if len(self.told) > 1 else self.told[0]
+
+
+def in_turn(clock: Clock, turns: Turns, budget: float = 1000.0) -> Backoff:
+    waiting = Backoff(50, budget, turn=cast("Turn", turns), clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
+    clock.now += 0.01
+    assert waiting.next_attempt()
+    return waiting
+
+
+def test_whoever_has_the_turn_waits_for_nothing_else() -> None:
+    clock = Clock()
+    waiting = in_turn(clock, Turns(False, False, True))
+    assert clock.waits == pytest.approx([0.0015, 0.0015])
+    clock.now += 0.01
+    assert waiting.next_attempt()
+    assert len(clock.waits) == 2
+
+
+def test_an_owner_that_does_not_move_holds_nobody_up_for_long() -> None:
+    clock = Clock()
+    in_turn(clock, Turns(False))
+    assert 64 * 0.01 <= sum(clock.waits[:-1]) <= 64 * 0.01 + 0.002, "as long as a window can be"
+    assert clock.waits[-1] == pytest.approx(4 * 0.01), "and then as without turns"
+    clock = Clock()
+    in_turn(clock, Turns(False), budget=0.1)
+    assert clock.now <= 100.1 + 0.002, "within the budget"
+
+
+def test_without_turns_everybody_waits_for_a_random_time() -> None:
+    clock = Clock()
+    in_turn(clock, Turns(None))
+    assert clock.waits == pytest.approx([0.04])

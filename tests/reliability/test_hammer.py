@@ -100,16 +100,16 @@ def test_local_files(tmp_path: Path, scale: int, by_version: bool) -> None:
     hammer(str(tmp_path / "t"), {"fsync": "false"}, FULL * min(scale, 10), by_version=by_version)
 
 
-def test_rows_of_sqlite(tmp_path: Path, scale: int) -> None:
+def test_rows_of_sqlite(tmp_path: Path) -> None:
     """Rows decide, beside a directory."""
     options = {"fsync": "false", "manifest_store": f"sqlite:///{tmp_path}/rows.db"}
-    hammer(str(tmp_path / "t"), options, FEW * scale, by_version=True)
+    hammer(str(tmp_path / "t"), options, FULL, by_version=True)
 
 
 @pytest.mark.parametrize("client", ["obstore", pytest.param("fsspec", marks=pytest.mark.slow)])
 def test_s3(s3: Moto, client: str, scale: int) -> None:
     options = {**s3.options, "client": client}
-    hammer(f"s3://lab/{uuid4()}", options, 1 if scale == 1 else FULL)
+    hammer(f"s3://lab/{uuid4()}", options, FEW if scale == 1 else FULL)
 
 
 @pytest.mark.slow

@@ -129,17 +129,11 @@ def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
 # ---- S3
 
 FAULTS = [("dropped", 1), ("stored_then_dropped", 1), ("stored_then_500", 1), ("409", 1), ("409", 3), ("503", 2)]
-# All of them in the long tier; one fault for each operation, and one operation for each fault, in the short one.
-CASES = [
-    pytest.param(name, *fault, id=f"{name}, {fault[0]} x {fault[1]}", marks=[] if short else pytest.mark.slow)
-    for place, name in enumerate(CHANGES)
-    for number, fault in enumerate(FAULTS)
-    for short in [number == place % len(FAULTS)]
-]
 
 
-@pytest.mark.parametrize(("name", "how", "times"), CASES)
-def test_s3(s3: Moto, name: str, how: str, times: int) -> None:
+@pytest.mark.parametrize(("name", "fault"), list(product(CHANGES, FAULTS)))
+def test_s3(s3: Moto, name: str, fault: tuple[str, int]) -> None:
+    how, times = fault
     uri = f"s3://lab/{uuid4()}"
     table = make(uri, s3.options)
     s3.plan({"match": r"PUT .*_versions/\d+\.manifest\?", "times": times, "how": how})

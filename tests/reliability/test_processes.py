@@ -37,8 +37,9 @@ def rows(first: int, count: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "s": [f"text {number % 7}" for number in ids]})
 
 
-STORES = ["local", "obstore", pytest.param("fsspec", marks=pytest.mark.slow)]
-LOCAL_FIRST = ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("obstore", "fsspec"))]
+# Local files, S3 by both clients, S3 with rows in DynamoDB.
+STORES = ["local", "obstore", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fsspec", "dynamodb"))]
+LOCAL_FIRST = ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("obstore", "fsspec", "dynamodb"))]
 
 
 @pytest.fixture(params=STORES)
@@ -46,7 +47,11 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> lancetable.LanceDat
     """A table of three fragments that this process has read and written already."""
     options = None
     uri = str(tmp_path / "t.lance")
-    if request.param != "local":
+    if request.param == "dynamodb":
+        server = request.getfixturevalue("s3")
+        options = {**server.options, "dynamodb_endpoint": server.endpoint}
+        uri = f"s3+ddb://lab/{uuid4()}?ddbTableName=lab"
+    elif request.param != "local":
         options = {**request.getfixturevalue("s3").options, "client": request.param}
         uri = f"s3://lab/{uuid4()}"
     made = lancetable.write_dataset(rows(0, ROWS), uri, max_rows_per_file=1000, storage_options=options)

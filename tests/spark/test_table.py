@@ -75,6 +75,8 @@ def test_a_large_table_is_not_taken_for_a_small_one(spark: Any, tmp_path: Path) 
         for frame, small in ((t.to_df(["id"]), False), (t.to_df(["id"]).limit(10), True), (other.select("id"), False)):
             assert ("BroadcastHashJoin" in plan_of(frame.join(other, "id"))) == small
         assert t.to_df(["id"]).join(other, "id").count() == 20_000
+        believed = t.to_df(["id"])._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+        assert 20_000 * 16 / 2 <= int(believed) <= 20_000 * 16  # 8 bytes of a row, and 8 of its long
     finally:
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 

@@ -89,7 +89,7 @@ class Create:
                 continue
 
             def put(new: Any, *, objects: Any = objects, crashes: int = crashes, replies: int = replies) -> Any:
-                changed = (*writers[:place], new, *writers[place + 1 :])  # noqa: B023
+                changed = (*writers[:place], new, *writers[place + 1 :])  # noqa: B023  # called in this round
                 return objects, changed, crashes, replies
 
             if crashes:
@@ -191,7 +191,7 @@ class External:
                 crashes: int = crashes,
                 replies: int = replies,
             ) -> Any:
-                changed = (*writers[:place], new, *writers[place + 1 :])  # noqa: B023
+                changed = (*writers[:place], new, *writers[place + 1 :])  # noqa: B023  # called in this round
                 return rows, finals, staged, changed, readers, crashes, replies
 
             if crashes:

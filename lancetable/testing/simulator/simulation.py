@@ -25,6 +25,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from lancetable.commit.conflicts import Context, Severity, check
@@ -212,7 +213,7 @@ class Run:
         world.store.shows_rival = world.rng.random() < 0.5
         for name, work in jobs.items():
             skew = world.rng.choice([0, 0, -_DAY_NS, _DAY_NS])
-            task = world.scheduler.add(name, lambda task, work=work: self._live(task, work), skew)  # type: ignore[misc]
+            task = world.scheduler.add(name, partial(self._live, work=work), skew)
             self._jobs[task] = Job(self, task, random.Random(world.rng.getrandbits(64)))
         world.quiet = False
         world.scheduler.run()
@@ -351,8 +352,8 @@ def simulate(
         run = Run(seed, faults or Faults(), read)
         with virtual(run.world):
             made = jobs(run) if callable(jobs) else jobs
-            run.world.on_publish = lambda path, task, run=run: _published(run, path, task)  # type: ignore[misc]
-            run.world.on_removal = lambda path, task, run=run: _removed(run, path, task)  # type: ignore[misc]
+            run.world.on_publish = partial(_published, run)
+            run.world.on_removal = partial(_removed, run)
             run.execute(made, setup, external)
             try:
                 judge_history(run)

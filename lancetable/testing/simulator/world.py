@@ -339,6 +339,9 @@ class _AtOnce:
     def __exit__(self, *_: object) -> None:
         return None
 
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing waits."""
+
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Run it; an error is kept for the one who asks, the death of the process is not."""
         future: Future[Any] = Future()

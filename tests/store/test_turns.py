@@ -1,0 +1,63 @@
+"""The turn in a directory: one owner at a time, gone with its process, refused where there are no such locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from lancetable.store.turns import Turn
+
+
+def test_one_has_it_at_a_time(tmp_path: Path) -> None:
+    first, second = Turn(str(tmp_path)), Turn(str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    assert [first.take(), first.take(), second.take()] == [True, True, False]
+    assert (first.is_held, second.is_held) == (True, False)
+    first.give_back()
+    assert second.take() is True
+    assert first.take() is False
+    for turn in (first, second, second):
+        turn.give_back()
+    assert (len(os.listdir("/proc/self/fd")), os.listdir(tmp_path)) == (before, [])
+
+
+def test_a_forked_copy_does_not_keep_it(tmp_path: Path) -> None:
+    turn, other = Turn(str(tmp_path)), Turn(str(tmp_path))
+    assert turn.take()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    turn.give_back()
+    assert other.take() is True
+    os.close(writing)
+    os.waitpid(child, 0)
+    os.close(reading)
+    other.give_back()
+
+
+def test_it_goes_with_its_process(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if Turn(str(tmp_path)).take() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    turn = Turn(str(tmp_path))
+    assert turn.take() is True
+    turn.give_back()
+
+
+def test_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Turn(str(tmp_path / "absent")).take() is None
+
+    def refuse(*_: object) -> None:
+        raise OSError(9, "no locks here")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    turn = Turn(str(tmp_path))
+    assert (turn.take(), turn.is_held, len(os.listdir("/proc/self/fd"))) == (None, False, before)

@@ -1,0 +1,346 @@
+"""Following operations: what is told, in which order, and how a follower ends them."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lancetable as lance
+from lancetable import LanceDataset
+from lancetable.errors import UnsupportedFeatureError
+from lancetable.fragment import LanceFragment, write_fragments
+from lancetable.ops import tracker
+from lancetable.ops import update as update_module
+from lancetable.optimize import Compaction
+from lancetable.progress import FragmentWriteProgress, Progress
+
+TABLE = pa.table({"id": pa.array(range(100)), "s": [f"v{i}" for i in range(100)], "k": [0.5] * 100})
+MORE = pa.table({"id": pa.array(range(95, 105)), "s": [f"w{i}" for i in range(10)]})
+NUMBERS = pa.table({"n": pa.array(range(90))})
+KEYED = pa.table({"id": pa.array(range(50)), "n": pa.array(range(50))})
+
+
+@pytest.fixture(autouse=True)
+def _tell_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "INTERVAL_SECONDS", 0.0)
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> LanceDataset:
+    """100 rows in 10 fragments, 90 of them live."""
+    made = lance.write_dataset(TABLE, tmp_path / "t", max_rows_per_file=10)
+    made.delete("id >= 85 AND id < 95")
+    return made
+
+
+def rows(ds: LanceDataset) -> list[int]:
+    return sorted(lance.dataset(ds.uri).to_table()["id"].to_pylist())
+
+
+def files(ds: LanceDataset) -> set[str]:
+    return {str(path.relative_to(ds.uri)) for path in Path(ds.uri).rglob("*") if path.is_file()}
+
+
+def data_bytes(ds: LanceDataset, before: set[str]) -> int:
+    return sum((Path(ds.uri) / name).stat().st_size for name in files(ds) - before if name.startswith("data/"))
+
+
+def upsert(ds: LanceDataset) -> Any:
+    return ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+
+
+def patch(ds: LanceDataset) -> Any:
+    return ds.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
+
+
+# name: (the call, rows told at the end, their total, files told at the end, their total)
+Call = Callable[[LanceDataset, Any], Any]
+WRITES: dict[str, tuple[Call, int, int | None, int, int | None]] = {
+    "write": (lambda ds, p: ds.insert(TABLE, max_rows_per_file=30, progress=p), 100, 100, 4, None),
+    "write, a stream": (lambda ds, p: ds.insert(TABLE.to_reader(10), progress=p), 100, None, 1, None),
+    "write, fragments": (lambda ds, p: write_fragments(TABLE, ds, max_rows_per_file=50, progress=p), 100, 100, 2, None),
+    "write, one fragment": (lambda ds, p: LanceFragment.create(ds.uri, TABLE, progress=p), 100, 100, 1, None),
+    "compact": (lambda ds, p: ds.optimize.compact_files(target_rows_per_fragment=20, progress=p), 90, 90, 4, None),
+    "compact, a task": (lambda ds, p: [each.execute(ds, progress=p) for each in Compaction.plan(ds)], 90, 90, 1, None),
+    "update": (lambda ds, p: ds.update({"s": "'x'"}, where="id < 25", progress=p), 25, 25, 1, None),
+    "merge_insert": (lambda ds, p: upsert(ds).execute(MORE, progress=p), 10, None, 1, None),
+    "merge_insert, columns": (lambda ds, p: patch(ds).execute(MORE, progress=p), 5, None, 1, None),
+    "merge": (lambda ds, p: ds.merge(KEYED, "id", progress=p), 90, 90, 10, 10),
+    "add_columns": (lambda ds, p: ds.add_columns({"n": "id + 1"}, progress=p), 90, 90, 10, 10),
+    "add_columns, rows": (lambda ds, p: ds.add_columns(NUMBERS.to_reader(), progress=p), 90, 90, 10, 10),
+}  # fmt: skip
+
+
+def check_order(told: list[Progress], what: str) -> None:
+    """One report at least before the last, which alone says that it is done; counts never fall."""
+    assert len(told) > 1 and [each.done for each in told] == [False] * (len(told) - 1) + [True]
+    assert {each.what for each in told} - {"source"} == {what}
+    for _, part in groupby(told, lambda each: (each.what, each.attempt)):
+        for one, other in pairwise(part):
+            assert one.num_rows <= other.num_rows and one.num_bytes <= other.num_bytes
+            assert one.num_files <= other.num_files
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_a_change_tells(ds: LanceDataset, name: str) -> None:
+    call, num_rows, total_rows, num_files, total_files = WRITES[name]
+    before, told = files(ds), list[Progress]()
+    call(ds, told.append)
+    check_order(told, name.partition(",")[0])
+    last = told[-1]
+    assert (last.num_rows, last.total_rows, last.num_files, last.total_files) == (
+        num_rows,
+        total_rows,
+        num_files,
+        total_files,
+    )
+    assert last.num_bytes == data_bytes(ds, before) and last.total_bytes is None
+    assert len({each.num_rows for each in told}) > 1
+
+
+def test_a_merge_insert_tells_of_its_source_first(ds: LanceDataset) -> None:
+    told: list[Progress] = []
+    upsert(ds).execute(MORE.to_batches(max_chunksize=3), schema=MORE.schema, progress=told.append)
+    parts = [(name, list(part)[-1].num_rows) for name, part in groupby(told, lambda each: each.what)]
+    assert parts == [("source", 10), ("merge_insert", 10)]
+
+
+@pytest.mark.parametrize("total", [90, 30, None])
+def test_what_a_scan_tells(ds: LanceDataset, total: int | None) -> None:
+    arguments: dict[str, Any] = {90: {}, 30: {"limit": 30, "offset": 5}, None: {"filter": "id >= 40"}}[total]
+    expected = ds.to_table(**arguments)
+    told: list[Progress] = []
+    scanner = ds.scanner(**arguments, progress=told.append)
+    readings: list[Callable[[], pa.Table]] = [
+        scanner.to_table,
+        lambda: pa.Table.from_batches(scanner.to_batches()),
+        lambda: scanner.to_reader().read_all(),
+        lambda: ds.to_table(**arguments, progress=told.append),
+        lambda: pa.Table.from_pandas(ds.to_pandas(**arguments, progress=told.append), expected.schema),
+    ]
+    for read in readings:
+        told.clear()
+        assert read().equals(expected)
+        check_order(told, "scan")
+        assert (told[-1].num_rows, told[-1].total_rows) == (expected.num_rows, total)
+    told.clear()
+    ds.to_table(**arguments, columns=["id"], progress=told.append)
+    assert told[-1].num_bytes == 8 * expected.num_rows
+    told.clear()
+    assert ds.to_table(columns=[], with_row_id=False, progress=told.append).num_rows == told[-1].num_rows == 90
+    told.clear()
+    assert ds.get_fragment(0).scanner(progress=told.append).to_table().num_rows == told[-1].total_rows == 10
+
+
+def test_what_a_cleanup_tells(ds: LanceDataset) -> None:
+    ds.optimize.compact_files()
+    before, told = files(ds), list[Progress]()
+    sizes = {name: (Path(ds.uri) / name).stat().st_size for name in before}
+    stats = ds.cleanup_old_versions(retain_versions=1, progress=told.append)
+    gone = before - files(ds)
+    check_order(told, "cleanup")
+    assert told[-1].num_files == told[-1].total_files == len(gone) > stats.old_versions > 0
+    assert told[-1].num_bytes == told[-1].total_bytes == sum(sizes[name] for name in gone) == stats.bytes_removed
+
+
+def test_changes_that_write_no_data_say_that_they_are_done(ds: LanceDataset) -> None:
+    told: list[Progress] = []
+    ds.add_columns(pa.field("none", pa.int32()), progress=told.append)
+    assert told == [Progress("add_columns", done=True)]
+    ds.optimize.compact_files()
+    told.clear()
+    ds.optimize.compact_files(progress=told.append)
+    assert told == [Progress("compact", total_rows=0), Progress("compact", total_rows=0, done=True)]
+
+
+class Enough(Exception):
+    """What a follower raises."""
+
+
+def after(count: int) -> Callable[[Progress], None]:
+    """A follower that ends the operation with so many rows done."""
+
+    def report(now: Progress) -> None:
+        if now.num_rows >= count and now.what != "source":
+            raise Enough
+
+    return report
+
+
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize("name", WRITES)
+def test_a_follower_that_raises_ends_a_change(ds: LanceDataset, name: str, count: int) -> None:
+    before, version, there = files(ds), ds.version, rows(ds)
+    with pytest.raises(Enough):
+        WRITES[name][0](ds, after(count))
+    assert (lance.dataset(ds.uri).version, ds.version, files(ds)) == (version, version, before)
+    assert rows(ds) == there
+
+
+@pytest.mark.parametrize("part", ["source", "merge_insert"])
+def test_a_merge_insert_that_is_ended_leaves_nothing_of_its_source(
+    ds: LanceDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    (tmp_path / "spill").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spill"))
+    monkeypatch.setenv("LANCETABLE_MEMORY_BYTES", "1")
+    seen: list[int] = []
+
+    def report(now: Progress) -> None:
+        if now.num_rows >= (6 if now.what == part else 100):
+            seen.append(len(list((tmp_path / "spill").iterdir())))
+            raise Enough
+
+    before = files(ds)
+    with pytest.raises(Enough):
+        upsert(ds).execute(MORE.to_reader(3), progress=report)
+    assert seen[0] and list((tmp_path / "spill").iterdir()) == [] and files(ds) == before
+
+
+def test_a_follower_that_raises_when_a_file_is_complete(ds: LanceDataset) -> None:
+    class Files(FragmentWriteProgress):
+        def begin(self, fragment: Any, **kwargs: Any) -> None: ...
+
+        def complete(self, fragment: Any, **kwargs: Any) -> None:
+            raise Enough
+
+    def report(now: Progress) -> None:
+        if now.num_files == 2:
+            raise Enough
+
+    before = files(ds)
+    for progress in (Files(), report):
+        with pytest.raises(Enough):
+            ds.insert(TABLE, max_rows_per_file=30, progress=progress)
+        assert files(ds) == before
+
+
+def test_a_compaction_that_is_ended_leaves_nothing_of_tasks_that_were_done(ds: LanceDataset) -> None:
+    before, told = files(ds), list[Progress]()
+
+    def report(now: Progress) -> None:
+        told.append(now)
+        after(60)(now)
+
+    with pytest.raises(Enough):
+        ds.optimize.compact_files(target_rows_per_fragment=20, num_threads=1, progress=report)
+    assert told[-1].num_files > 1 and files(ds) == before and ds.version == 2
+
+
+def test_a_scan_that_a_follower_ends(ds: LanceDataset) -> None:
+    with pytest.raises(Enough):
+        ds.to_table(progress=after(20))
+    with pytest.raises(Enough):
+        ds.scanner(progress=after(20)).to_reader().read_all()
+    assert ds.to_table().num_rows == 90
+
+
+def test_a_cleanup_that_is_ended_leaves_a_table_that_is_whole(ds: LanceDataset) -> None:
+    ds.optimize.compact_files()
+
+    def report(now: Progress) -> None:
+        if now.num_files:
+            raise Enough
+
+    with pytest.raises(Enough):
+        ds.cleanup_old_versions(retain_versions=1, progress=report)
+    opened = lance.dataset(ds.uri)
+    assert len(opened.versions()) == 1 and opened.to_table().num_rows == 90
+    opened.validate()
+    opened.cleanup_old_versions(retain_versions=1, delete_unverified=True)
+    assert opened.count_rows() == 90
+
+
+def test_one_report_at_a_time_though_a_compaction_has_threads(ds: LanceDataset) -> None:
+    busy = threading.Lock()
+
+    def report(now: Progress) -> None:
+        assert busy.acquire(blocking=False)
+        busy.release()
+
+    ds.optimize.compact_files(target_rows_per_fragment=10, num_threads=4, progress=report)
+    ds.delete("id % 3 = 0")
+    ds.optimize.compact_files(target_rows_per_fragment=20, num_threads=4, progress=report)
+
+
+def test_an_update_that_lost_begins_again(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, lost = update_module.commit_prepared, [True]
+
+    def losing(version: Any, prepared: Any) -> Any:
+        if lost.pop() if lost else False:
+            ds.checkout_version(version.version).delete("id = 1")
+        return commit(version, prepared)
+
+    monkeypatch.setattr(update_module, "commit_prepared", losing)
+    told: list[Progress] = []
+    ds.update({"s": "'x'"}, where="id < 5", progress=told.append)
+    check_order(told, "update")
+    ends = [list(part)[-1] for _, part in groupby(told, lambda each: each.attempt)]
+    assert [(each.attempt, each.num_rows, each.total_rows) for each in ends] == [(1, 5, 5), (2, 4, 4)]
+
+
+def test_reports_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "INTERVAL_SECONDS", 3600.0)
+    told: list[Progress] = []
+    batches = TABLE.to_batches(max_chunksize=1)
+    made = lance.write_dataset(batches, tmp_path / "few", TABLE.schema, max_rows_per_file=5, progress=told.append)
+    assert [(each.num_rows, each.num_files, each.done) for each in told] == [(0, 0, False), (100, 20, True)]
+    assert made.count_rows() == 100
+
+
+def test_what_progress_may_be(ds: LanceDataset) -> None:
+    for nothing in (None, False):
+        assert ds.to_table(progress=nothing).num_rows == 90
+        ds.update({"s": "'x'"}, progress=nothing)
+    for call in (ds.to_table, lambda **given: ds.update({"s": "'x'"}, **given), ds.optimize.compact_files):
+        with pytest.raises(TypeError, match="progress must be"):
+            call(progress=7)
+
+
+# --- the bar ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Where bars are shown, each step of them."""
+    auto = pytest.importorskip("tqdm.auto")
+    shown = io.StringIO()
+
+    class Shown(auto.tqdm):  # type: ignore[misc,name-defined]  # tqdm has no types
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs, file=shown, mininterval=0, ncols=120)
+
+    monkeypatch.setattr(auto, "tqdm", Shown)
+    return shown
+
+
+def test_a_bar_is_shown_when_asked_for(ds: LanceDataset, screen: io.StringIO) -> None:
+    ds.to_table()
+    assert screen.getvalue() == ""
+    ds.insert(TABLE, progress=True)
+    assert "write: 100%" in screen.getvalue() and "100/100" in screen.getvalue() and "1 file]" in screen.getvalue()
+    upsert(ds).execute(MORE, progress=True)
+    assert "source: 100%" in screen.getvalue() and "merge_insert: 15.0 rows" in screen.getvalue()
+    ds.optimize.compact_files(progress=True)
+    ds.to_table(progress=True)
+    assert "compact: 100%" in screen.getvalue() and "scan: 100%" in screen.getvalue()
+    ds.cleanup_old_versions(retain_versions=1, progress=True)
+    assert "cleanup: 100%" in screen.getvalue() and "files/s" in screen.getvalue()
+
+
+def test_a_bar_without_tqdm_names_what_to_install(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    before = files(ds)
+    for call in (ds.to_table, ds.optimize.compact_files, lambda **given: ds.insert(TABLE, **given)):
+        with pytest.raises(UnsupportedFeatureError, match=r"pip install 'lancetable\[progress\]'"):
+            call(progress=True)
+    assert files(ds) == before
