@@ -61,6 +61,8 @@ R = TypeVar("R")
 
 _WINDOW_BYTES = 8 * 1024 * 1024
 _MIN_WINDOW_ROWS = 1024
+# Where a larger share of the rows is wanted, those between them are read as well; see `narrow`.
+_SPARSE_SHARE = 1 / 4
 
 
 class Window(NamedTuple):
@@ -76,6 +78,10 @@ def windows_of(
     """`rows`, ascending offsets by fragment, cut so that `fields` of a few windows fit in memory together."""
     for fragment, offsets in rows:
         size = rows_per_window(version, fragment, fields)
+        share = len(offsets) / (int(offsets[-1]) + 1 - int(offsets[0])) if len(offsets) else 1.0
+        if share >= _SPARSE_SHARE:
+            # What is read for a window is at most twice what a window of all rows holds.
+            size = max(_MIN_WINDOW_ROWS, int(size * min(1.0, 2 * share)))
         for start in range(0, len(offsets), size):
             yield Window(fragment, offsets[start : start + size])
 

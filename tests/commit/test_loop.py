@@ -6,6 +6,7 @@ import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -36,6 +37,7 @@ from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.store.base import Capabilities, ObjectMeta, PutOutcome
 from lancetable.store.local import LocalStore
+from lancetable.store.turns import Turn
 from lancetable.table import deletions, transactions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion, checkout, latest, open_version
@@ -421,6 +423,24 @@ def test_lost_races_are_run_again(base: TableVersion, maker: Any) -> None:
     committed = commit(version, maker.make("Append"))
     assert committed.version == 5
     assert committed.manifest.fragments.ids().tolist() == [0, 1, 2, 6]
+
+
+@pytest.mark.parametrize("retries", [3, 20])
+def test_the_turn_is_given_back_however_a_commit_ends(base: TableVersion, maker: Any, retries: int) -> None:
+    turn, version = Turn(f"{base.base}/_versions"), replace(base, handler=Snatcher(base.handler, 3))
+    with nullcontext() if retries > 3 else pytest.raises(RetryableCommitConflictError):
+        commit(version, maker.make("Append"), max_retries=retries)
+    assert turn.take() is True
+    turn.give_back()
+
+
+def test_an_owner_of_the_turn_that_does_not_move_stops_nobody(base: TableVersion, maker: Any) -> None:
+    turn = Turn(f"{base.base}/_versions")
+    assert turn.take()
+    try:
+        assert commit(replace(base, handler=Snatcher(base.handler, 2)), maker.make("Append")).version == 4
+    finally:
+        turn.give_back()
 
 
 @pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (1, 1), (3, 3)])

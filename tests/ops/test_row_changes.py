@@ -27,7 +27,7 @@ from lancetable.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
-from lancetable.ops import spill
+from lancetable.ops import moved_rows, spill
 
 VERSIONS = ["_row_created_at_version", "_row_last_updated_at_version"]
 STORIES = int(12 * float(os.environ.get("LANCETABLE_TEST_SCALE", "1")))
@@ -624,3 +624,15 @@ def test_truncate_and_stable_ids_go_on(tmp_path: Path) -> None:
     assert ds.count_rows() == 0 and not ds.get_fragments()
     ds.insert(table([1]))
     assert row_ids(ds) == {1: 10} == row_ids(lance.dataset(ds.uri))
+
+
+def test_windows_of_dense_rows_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows between those that change are read along where they are few: what is read counts, not what is kept."""
+    monkeypatch.setattr(moved_rows, "rows_per_window", lambda version, fragment, fields: 4000)
+    ds = lancetable.write_dataset(pa.table({"id": pa.array(range(100))}), tmp_path / "t")
+    version, fragment = ds.table_version, ds.table_version.manifest.fragments[0]
+    for step, expected in ((1, 4000), (2, 4000), (3, 2666), (4, 2000), (5, 4000), (1000, 4000)):
+        rows = [(fragment, np.arange(0, 10_000 * step, step, dtype=np.int64))]
+        windows = list(moved_rows.windows_of(version, [], rows))
+        assert {len(each.offsets) for each in windows[:-1]} <= {expected, expected + 1}
+        assert np.array_equal(np.concatenate([each.offsets for each in windows]), rows[0][1])
