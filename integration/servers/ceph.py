@@ -58,14 +58,8 @@ def _start(root: Path, stack: contextlib.ExitStack) -> dict[str, str]:
         (root / directory).mkdir()
 
     def run(*command: str) -> None:
-        subprocess.run(
-            [*command],
-            check=True,
-            cwd=root,
-            timeout=_SECONDS,
-            stdout=subprocess.DEVNULL,
-            stderr=(root / "commands.out").open("ab"),
-        )
+        with (root / "commands.out").open("ab") as errors:
+            subprocess.run([*command], check=True, cwd=root, timeout=_SECONDS, stdout=subprocess.DEVNULL, stderr=errors)
 
     def start(log: str, *command: str) -> tuple[subprocess.Popen[bytes], Path]:
         path = root / f"{log}.out"
