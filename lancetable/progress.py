@@ -7,8 +7,9 @@ The function is called when the operation begins, about ten times a second while
 when it is done. A compaction calls it from its threads, one at a time; everything else from the thread that called the
 operation, or that asks a scan for its next batch. An exception that it raises ends the operation and passes through:
 the table is as it was and what was written is removed (a cleanup leaves the rest to the next one). Only the report that
-says `done` comes too late for that: what it tells of is committed. `FragmentWriteProgress` is pylance's way to follow
-the files of a write.
+says `done` comes too late for that: what it tells of is committed or, of what commits nothing (`write_fragments`, tasks
+of a compaction), complete and left to a cleanup. `FragmentWriteProgress` is pylance's way to follow the files of a
+write.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, TypeAlias, cast
 
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.ops.tracker import Progress, Report, Tracker
+from lancetable.ops.tracker import Cancelled, Progress, Report, Tracker
 from lancetable.store.open import open_store
 
 __all__ = [
@@ -186,6 +187,8 @@ def tracked(progress: ProgressLike, what: str) -> Iterator[Tracker | None]:
     try:
         yield tracker
         tracker.finish()
+    except Cancelled as cancelled:
+        raise cancelled.error from None
     finally:
         if isinstance(report, ProgressBar):
             report.close()

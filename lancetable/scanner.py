@@ -57,7 +57,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
     ) -> None:
         self._options = scanner
         self._dataset = dataset
-        self._progress = progress
+        self._progress = progress or None  # False is as good as None
         self._version = dataset.table_version if snapshot is None else snapshot
         self._plan: ScanPlan | None = None
 
@@ -103,7 +103,8 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
     def _followed(self, plan: ScanPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with tracked(self._progress, "scan") as tracker:
             if tracker is not None:
-                tracker.begin(total_rows=None if plan.predicate is not None else count_plan(self._version, plan))
+                unheard = replace(plan, stats_callback=None)
+                tracker.begin(total_rows=None if plan.predicate is not None else count_plan(self._version, unheard))
                 batches = tracker.counted(batches, with_bytes=True)
             yield from batches
 
@@ -152,7 +153,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         limit = check_count("num_rows", num_rows)
         if self._options.limit is not None:
             limit = min(limit, self._options.limit)
-        return scan_table(self._version, plan_scan(self._version, replace(self._options, limit=limit)))
+        return self._table(plan_scan(self._version, replace(self._options, limit=limit)))
 
     def count_rows(self) -> int:
         """Number of rows that the scan yields; only what the filter needs is read."""
@@ -352,7 +353,8 @@ class ScannerBuilder:
         return self
 
     def progress(self, progress: ProgressLike) -> ScannerBuilder:
-        """Who is told how far each reading is, or True for a bar; see `lancetable.progress`. Not in pylance."""
+        """Who is told how far a reading is (all but `scan_batches`), or True for a bar; see `lancetable.progress`.
+        Not in pylance."""
         report_of(progress)
         self._progress = progress
         return self

@@ -16,7 +16,7 @@ import pytest
 
 import lancetable as lance
 from lancetable import LanceDataset
-from lancetable.errors import UnsupportedFeatureError
+from lancetable.errors import RetryableCommitConflictError, UnsupportedFeatureError
 from lancetable.fragment import LanceFragment, write_fragments
 from lancetable.ops import tracker
 from lancetable.ops import update as update_module
@@ -234,6 +234,41 @@ def test_a_compaction_that_is_ended_leaves_nothing_of_tasks_that_were_done(ds: L
     with pytest.raises(Enough):
         ds.optimize.compact_files(target_rows_per_fragment=20, num_threads=1, progress=report)
     assert told[-1].num_files > 1 and files(ds) == before and ds.version == 2
+
+
+def test_a_conflict_of_the_follower_is_not_one_of_the_operation(ds: LanceDataset) -> None:
+    """A follower that writes to a table of its own may lose a race there."""
+    error, calls = RetryableCommitConflictError("of my own table"), list[Progress]()
+
+    def report(now: Progress) -> None:
+        calls.append(now)
+        raise error
+
+    for change in (
+        lambda: ds.update({"k": "k + 1"}, progress=report),
+        lambda: upsert(ds).execute(MORE, progress=report),
+        lambda: ds.optimize.compact_files(progress=report),
+    ):
+        calls.clear()
+        with pytest.raises(RetryableCommitConflictError) as raised:
+            change()
+        assert raised.value is error
+        assert len(calls) == 1
+
+
+def test_a_scan_says_once_what_it_did(ds: LanceDataset) -> None:
+    said = list[Any]()
+    ds.scanner(scan_stats_callback=said.append, progress=lambda now: None).to_table()
+    assert len(said) == 1
+    assert said[0].bytes_read > 0
+
+
+def test_a_scan_that_nobody_follows_reads_as_ever(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("read by batches")
+
+    monkeypatch.setattr(lance.scanner, "execute_scan", fail)
+    assert ds.to_table(progress=False).num_rows == 90
 
 
 def test_a_scan_that_a_follower_ends(ds: LanceDataset) -> None:

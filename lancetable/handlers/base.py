@@ -142,7 +142,8 @@ class VersionFinder:
         """See CommitHandler."""
         if after > 0 and store.capabilities.ordered_list:
             return _listed_after(store, base, after, None)
-        return _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
+        found = _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
+        return found if store.capabilities.ordered_list else _without_holes(store, base, found, after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """See CommitHandler."""
@@ -278,6 +279,25 @@ def _listed_after(store: ObjectStore, base: str, after: int, naming: ManifestNam
             if found and found[0].naming is ManifestNaming.V1:
                 break
     return _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
+
+
+def _without_holes(store: ObjectStore, base: str, found: list[ManifestLocation], after: int) -> list[ManifestLocation]:
+    """A directory that is read while files come into it may show a later one and not the one before.
+
+    Only the newest versions can be that young, so the search ends at the first that is surely not there.
+    """
+    if not found or found[-1].version - after == len(found):
+        return found
+    for place in range(len(found) - 1, -1, -1):
+        below = found[place - 1].version if place else after
+        missing: list[ManifestLocation] = []
+        for version in range(found[place].version - 1, below, -1):
+            location = _look_up(store, base, version, found[place].naming)
+            if location is None:
+                return [*found[:place], *reversed(missing), *found[place:]]
+            missing.append(location)
+        found[place:place] = reversed(missing)
+    return found
 
 
 def _digit_pages(store: ObjectStore, base: str, first: int = _FIRST_PAGE) -> Iterator[tuple[list[ObjectMeta], bool]]:

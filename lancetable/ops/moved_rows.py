@@ -78,12 +78,16 @@ def windows_of(
     """`rows`, ascending offsets by fragment, cut so that `fields` of a few windows fit in memory together."""
     for fragment, offsets in rows:
         size = rows_per_window(version, fragment, fields)
-        share = len(offsets) / (int(offsets[-1]) + 1 - int(offsets[0])) if len(offsets) else 1.0
-        if share >= _SPARSE_SHARE:
-            # What is read for a window is at most twice what a window of all rows holds.
-            size = max(_MIN_WINDOW_ROWS, int(size * min(1.0, 2 * share)))
-        for start in range(0, len(offsets), size):
-            yield Window(fragment, offsets[start : start + size])
+        start = 0
+        while start < len(offsets):
+            wanted = offsets[start : start + size]
+            span = int(wanted[-1]) + 1 - int(wanted[0])
+            if len(wanted) >= _SPARSE_SHARE * span and span > 2 * size:
+                # What is read for a window is at most twice what a window of all rows holds.
+                fitting = int(np.searchsorted(wanted, int(wanted[0]) + 2 * size))
+                wanted = wanted[: max(_MIN_WINDOW_ROWS, fitting)]
+            yield Window(fragment, wanted)
+            start += len(wanted)
 
 
 def read_windows(

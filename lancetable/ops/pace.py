@@ -36,19 +36,38 @@ _thread = threading.local()
 class Pace:
     """The windows of one streamed scan. Workers report what they read; threads may lose a report to each other."""
 
-    __slots__ = ("_batch_rows", "_estimate", "_joined", "_late_bytes", "_max_rows", "_row_bytes")
+    __slots__ = (
+        "_batch_bytes",
+        "_batch_rows",
+        "_estimate",
+        "_joined",
+        "_late_bytes",
+        "_late_rows",
+        "_looked_rows",
+        "_max_rows",
+        "_row_bytes",
+    )
 
     def __init__(
-        self, estimate: Callable[[Fragment], float], batch_rows: int, max_rows: int | None, *, joined: bool = False
+        self,
+        estimate: Callable[[Fragment], float],
+        batch_rows: int,
+        max_rows: int | None,
+        *,
+        joined: bool = False,
+        batch_bytes: int | None = None,
     ) -> None:
         """`estimate` gives the bytes of a row of a fragment as far as its files tell, `max_rows` the rows of a window
-        at most. `joined`: batches are put together from the rows of several windows, which may be smaller then."""
+        at most. `joined`: batches are put together from the rows of several windows, which may be smaller then.
+        `batch_bytes`: a batch has no more bytes than these either."""
         self._estimate = estimate
         self._joined = joined
         self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
         self._max_rows = max_rows
         self._row_bytes: float | None = None  # of all columns, or of those that a filter needs
         self._late_bytes = 0.0  # of the other ones
+        self._looked_rows = self._late_rows = 0  # of which these, and those, were read
 
     def ahead(self) -> int:
         """How many windows may be read before the first of them is asked for: fewer where each is a large batch."""
@@ -56,21 +75,31 @@ class Pace:
         if self._joined:
             return most
         batch_bytes = ((self._row_bytes or 0.0) + self._late_bytes) * self._batch_rows
+        if self._batch_bytes is not None:
+            batch_bytes = min(batch_bytes, self._batch_bytes)
         return max(1, min(most, int(most * _STREAM_BYTES / max(batch_bytes, 1.0))))
 
     def affordable_rows(self) -> int:
         """Rows that may be read together, by what was seen so far."""
         return int(_STREAM_BYTES / max(1.0, (self._row_bytes or 0.0) + self._late_bytes))
 
+    def shared_rows(self) -> int:
+        """Rows of small windows that may be read together: of each as many are expected to match as did so far, and
+        as many again."""
+        share = min(1.0, 2 * self._late_rows / self._looked_rows) if self._looked_rows else 1.0
+        return int(_STREAM_BYTES / max(1.0, (self._row_bytes or 0.0) + share * self._late_bytes))
+
     def window_rows(self, fragment: Fragment) -> int:
         """Rows of the next window: whole batches, at least one; or part of one, where it would be large."""
         batch_rows = self._batch_rows
+        if self._batch_bytes is not None:
+            row_bytes = max(1.0, self._estimate(fragment), (self._row_bytes or 0.0) + self._late_bytes)
+            batch_rows = max(1, min(batch_rows, int(self._batch_bytes / row_bytes)))
         if (fragment.physical_rows or _START_ROWS) <= batch_rows:
             return batch_rows
+        rows = min(self.affordable_rows(), int(_STREAM_BYTES / max(1.0, self._estimate(fragment))))
         if self._row_bytes is None:
-            rows = min(_START_ROWS, self.affordable_rows())
-        else:
-            rows = min(self.affordable_rows(), int(_STREAM_BYTES / max(1.0, self._estimate(fragment))))
+            rows = min(rows, _START_ROWS)
         if self._max_rows is not None:
             rows = min(rows, self._max_rows)
         if self._joined and rows < batch_rows:
@@ -80,12 +109,14 @@ class Pace:
     def note(self, num_rows: int, num_bytes: int) -> None:
         """So many bytes of arrays came of so many rows of a window."""
         note_made(num_bytes)
+        self._looked_rows += num_rows
         if num_rows:
             self._row_bytes = _followed(self._row_bytes or 0.0, num_bytes / num_rows)
 
     def note_late(self, num_rows: int, num_bytes: int) -> None:
         """The same of the columns that are read for the rows that pass the filter."""
         note_made(num_bytes)
+        self._late_rows += num_rows
         if num_rows:
             self._late_bytes = _followed(self._late_bytes, num_bytes / num_rows)
 

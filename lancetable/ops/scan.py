@@ -293,7 +293,7 @@ class _Run:
             windows, affordable = self.windows(self.table_rows()), None
         else:
             self.pace = self._pace(batch_rows)
-            windows, affordable = self.windows(self.pace.window_rows), self.pace.affordable_rows
+            windows, affordable = self.windows(self.pace.window_rows), self.pace.shared_rows
         if plan.predicate is None:
             yield from self.map(self.read_window, windows)
             return
@@ -383,7 +383,8 @@ class _Run:
 
         limited = plan.predicate is not None and plan.limit is not None
         joined = plan.strict_batch_size or plan.predicate is not None
-        pace = Pace(estimate, batch_rows, _LIMITED_ROWS if limited else None, joined=joined)
+        most_rows = _LIMITED_ROWS if limited else None
+        pace = Pace(estimate, batch_rows, most_rows, joined=joined, batch_bytes=plan.batch_size_bytes)
         if local and first is not None and (first.physical_rows or 0) > batch_rows:
             self._measure_late(pace, first)
         return pace
@@ -827,7 +828,7 @@ def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> I
             continue
         pending.append(table)
         num_pending += table.num_rows
-        pending_bytes += table.nbytes
+        pending_bytes += _own_bytes(table)
         del table
         heavy = pending_bytes >= _FULL_BYTES and not plan.strict_batch_size
         if num_pending < rows and not heavy:
@@ -838,7 +839,7 @@ def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> I
         full = num_pending // rows * rows or num_pending
         num_pending -= full
         pending = [joined.slice(full)] if num_pending else []
-        pending_bytes = sum([table.nbytes for table in pending])
+        pending_bytes = sum(map(_own_bytes, pending))
         joined = joined.slice(0, full)
         note_made(joined.nbytes)
         yield from _split(joined, rows)
@@ -846,6 +847,17 @@ def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> I
         give_back()
     if num_pending:
         yield from _split(_concatenated(pending), num_pending)
+
+
+def _own_bytes(table: pa.Table) -> int:
+    """The bytes of a table without its dictionaries, which it shares with those before it."""
+    if not any(map(pa.types.is_dictionary, table.schema.types)):
+        return int(table.nbytes)
+    total = 0
+    for column in table.columns:
+        shared = pa.types.is_dictionary(column.type)
+        total += sum([(chunk.indices if shared else chunk).nbytes for chunk in column.chunks])
+    return total
 
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancetable.format.fragment import Fragment
 
-__all__ = ["Progress", "Report", "Tracker"]
+__all__ = ["Cancelled", "Progress", "Report", "Tracker"]
 
 INTERVAL_SECONDS = 0.1
 
@@ -46,10 +46,19 @@ class Progress:
     total_bytes: int | None = None
     total_files: int | None = None
     attempt: int = 1
-    done: bool = False  # the last report: the operation has succeeded, and what it changed is committed
+    done: bool = False  # the last report: the operation has succeeded, and what it commits is committed
 
 
 Report: TypeAlias = Callable[[Progress], object]
+
+
+class Cancelled(Exception):
+    """The caller's function raised `error`. On its way through the operation nobody shall take it for an error of the
+    operation itself, a conflict to be tried again least of all."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Tracker:
@@ -87,7 +96,7 @@ class Tracker:
             self._tell()
 
     def add(self, num_rows: int = 0, num_bytes: int = 0, num_files: int = 0) -> None:
-        """So much more is done. Raises what the caller's function raises, in every thread from then on."""
+        """So much more is done. Raises Cancelled for what the function raises, from then on in every thread."""
         with self._lock:
             self._rows += num_rows
             self._bytes += num_bytes
@@ -120,6 +129,9 @@ class Tracker:
         counts = (self._rows, self._bytes, self._files)
         try:
             self._report(Progress(self._what, *counts, *self._totals, max(self._attempt, 1), done))
+        except Exception as error:
+            self._failure = Cancelled(error)
+            raise self._failure from error
         except BaseException as error:
             self._failure = error
             raise

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -29,7 +30,7 @@ from lancetable.handlers import (
 )
 from lancetable.handlers.choose import ReadOnlyHandler
 from lancetable.store import PutOutcome, open_store
-from lancetable.store.base import Capabilities, ObjectStore
+from lancetable.store.base import Capabilities, ObjectMeta, ObjectStore
 from lancetable.store.fsspec_store import FsspecStore
 from lancetable.store.local import LocalStore
 from lancetable.store.memory import MemoryStore
@@ -43,6 +44,29 @@ def _remote(store: MemoryStore) -> MemoryStore:
     """A store in memory that says what a cloud would say: ordered listings, look-ups that cost a round trip."""
     store.capabilities = Capabilities(conditional_create="native", ordered_list=True, durable=True, local=False)
     return store
+
+
+def test_a_listing_that_shows_a_version_but_not_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory to which files come while it is read; what a cleanup took stays away."""
+    store, base = open_store(str(tmp_path / "t"))
+    handler = ConditionalPutHandler()
+    for version in range(1, 10):
+        assert handler.commit(store, base, version, V2, b"x") is PutOutcome.WON
+    for version in (2, 3, 5):
+        store.delete([manifest_path(base, version, V2)])
+    hidden = {manifest_path(base, version, V2).rsplit("/", 1)[1] for version in (7, 8)}
+    list_names = LocalStore.list_names
+
+    def partly(self: LocalStore, *args: Any, **kwargs: Any) -> list[ObjectMeta]:
+        return [meta for meta in list_names(self, *args, **kwargs) if meta.name not in hidden]
+
+    monkeypatch.setattr(LocalStore, "list_names", partly)
+    assert [each.version for each in handler.history(store, base)] == [1, 4, 6, 7, 8, 9]
+    assert [each.version for each in handler.history(store, base, 6)] == [7, 8, 9]
+    monkeypatch.setenv("LANCE_USE_VERSION_HINT", "0")
+    first = handler.locate(store, base, 6)
+    assert first is not None
+    assert [each.version for each in handler.newer(store, base, first)] == [7, 8, 9]
 
 
 class TestConditionalPutLocal(HandlerSuite):

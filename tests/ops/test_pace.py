@@ -55,6 +55,26 @@ def test_a_window_is_part_of_a_large_batch_that_is_joined_anyway() -> None:
     assert small.window_rows(FRAGMENT) == BYTES // 1000 // 1024 * 1024
 
 
+def test_a_window_keeps_to_the_bytes_of_a_batch() -> None:
+    """Where batches are as large as bytes allow, no window is read that is cut into many of them."""
+    made = Pace(lambda fragment: 6144.0, 131_072, None, batch_bytes=16 << 20)
+    assert made.window_rows(FRAGMENT) == (16 << 20) // 6144
+    small = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 100_000)
+    assert made.window_rows(small) == (16 << 20) // 6144
+    made.note(1000, 1000 * 12_288)
+    assert made.window_rows(FRAGMENT) == (16 << 20) // 12_288
+    assert made.ahead() == 1
+
+
+def test_small_windows_are_read_together_by_what_they_are_expected_to_match() -> None:
+    made = Pace(lambda fragment: 1.0, 8192, None, joined=True)
+    made.note_late(100, 100 * 50_000)
+    assert made.shared_rows() == BYTES // 50_000
+    made.note(10_000, 10_000 * 8)
+    assert made.shared_rows() == int(BYTES / (8 + 2 * 100 / 10_000 * 50_000))
+    assert made.affordable_rows() == int(BYTES / 50_008)
+
+
 def test_a_limit_keeps_windows_small() -> None:
     made = Pace(lambda fragment: 1.0, 1000, 64_000)
     made.note(1000, 1000)

@@ -636,3 +636,9 @@ def test_windows_of_dense_rows_are_smaller(tmp_path: Path, monkeypatch: pytest.M
         windows = list(moved_rows.windows_of(version, [], rows))
         assert {len(each.offsets) for each in windows[:-1]} <= {expected, expected + 1}
         assert np.array_equal(np.concatenate([each.offsets for each in windows]), rows[0][1])
+    fourth = np.arange(0, 40_000, 4, dtype=np.int64)
+    for uneven in (np.append(fourth, 10**7), np.concatenate([np.arange(40_000), 40_000 + fourth])):
+        windows = list(moved_rows.windows_of(version, [], [(fragment, uneven)]))
+        assert np.array_equal(np.concatenate([each.offsets for each in windows]), uneven)
+        spans = [(len(each.offsets), int(each.offsets[-1] - each.offsets[0]) + 1) for each in windows]
+        assert all(span <= 8000 for count, span in spans if count * 4 >= span)

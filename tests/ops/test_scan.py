@@ -237,6 +237,17 @@ def test_filtered_batches_of_wide_rows_end_at_some_mebibytes(tmp_path: Path) -> 
     assert_equal(pa.Table.from_batches(exact), wide)
 
 
+def test_filtered_batches_share_their_dictionary(tmp_path: Path) -> None:
+    """It counts for none of them: batches of a few rows would follow."""
+    words = pa.array([f"{number:06} " * 100 for number in range(6_000)])
+    indices = pa.array(np.arange(8_000, dtype=np.int32) % len(words))
+    table = pa.table({"k": np.arange(8_000), "d": pa.DictionaryArray.from_arrays(indices, words)})
+    dataset = lancetable.write_dataset(table, tmp_path / "d.lance", max_rows_per_file=1_000)
+    found = list(dataset.to_batches(filter="k % 500 = 0"))
+    assert [batch.num_rows for batch in found] == [16]
+    assert found[0].column("d").to_pylist() == [words[k % len(words)].as_py() for k in range(0, 8_000, 500)]
+
+
 def test_batches_keep_to_a_size_in_bytes(busy: Any) -> None:
     found = batches(busy, columns=["k", "v"], batch_size_bytes=24 * 10)
     assert {batch.num_rows for batch in found[:5]} == {10}
