@@ -29,6 +29,7 @@ _STREAM_BYTES = 3 * 1024 * 1024
 _START_ROWS = 8 * 1024
 # Windows of small fragments share one return of memory: pages that come back from the system cost more than reading.
 _GIVE_BACK_BYTES = 1024 * 1024
+_LARGE_BYTES = 4 * 1024 * 1024
 
 _thread = threading.local()
 
@@ -128,7 +129,11 @@ def _followed(before: float, now: float) -> float:
 
 def note_made(num_bytes: int) -> None:
     """This thread has made arrays of so many bytes, or copies of them; see `give_back`."""
-    _thread.made = getattr(_thread, "made", 0) + num_bytes
+    _thread.made = _made() + num_bytes
+
+
+def _made() -> int:
+    return getattr(_thread, "made", 0)
 
 
 def give_back() -> None:
@@ -137,7 +142,7 @@ def give_back() -> None:
 
     Arrays are made by one thread and freed by another; without this, what each thread keeps grows for a long time.
     """
-    if getattr(_thread, "made", 0) < _GIVE_BACK_BYTES:
+    if _made() < _GIVE_BACK_BYTES:
         return
     _thread.made = 0
     arrow = pa.default_memory_pool()
@@ -146,7 +151,11 @@ def give_back() -> None:
 
 
 def streamed(function: Callable[[T], R], work: T) -> R:
-    """`function` of one piece of a stream; then `give_back`."""
+    """`function` of one piece of a stream, and `give_back`: after it or, where pieces are large, before the next one,
+    when those before it have been freed by whoever asked for them."""
+    if _made() >= _LARGE_BYTES:
+        give_back()
     result = function(work)
-    give_back()
+    if _made() < _LARGE_BYTES:
+        give_back()
     return result
