@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,30 +27,38 @@ def test_one_has_it_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_forked_copy_does_not_keep_it(tmp_path: Path) -> None:
-    turn, other = Turn(str(tmp_path)), Turn(str(tmp_path))
-    assert turn.take()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writing)
-        os.read(reading, 1)
-        os._exit(0)
-    turn.give_back()
-    assert other.take() is True
+    script = """
+import os, sys
+from lancetable.store.turns import Turn
+
+turn, other = Turn(sys.argv[1]), Turn(sys.argv[1])
+assert turn.take()
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
     os.close(writing)
-    os.waitpid(child, 0)
-    os.close(reading)
-    other.give_back()
+    os.read(reading, 1)
+    os._exit(0)
+turn.give_back()
+print(other.take())
+os.close(writing)
+os.waitpid(child, 0)
+"""
+    assert run_alone(script, tmp_path) == "True"
 
 
 def test_it_goes_with_its_process(tmp_path: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if Turn(str(tmp_path)).take() else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    script = "import sys; from lancetable.store.turns import Turn; turn = Turn(sys.argv[1]); print(turn.take())"
+    assert run_alone(script, tmp_path) == "True"
     turn = Turn(str(tmp_path))
     assert turn.take() is True
     turn.give_back()
+
+
+def run_alone(script: str, directory: Path) -> str:
+    """What a process prints that has no threads, and no library that minds a fork."""
+    command = [sys.executable, "-c", script, str(directory)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout.strip()
 
 
 def test_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
