@@ -35,7 +35,7 @@ class CleanupCandidateFile:
 
 @dataclass
 class CleanupReferencedBranch:
-    """A branch that needs one of the versions."""
+    """A branch that springs, perhaps through others, from one of the versions; it keeps that whose files it names."""
 
     name: str
     referenced_version: int

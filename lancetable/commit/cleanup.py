@@ -1,6 +1,7 @@
 """Old versions and the files that only they use: which may go, and their removal.
 
-    versions  removable = old enough by the policy, older than where we stand, not tagged, no branch springs from them
+    versions  removable = old enough by the policy, older than where we stand, not tagged, and no branch that springs
+                          from them names a file of this one
     files     kept      = named by any version that stays (detached ones too)
               verified  = named by removable versions only                       ─► goes, however young
               else        no version names it: perhaps a commit that is under way ─► goes when it is a week old
@@ -23,7 +24,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
@@ -55,7 +56,7 @@ from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.handlers.external import ExternalHandler
 from lancetable.proto import table_pb2
 from lancetable.table import refs
-from lancetable.table.version import TableVersion, open_location
+from lancetable.table.version import TableVersion, base_of_branch, checkout, open_location
 
 __all__ = [
     "CandidateFile",
@@ -114,7 +115,7 @@ KINDS = ("manifest", "transaction", "data", "deletion", "index", "temporary")
 
 @dataclass(frozen=True, slots=True)
 class ReferencedBranch:
-    """A branch, and the version of this one that it springs from."""
+    """A branch, and the version of this one that it, or the branch it came from, springs from."""
 
     name: str
     referenced_version: int
@@ -158,29 +159,32 @@ class CleanupCounts:
 
 def files_of(version: TableVersion) -> set[str]:
     """The files below the table's own root that a version names, relative to it; of indices, their directories."""
+    own = {None} | {base_id for base_id in version.manifest.base_paths if version.is_own_base(base_id)}
+    return {path for base_id, path in _named(version) if base_id in own}
+
+
+def _named(version: TableVersion) -> Iterator[tuple[int | None, str]]:
+    """(base path, None for the table's own root; path below it) of all that a version names."""
     manifest = version.manifest
-    own = {None} | {base_id for base_id in manifest.base_paths if version.is_own_base(base_id)}
-    named: set[str] = set()
     for fragment in manifest.message.fragments:
         for file in fragment.files:
-            if (file.base_id if file.HasField("base_id") else None) in own:
-                named.add(f"{DATA_DIR}/{file.path}")
+            yield (file.base_id if file.HasField("base_id") else None), f"{DATA_DIR}/{file.path}"
         if fragment.HasField("deletion_file"):
             deletion = fragment.deletion_file
-            if (deletion.base_id if deletion.HasField("base_id") else None) in own:
-                suffix = "bin" if deletion.file_type else "arrow"
-                named.add(f"{DELETIONS_DIR}/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}")
+            suffix = "bin" if deletion.file_type else "arrow"
+            yield (
+                deletion.base_id if deletion.HasField("base_id") else None,
+                f"{DELETIONS_DIR}/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}",
+            )
         for oneof in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
             which = fragment.WhichOneof(oneof)
             if which is not None and which.startswith("external"):
-                named.add(getattr(fragment, which).path)
+                yield None, getattr(fragment, which).path
     if manifest.message.transaction_file:
-        named.add(f"{TRANSACTIONS_DIR}/{manifest.message.transaction_file}")
+        yield None, f"{TRANSACTIONS_DIR}/{manifest.message.transaction_file}"
     section = version.file.index_section(version.store)
     for index in table_pb2.IndexSection.FromString(section).indices if section is not None else ():
-        if (index.base_id if index.HasField("base_id") else None) in own:
-            named.add(f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}")
-    return named
+        yield (index.base_id if index.HasField("base_id") else None), f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
 
 
 def tracked_files(version: TableVersion, *, min_version: int = 0) -> Iterator[tuple[int, str, str]]:
@@ -215,15 +219,16 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     seen_at = time.monotonic()
     _check_fresh(version, {each.version for each in locations})
     candidates = _candidates([each.version for each in locations], policy, version.version if stand is None else stand)
-    branches = _branches(version)
-    protected = {each.referenced_version for each in branches}
+    branches, warnings = _branches(version), list[str]()
+    gone = {each.referenced_version for each in branches} - {each.version for each in locations}
+    needs = _needs(version, branches, candidates | gone, warnings)
     tags = {
         name: tag.version
         for name, tag in refs.list_tags(store, version.main_base).items()
         if tag.branch == version.branch
     }
     before = None if policy.older_than is None else _moment_before(policy.older_than)
-    kept: set[str] = set()
+    kept = {path for number, paths in needs.items() if number in gone for path in paths}
     verified: set[str] = set()
     removable: dict[int, str] = {}
     tagged: dict[str, int] = {}
@@ -231,9 +236,9 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
         each = open_location(version, location) if location.version != version.version else version
         old = location.version in candidates and (before is None or each.manifest.timestamp < before)
         names = [name for name, number in tags.items() if number == location.version]
-        if old and names and location.version not in protected:
+        if old and names and location.version not in needs:
             tagged.update((name, location.version) for name in names)
-        if old and not names and location.version not in protected:
+        if old and not names and location.version not in needs:
             removable[location.version] = location.path[len(base) :].lstrip("/")
             verified |= files_of(each)
         else:
@@ -250,7 +255,13 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     named = frozenset(path for path in kept | verified if path.startswith(f"{TRANSACTIONS_DIR}/"))
     not_before = 0.0 if store.capabilities.local or not _any_young(removable, times) else seen_at + _SETTLED_SECONDS
     return CleanupPlan(
-        version.version, tuple(removable), tuple(files), tuple(branches), transactions=named, not_before=not_before
+        version.version,
+        tuple(removable),
+        tuple(files),
+        tuple(branches),
+        tuple(warnings),
+        transactions=named,
+        not_before=not_before,
     )
 
 
@@ -282,21 +293,92 @@ def _candidates(numbers: list[int], policy: Policy, stand: int) -> set[int]:
     return candidates
 
 
+# --- branches ---------------------------------------------------------------------------------------------------------
+
+
 def _branches(version: TableVersion) -> list[ReferencedBranch]:
-    found = refs.list_branches(version.store, version.main_base).items()
-    return [ReferencedBranch(name, each.parent_version) for name, each in found if each.parent_branch == version.branch]
+    """The branches that spring from this one, and those that spring from them, the last ones first."""
+    contents = refs.list_branches(version.store, version.main_base)
+    found: dict[str, int] = {}
+    while True:
+        some = {}
+        for name, each in contents.items():
+            parent = each.parent_branch
+            if name not in found and parent == version.branch:
+                some[name] = each.parent_version
+            elif name not in found and parent is not None and parent in found:
+                some[name] = found[parent]
+        if not some:
+            return [ReferencedBranch(name, number) for name, number in found.items()]
+        found = {**some, **found}
+
+
+def _needs(
+    version: TableVersion, branches: Iterable[ReferencedBranch], numbers: Container[int], warnings: list[str]
+) -> dict[int, set[str]]:
+    """Which of the versions `numbers` branches need, and the files below the root of `version` that they name.
+
+    A branch whose files are all its own by now needs none. One whose versions cannot be read is taken to need the
+    version that it springs from, though not which files; `warnings` say so. Raises StoreError.
+    """
+    needs: dict[int, set[str]] = {}
+    for branch in branches:
+        number = branch.referenced_version
+        if number not in numbers:
+            continue
+        try:
+            named = _named_by(checkout(version, (branch.name, None)), version)
+        except StoreError:
+            raise
+        except LanceError as error:
+            warnings.append(f"branch {branch.name}, which springs from version {number}, cannot be read: {error}")
+            needs.setdefault(number, set())
+            continue
+        if named:
+            needs.setdefault(number, set()).update(named)
+    return needs
+
+
+def _named_by(branch: TableVersion, version: TableVersion) -> set[str]:
+    """The files below the root of `version` that any version of `branch` may name, whose ancestor it is.
+
+    The base paths of a table that was moved lead to its old place. So a path that is not known to lead somewhere else,
+    to another branch or to a base that the ancestor has itself, counts as one that leads here.
+    """
+    names = [None, *refs.list_branches(version.store, version.main_base)]
+    others = {base_of_branch(version, name) for name in names} - {version.base}
+    elsewhere = {each.path for each in version.manifest.base_paths.values()}
+    named: set[str] = set()
+    for each in _all_versions(branch):
+        bases = each.manifest.base_paths.items()
+        foreign = {
+            base_id
+            for base_id, base_path in bases
+            if base_path.path in elsewhere or any(each.is_base_at(base_id, other) for other in others)
+        }
+        named.update(path for base_id, path in _named(each) if base_id is not None and base_id not in foreign)
+    return named
+
+
+def _all_versions(version: TableVersion) -> Iterator[TableVersion]:
+    """All versions of a branch, and those beside its history."""
+    for location in version.handler.history(version.store, version.base):
+        yield open_location(version, location)
+    yield from _detached_versions(version)
 
 
 def _detached(version: TableVersion) -> set[str]:
     """What versions beside the history name."""
-    kept: set[str] = set()
+    return {path for each in _detached_versions(version) for path in files_of(each)}
+
+
+def _detached_versions(version: TableVersion) -> Iterator[TableVersion]:
     for meta in version.store.list_names(join(version.base, VERSIONS_DIR)):
         parsed = parse_manifest_name(meta.name)
         if parsed is not None and is_detached(parsed[0]):
             location = version.handler.locate(version.store, version.base, parsed[0])
             if location is not None:
-                kept |= files_of(open_location(version, location))
-    return kept
+                yield open_location(version, location)
 
 
 def _files(
@@ -409,6 +491,8 @@ def run_cleanup(
         return counts
     if manifests:
         named |= _detached(version)
+        for paths in _needs(version, _branches(version), plan.versions, []).values():
+            named |= paths  # by a branch that was made while they were removed
     files = [each for each in plan.files if each.kind != "manifest"]
     unnamed = [each for each in files if _owner(*each.path.split("/", 1))[0] not in named]
     _remove(version, unnamed, counts, pace, removed)
@@ -427,7 +511,8 @@ def _referenced_since(version: TableVersion, plan: CleanupPlan) -> set[int]:
         return set()
     tags = refs.list_tags(version.store, version.main_base).values()
     numbers = {tag.version for tag in tags if tag.branch == version.branch}
-    return (numbers | {each.referenced_version for each in _branches(version)}) & set(plan.versions)
+    versions = set(plan.versions)
+    return (numbers & versions) | set(_needs(version, _branches(version), versions, []))
 
 
 def _restores_of(version: TableVersion, plan: CleanupPlan) -> set[str]:

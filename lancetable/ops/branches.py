@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lancetable.commit.clone import commit_clone
-from lancetable.errors import AlreadyExistsError, InvalidOperationError, RefNotFoundError
+from lancetable.errors import AlreadyExistsError, InvalidOperationError, RefNotFoundError, VersionNotFoundError
 from lancetable.format import transaction as tx
 from lancetable.format.paths import BRANCH_CONTENTS, branch_root, join
 from lancetable.format.refs import BranchContents, check_branch_name
@@ -63,6 +63,13 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
     )
     if not refs.create_branch(store, main, name, contents):
         raise taken
+    # From here on a cleanup sees the branch. One that did not may have taken what it springs from, and the files.
+    if version.handler.locate(store, source.base, source.version, source.location.naming) is None:
+        delete_branch(version, name)
+        raise VersionNotFoundError(
+            f"{version.uri}: version {source.version} was cleaned up while branch {name} was made from it",
+            version=source.version,
+        )
     return first
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Reference",
     "TableVersion",
+    "base_of_branch",
     "checkout",
     "latest",
     "open_location",
@@ -141,9 +142,13 @@ class TableVersion:
 
     def is_own_base(self, base_id: int) -> bool:
         """Whether a base path is the table's own root."""
+        return self.is_base_at(base_id, self.base)
+
+    def is_base_at(self, base_id: int, base: str) -> bool:
+        """Whether a base path is the root `base`, of a table or branch in the same store."""
         listed = self.manifest.base_paths[base_id]
-        own = self.store.uri(self.base).rstrip("/")
-        return listed.is_dataset_root and listed.path.rstrip("/") in (own, f"file://{own}")
+        root = self.store.uri(base).rstrip("/")
+        return listed.is_dataset_root and listed.path.rstrip("/") in (root, f"file://{root}")
 
     def _foreign_base(self, base_id: int) -> tuple[str, bool]:
         base_path = self.manifest.base_paths.get(base_id)
@@ -209,12 +214,12 @@ def checkout(version: TableVersion, ref: Reference) -> TableVersion:
     shared = _Shared.of(version)
     if isinstance(ref, str):
         tag = refs.read_tag(version.store, version.main_base, ref)
-        return shared.on(version, tag.branch).at(_branch_base(version, tag.branch), tag.version)
+        return shared.on(version, tag.branch).at(base_of_branch(version, tag.branch), tag.version)
     if isinstance(ref, tuple):
         branch, number = ref
         if branch is not None and branch not in ("main", version.branch):
             refs.check_branch_exists(version.store, version.main_base, branch)
-        base, shared = _branch_base(version, branch), shared.on(version, branch)
+        base, shared = base_of_branch(version, branch), shared.on(version, branch)
         return shared.newest(base) if number is None else shared.at(base, number)
     if isinstance(ref, bool) or not isinstance(ref, int):
         raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(ref).__name__}")
@@ -229,7 +234,8 @@ def latest(version: TableVersion) -> TableVersion:
     return open_location(version, newer[-1]) if newer else version
 
 
-def _branch_base(version: TableVersion, branch: str | None) -> str:
+def base_of_branch(version: TableVersion, branch: str | None) -> str:
+    """The root of a branch of the table, of the main one for None or "main"."""
     return version.main_base if branch is None or branch == "main" else branch_root(version.main_base, branch)
 
 

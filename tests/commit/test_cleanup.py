@@ -17,7 +17,8 @@ import lancetable
 from lancetable import LanceOperation
 from lancetable.commit import cleanup, loop
 from lancetable.commit.cleanup import CleanupPlan, Policy, plan_cleanup, run_cleanup
-from lancetable.errors import StoreError, VersionNotFoundError
+from lancetable.errors import RefNotFoundError, StoreError, VersionNotFoundError
+from lancetable.ops import branches
 from lancetable.store.local import LocalStore
 from lancetable.table.version import latest, open_version
 
@@ -160,6 +161,44 @@ def test_a_tag_or_a_branch_since_the_plan_was_made(table: Overwritten) -> None:
     counts = run_cleanup(version, plan)
     assert counts.old_versions == 0
     assert (table.ids("late"), table.ids(2)) == ([1, 2], [3])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_branch_of_a_version_that_goes(table: Overwritten, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    """Before its ref is there, a cleanup does not see it; then its maker sees what happened."""
+    old = lancetable.dataset(table.uri, 1)
+    table.clean_when(monkeypatch, branches.refs, "create_branch", after=after)
+    if after:
+        assert old.create_branch("b").to_table()["id"].to_pylist() == [1, 2]
+        assert [each["version"] for each in lancetable.dataset(table.uri).versions()] == [1, 2]
+        return
+    with pytest.raises(VersionNotFoundError, match="was cleaned up while branch b"):
+        old.create_branch("b")
+    with pytest.raises(RefNotFoundError):
+        lancetable.dataset(table.uri).checkout_version(("b", None))
+    assert not (Path(table.uri) / "tree" / "b").exists()
+
+
+def test_a_branch_that_comes_while_manifests_go(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version was there when its maker looked; it loses the version, and keeps the files."""
+    old = lancetable.dataset(table.uri, 1)
+    real = cleanup._remove
+
+    def branch_first(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        old.create_branch("b")
+        return real(*arguments)
+
+    version = open_version(table.uri)
+    plan = plan_cleanup(version, Policy(keep_newest=1, delete_unverified=True))
+    monkeypatch.setattr(cleanup, "_remove", branch_first)
+    run_cleanup(version, plan)
+    branch = lancetable.dataset(table.uri).checkout_version(("b", None))
+    assert branch.to_table()["id"].to_pylist() == [1, 2]
+    table.clean()
+    assert branch.checkout_version(1).to_table()["id"].to_pylist() == [1, 2]
+    with pytest.raises(VersionNotFoundError):
+        lancetable.dataset(table.uri, 1)
 
 
 def test_nothing_is_looked_up_where_no_version_goes(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
