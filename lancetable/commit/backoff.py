@@ -8,6 +8,7 @@ Where an attempt takes a round trip or more, a winner that starts its next commi
 wait, and somebody waits for twenty seconds. So the window of a crowded table is remembered (`Crowd`): it grows with
 each loss, shrinks with each win, and the first attempt of the next commit waits in it like all the others, for half
 of it at least. Who has lost draws from a part of it that becomes smaller with each loss, so that nobody is left behind.
+Who never loses has to look for the others (rivals.py), or it would be done before they begin.
 
 On a local disk losers take turns instead (store/turns.py: Turn): one of them tries again and again without a wait,
 against those only who have not lost yet, and the others wait until it has won, for as long as a window can be at most.
@@ -26,6 +27,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from lancetable.commit.rivals import Streak
 
 if TYPE_CHECKING:
     from lancetable.store.turns import Turn
@@ -54,12 +57,18 @@ _REMEMBERED_TABLES = 256
 class Crowd:
     """How contended a table was lately, as this process saw it. Threads may lose an update to each other."""
 
-    __slots__ = ("seen_at", "unit_seconds", "window")
+    __slots__ = ("is_guessed", "seen_at", "streak", "unit_seconds", "window")
 
     def __init__(self) -> None:
         self.window = 0.0  # attempts long; 0: nobody was in the way
         self.unit_seconds = 0.0
+        self.is_guessed = False  # the unit is that of a win: an attempt that loses takes longer
         self.seen_at = 0.0
+        self.streak = Streak()
+
+    def gather(self, now: float) -> None:
+        """Others try to commit, though none was in the way of those who won."""
+        self.window, self.seen_at, self.is_guessed = _FIRST_CROWDED_WINDOW, now, True
 
 
 _crowds: OrderedDict[str, Crowd] = OrderedDict()
@@ -134,7 +143,10 @@ class Backoff:
             return False
         # The quickest attempt so far tells how long one takes when nobody is in the way.
         took = max(now - self._attempt_begun_at, _SHORTEST_UNIT_SECONDS)
-        self._unit_seconds = took if self._unit_seconds == 0.0 else min(self._unit_seconds, took)
+        is_first = self._unit_seconds == 0.0 or (self._crowd is not None and self._crowd.is_guessed)
+        self._unit_seconds = took if is_first else min(self._unit_seconds, took)
+        if self._crowd is not None:
+            self._crowd.is_guessed = False
         self.has_waited = not at_once
         if at_once:
             self._window *= _GROWTH_OF_MET
@@ -149,7 +161,10 @@ class Backoff:
 
     def won(self) -> None:
         """The last attempt was the one. Tells the crowd."""
-        if self._crowd is None or (self.attempts == 1 and not self._crowd.window):
+        if self._crowd is None:
+            return
+        if self.attempts == 1 and not self._crowd.window:
+            self._crowd.unit_seconds = max(self._clock() - self._attempt_begun_at, _SHORTEST_UNIT_SECONDS)
             return
         self._window /= 1.0 + _RATE_OF_A_WIN * self._window
         if self._window < _SMALLEST_CROWD:

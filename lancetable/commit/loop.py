@@ -132,6 +132,8 @@ def _land(
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
     crowd = crowd_at(base.store.uri(base.base)) if remote else None
+    if crowd is not None and crowd.streak.meets_rivals(base.store, base.base, time.monotonic()):
+        crowd.gather(time.monotonic())
     turn = Turn(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
     backoff = Backoff(max_retries, timeout_s, crowd=crowd, turn=turn)
     looks = strict or not remote or max_retries < 2 or backoff.is_crowded or not run.is_fresh()
@@ -142,7 +144,11 @@ def _land(
                 landed = run.publish() or (None if strict else run.meet())
             if landed is not None:
                 backoff.won()
+                if crowd is not None and backoff.attempts == 1 and not backoff.is_crowded:
+                    crowd.streak.won(run.ours, landed.version, time.monotonic())
                 return run.in_line(landed)
+            if crowd is not None:
+                crowd.streak.end()
             if strict or not backoff.next_attempt(met=run.has_met):
                 raise _used_up(run, backoff, timeout_s)
             # Who is far behind would meet one version after the other.

@@ -379,7 +379,8 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     count = sum(len(each.new_fragments) for each in results)
     newest = latest(version)
     if count:
-        newest = commit_transaction(newest, Transaction.create(newest.version, tx.ReserveFragments(count)))
+        # Made on the version of the plan: where the table is another one since, nothing is reserved in vain.
+        newest = commit_transaction(newest, Transaction.create(read_version, tx.ReserveFragments(count)))
     next_id = (newest.manifest.max_fragment_id or 0) + 1 - count
     groups = []
     for each in results:

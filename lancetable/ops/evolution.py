@@ -37,6 +37,7 @@ from lancetable.file.writer import FileWriter
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
+from lancetable.format.index import IndexSection
 from lancetable.format.paths import data_path
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
@@ -435,8 +436,9 @@ def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVers
 
     Another type is for the same kind of value: integers, floats, times, texts, bytes, decimals, and lists of them. The
     values are converted and written beside the old ones, which stay for older versions. Raises ColumnNotFoundError,
-    InvalidOperationError for a conversion of another kind, SchemaMismatchError for nulls in a column to be required
-    and for values that do not fit the new type, InvalidSchemaError for a name that is taken.
+    InvalidOperationError for a conversion of another kind and of a column that has an index, SchemaMismatchError for
+    nulls in a column to be required and for values that do not fit the new type, InvalidSchemaError for a name that is
+    taken.
     """
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
@@ -459,6 +461,7 @@ def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVers
             raise InvalidOperationError(
                 f'Cannot cast column "{alteration.path}" from {old.data_type} to {alteration.data_type}'
             )
+        _check_no_index(version, old, alteration.path)
         converted = _retyped(new, alteration.data_type, next_id)
         next_id = max(below.id for below in converted.walk()) + 1
         schema = _exchanged(schema, new.id, converted)
@@ -484,6 +487,22 @@ def _find(schema: Schema, path: str) -> Field:
     if found is None:
         raise ColumnNotFoundError(f'Column "{path}" does not exist in the dataset', column=path)
     return found
+
+
+def _check_no_index(version: TableVersion, field: Field, path: str) -> None:
+    """An index knows the values as they were, and would be lost without a word."""
+    section = version.file.index_section(version.store)
+    if section is None:
+        return
+    ids = {below.id for below in field.walk()}
+    indices = IndexSection.from_bytes(section, version.location.path).indices
+    names = sorted({each.name for each in indices if ids.intersection(each.fields)})
+    if names:
+        raise InvalidOperationError(
+            f"Cannot cast column {path!r} to a new type: it has {len(names)} index(es) attached: {names}. Remove them"
+            " first (drop_index of the library that made them, or a commit of LanceOperation.CreateIndex([], removed)),"
+            " and make them again after the cast"
+        )
 
 
 def _check_names(schema: Schema) -> None:

@@ -141,6 +141,18 @@ def test_appends_in_between_go_together_with_it(tmp_path: Path) -> None:
     assert ds.to_table()["a"].to_pylist() == [99, *range(10)]
 
 
+@pytest.mark.parametrize("library", [lancetable, lance])
+def test_after_an_overwrite_nothing_is_reserved_for_it(tmp_path: Path, library: Any) -> None:
+    old = write(library, tmp_path / "t", [5, 5])
+    library.write_dataset(pa.table({"a": [1]}), tmp_path / "t", mode="overwrite")
+    newest = library.dataset(tmp_path / "t")
+    before = newest.version
+    with pytest.raises(OSError, match="Incompatible transaction"):
+        old.optimize.compact_files()
+    newest.checkout_latest()
+    assert newest.version == before
+
+
 def test_a_failed_compaction_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = write(lancetable, tmp_path / "t", [5, 5])
     files = set((tmp_path / "t" / "data").iterdir())

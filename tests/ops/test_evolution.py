@@ -262,3 +262,23 @@ def test_a_fragment_takes_no_checkpoint(tmp_path: Path) -> None:
 
 def test_an_alteration_says_what_changes() -> None:
     assert Alteration("a", name="b") == Alteration(path="a", name="b", nullable=None, data_type=None)
+
+
+@pytest.mark.parametrize("library", [lancetable, lance])
+def test_a_column_with_an_index_is_not_cast(tmp_path: Path, library: Any) -> None:
+    """The index would go without a word; another name leaves it as it is."""
+    rows = [{"a": one, "b": "x"} for one in range(9)]
+    lance.write_dataset(pa.table({"k": range(9), "t": rows}), tmp_path / "t")
+    for column in ("k", "t.a"):
+        lance.dataset(tmp_path / "t").create_scalar_index(column, "BTREE")
+    ds = library.dataset(tmp_path / "t")
+    before = ds.version
+    for path, names in (("k", "k_idx"), ("t.a", "t.a_idx")):
+        with pytest.raises(OSError, match=rf"Cannot cast column.*{names}"):
+            ds.alter_columns({"path": path, "data_type": pa.int32()})
+    assert library.dataset(tmp_path / "t").version == before
+    ds.alter_columns({"path": "t.b", "data_type": pa.large_string()})
+    ds.alter_columns({"path": "k", "name": "key"})
+    found = {each.name: each.field_names for each in lance.dataset(tmp_path / "t").describe_indices()}
+    assert found == {"k_idx": ["key"], "t.a_idx": ["t.a"]}
+    assert lance.dataset(tmp_path / "t").to_table(filter="key = 4").num_rows == 1
