@@ -34,6 +34,7 @@ from lancetable.errors import (
     RetryableCommitConflictError,
     UnsupportedFeatureError,
 )
+from lancetable.file.columns import column_of, is_single_column
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
@@ -167,19 +168,36 @@ class _Draft:
         return messages
 
     def check_files(self, messages: Iterable[table_pb2.DataFragment]) -> None:
-        """Raises InvalidOperationError for fragments that other readers refuse: with a file that holds no field, and in
-        0.1 those that lack a column."""
+        """Raises InvalidOperationError for fragments that other readers refuse: with a file that holds no field, or a
+        column for a struct or list as a whole from 2.1 on, and in 0.1 those that lack a column."""
+        parents = {field.parent_id for field in self.message.fields}
         wanted = self.field_ids() if Manifest(self.message).file_version.is_legacy else set()
         for message in messages:
             for file in message.files:
                 if not file.fields:
                     raise InvalidOperationError(f"{file.path}: a data file holds at least one field")
+                if not parents.isdisjoint(file.fields):
+                    self._check_parents(file)
             if wanted:
                 missing = wanted.difference(*(file.fields for file in message.files))
                 if missing:
                     raise InvalidOperationError(
                         f"fragment {message.id} lacks the fields {sorted(missing)}: in 0.1 no column can be left out"
                     )
+
+    def _check_parents(self, file: table_pb2.DataFile) -> None:
+        """As where the file was written for another schema, whose fields had the same ids."""
+        if (file.file_major_version, file.file_minor_version) < (2, 1):
+            return
+        by_id = Manifest(self.message).schema.by_id
+        for field_id in column_of(file.fields, file.column_indices):
+            field = by_id.get(field_id)
+            if field is not None and not is_single_column(field):
+                raise InvalidOperationError(
+                    f"{file.path}: column {column_of(file.fields, file.column_indices)[field_id]} is said to hold field"
+                    f" {field_id}, {field.name!r}, whose columns are those of the fields below it. Was the file written"
+                    " for another schema?"
+                )
 
     def _add(self, messages: list[table_pb2.DataFragment]) -> None:
         self.check_files(messages)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
+import pyarrow as pa
 import pyroaring
 import pytest
 
+import lancetable
 from lancetable.commit.assign import number_fragments, reserve_fragment_ids
 from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest, covered_fragments
 from lancetable.errors import (
@@ -453,3 +457,16 @@ def test_a_damaged_index_bitmap_is_reported() -> None:
     broken = replace(index("i", (0,), [0]), fragment_bitmap=b"\x00" * 20)
     with pytest.raises(CorruptFileError, match="index i"):
         build(manifest(fragment(0)), tx.Rewrite((tx.RewriteGroup((fragment(0),), (fragment(5),)),)), (broken,))
+
+
+@pytest.mark.parametrize("library", [lancetable, lance])
+def test_a_file_that_was_written_for_another_schema(tmp_path: Path, library: Any) -> None:
+    """Its field 1 was a text; in the schema of the overwrite that is the number of a struct."""
+    uri, rows = str(tmp_path / "t"), [{"a": 1, "b": "x"}]
+    ds = library.write_dataset(pa.table({"id": [1], "s": ["x"], "t": rows}), uri)
+    ds.drop_columns(["id"])
+    fragments = library.fragment.write_fragments(pa.table({"s": ["y"], "t": rows}), uri, mode="append")
+    schema = library.dataset(uri).schema
+    with pytest.raises(OSError, match=r"'t'"):
+        library.LanceDataset.commit(uri, library.LanceOperation.Overwrite(schema, fragments), read_version=2)
+    assert library.dataset(uri).to_table().to_pylist() == [{"s": "x", "t": rows[0]}]

@@ -25,7 +25,11 @@ import lancetable
 
 SCALE = int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 STEPS = 12
-PEER_BUG = "an error that the query engine of pylance calls a bug of its own, as in some merges without an insert"
+PEER_BUG = "an error of pylance that is none of the step"
+PEER_BUGS = (
+    "Internal error",  # what its query engine calls a bug of its own, as in some merges without an insert
+    "/_indices/",  # after it compacted a branch, it looks for the new index below the branch's parent
+)
 
 Act = Callable[[Any, str], Any]
 """Does a step with one of the libraries to the table at a path."""
@@ -245,7 +249,9 @@ class Twins:
             stats = module.dataset(uri).cleanup_old_versions(
                 retain_versions=keep, error_if_tagged_old_versions=False, delete_unverified=True
             )
-            return stats.old_versions, stats.data_files_removed, stats.deletion_files_removed
+            # Files of changes that failed, which no version names, are left by pylance if they are young.
+            files = () if "late" in self.told else (stats.data_files_removed, stats.deletion_files_removed)
+            return stats.old_versions, *files
 
         return act
 
@@ -354,9 +360,10 @@ class Twins:
 
         def act(module: Any, uri: str) -> None:
             dataset = module.dataset(uri)
-            made = module.fragment.write_fragments(table, uri, mode="append", max_rows_per_file=3)
+            mode = "overwrite" if over else "append"
+            made = module.fragment.write_fragments(table, uri, mode=mode, max_rows_per_file=3)
             kinds = module.LanceOperation
-            operation = kinds.Overwrite(dataset.schema, made) if over else kinds.Append(made)
+            operation = kinds.Overwrite(table.schema, made) if over else kinds.Append(made)
             module.LanceDataset.commit(uri, operation, read_version=dataset.version)
 
         return act
@@ -546,7 +553,7 @@ class Twins:
             found = act(module, uri)
         except Exception as error:
             self.told.append(f"{module.__name__}: {type(error).__name__}: {str(error)[:300]}")
-            return PEER_BUG if "Internal error" in str(error) else "error"
+            return PEER_BUG if any(each in str(error) for each in PEER_BUGS) else "error"
         return found if isinstance(found, (dict, tuple, int)) else None
 
 
