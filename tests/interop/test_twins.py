@@ -24,7 +24,7 @@ import pytest
 import lancetable
 
 SCALE = int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
-STEPS = 12
+STEPS = 20
 PEER_BUG = "an error of pylance that is none of the step"
 PEER_BUGS = (
     "Internal error",  # what its query engine calls a bug of its own, as in some merges without an insert
@@ -625,7 +625,7 @@ def same(one: dict[str, Any], other: dict[str, Any], exact: bool, told: Any) -> 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
 @pytest.mark.parametrize("storage", ["2.0", "2.1", "2.2"])
 def test_both_libraries_come_to_the_same_table(storage: str, stable: bool, tmp_path: Path) -> None:
-    for seed in range(5 * SCALE):
+    for seed in range(3 * SCALE):
         root = tmp_path / str(seed)
         root.mkdir()
         twins = Twins(root, seed, storage, stable)
