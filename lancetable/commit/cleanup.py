@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 
 from lancetable.commit.landed import BELIEVED_SECONDS
 from lancetable.errors import (
@@ -221,7 +222,7 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     candidates = _candidates([each.version for each in locations], policy, version.version if stand is None else stand)
     branches, warnings = _branches(version), list[str]()
     gone = {each.referenced_version for each in branches} - {each.version for each in locations}
-    needs = _needs(version, branches, candidates | gone, warnings)
+    needs = _needs(version, branches, candidates, gone, warnings)
     tags = {
         name: tag.version
         for name, tag in refs.list_tags(store, version.main_base).items()
@@ -314,9 +315,13 @@ def _branches(version: TableVersion) -> list[ReferencedBranch]:
 
 
 def _needs(
-    version: TableVersion, branches: Iterable[ReferencedBranch], numbers: Container[int], warnings: list[str]
+    version: TableVersion,
+    branches: Iterable[ReferencedBranch],
+    numbers: Container[int],
+    gone: Container[int],
+    warnings: list[str],
 ) -> dict[int, set[str]]:
-    """Which of the versions `numbers` branches need, and the files below the root of `version` that they name.
+    """Which of the versions `numbers` and `gone` branches need; of the latter, all files that they name of `version`.
 
     A branch whose files are all its own by now needs none. One whose versions cannot be read is taken to need the
     version that it springs from, though not which files; `warnings` say so. Raises StoreError.
@@ -324,22 +329,23 @@ def _needs(
     needs: dict[int, set[str]] = {}
     for branch in branches:
         number = branch.referenced_version
-        if number not in numbers:
+        if number not in numbers and number not in gone:
             continue
         try:
             named = _named_by(checkout(version, (branch.name, None)), version)
+            paths = set(named if number in gone else islice(named, 1))
         except StoreError:
             raise
         except LanceError as error:
             warnings.append(f"branch {branch.name}, which springs from version {number}, cannot be read: {error}")
             needs.setdefault(number, set())
             continue
-        if named:
-            needs.setdefault(number, set()).update(named)
+        if paths:
+            needs.setdefault(number, set()).update(paths)
     return needs
 
 
-def _named_by(branch: TableVersion, version: TableVersion) -> set[str]:
+def _named_by(branch: TableVersion, version: TableVersion) -> Iterator[str]:
     """The files below the root of `version` that any version of `branch` may name, whose ancestor it is.
 
     The base paths of a table that was moved lead to its old place. So a path that is not known to lead somewhere else,
@@ -348,16 +354,13 @@ def _named_by(branch: TableVersion, version: TableVersion) -> set[str]:
     names = [None, *refs.list_branches(version.store, version.main_base)]
     others = {base_of_branch(version, name) for name in names} - {version.base}
     elsewhere = {each.path for each in version.manifest.base_paths.values()}
-    named: set[str] = set()
     for each in _all_versions(branch):
-        bases = each.manifest.base_paths.items()
         foreign = {
             base_id
-            for base_id, base_path in bases
+            for base_id, base_path in each.manifest.base_paths.items()
             if base_path.path in elsewhere or any(each.is_base_at(base_id, other) for other in others)
         }
-        named.update(path for base_id, path in _named(each) if base_id is not None and base_id not in foreign)
-    return named
+        yield from (path for base_id, path in _named(each) if base_id is not None and base_id not in foreign)
 
 
 def _all_versions(version: TableVersion) -> Iterator[TableVersion]:
@@ -491,7 +494,7 @@ def run_cleanup(
         return counts
     if manifests:
         named |= _detached(version)
-        for paths in _needs(version, _branches(version), plan.versions, []).values():
+        for paths in _needs(version, _branches(version), (), plan.versions, []).values():
             named |= paths  # by a branch that was made while they were removed
     files = [each for each in plan.files if each.kind != "manifest"]
     unnamed = [each for each in files if _owner(*each.path.split("/", 1))[0] not in named]
@@ -512,7 +515,7 @@ def _referenced_since(version: TableVersion, plan: CleanupPlan) -> set[int]:
     tags = refs.list_tags(version.store, version.main_base).values()
     numbers = {tag.version for tag in tags if tag.branch == version.branch}
     versions = set(plan.versions)
-    return (numbers & versions) | set(_needs(version, _branches(version), versions, []))
+    return (numbers & versions) | set(_needs(version, _branches(version), versions, (), []))
 
 
 def _restores_of(version: TableVersion, plan: CleanupPlan) -> set[str]:
