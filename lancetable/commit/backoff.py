@@ -38,11 +38,13 @@ __all__ = ["Backoff", "Crowd", "crowd_at"]
 _FIRST_WINDOW = 4.0  # attempts long
 _GROWTH = 1.3
 _FIRST_CROWDED_WINDOW = 3.0
+_GUESSED_WINDOW = 16.0  # in attempts that win, which take a part of the time of those that lose
 _CROWDED_GROWTH = 1.25
 _AGEING = 0.95  # what each loss takes off the part of the window that a wait is drawn from
 _LARGEST_WINDOW = 64.0  # attempts long
 _LONGEST_WAIT_SECONDS = 2.0
 _SHORTEST_UNIT_SECONDS = 0.0005
+_UNIT_STEP = 1.25  # how far one attempt moves what is thought of their length
 _ASKED_AGAIN_SECONDS = 0.001  # for the turn, on average
 
 _GROWTH_OF_MET = 1.1
@@ -68,7 +70,7 @@ class Crowd:
 
     def gather(self, now: float) -> None:
         """Others try to commit, though none was in the way of those who won."""
-        self.window, self.seen_at, self.is_guessed = _FIRST_CROWDED_WINDOW, now, True
+        self.window, self.seen_at, self.is_guessed = _GUESSED_WINDOW, now, True
 
 
 _crowds: OrderedDict[str, Crowd] = OrderedDict()
@@ -141,12 +143,7 @@ class Backoff:
         self._used += 1 if at_once and self._max_attempts > 1 else _MET_FOR_ONE
         if self._used >= self._max_attempts * _MET_FOR_ONE or now >= self._deadline:
             return False
-        # The quickest attempt so far tells how long one takes when nobody is in the way.
-        took = max(now - self._attempt_begun_at, _SHORTEST_UNIT_SECONDS)
-        is_first = self._unit_seconds == 0.0 or (self._crowd is not None and self._crowd.is_guessed)
-        self._unit_seconds = took if is_first else min(self._unit_seconds, took)
-        if self._crowd is not None:
-            self._crowd.is_guessed = False
+        self._learn_unit(max(now - self._attempt_begun_at, _SHORTEST_UNIT_SECONDS))
         self.has_waited = not at_once
         if at_once:
             self._window *= _GROWTH_OF_MET
@@ -170,6 +167,20 @@ class Backoff:
         if self._window < _SMALLEST_CROWD:
             self._window = 0.0
         self._note(self._clock())
+
+    def _learn_unit(self, took: float) -> None:
+        """How long an attempt takes that loses."""
+        if self._unit_seconds == 0.0:
+            self._unit_seconds = took
+        elif self._crowd is None:
+            # The quickest so far tells how long one takes when nobody is in the way.
+            self._unit_seconds = min(self._unit_seconds, took)
+        elif self._crowd.is_guessed:
+            self._window = max(self._window * self._unit_seconds / took, _FIRST_CROWDED_WINDOW)
+            self._unit_seconds, self._crowd.is_guessed = took, False
+        else:
+            # Half of them take longer, half of them less: so all writers have the same one, whoever had a quick one.
+            self._unit_seconds = min(max(took, self._unit_seconds / _UNIT_STEP), self._unit_seconds * _UNIT_STEP)
 
     def _take_turn(self, now: float) -> bool:
         """Wait for the turn. False: it is not to be had, or its owner keeps it for too long."""

@@ -132,8 +132,10 @@ def _land(
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
     crowd = crowd_at(base.store.uri(base.base)) if remote else None
-    if crowd is not None and crowd.streak.meets_rivals(base.store, base.base, time.monotonic()):
-        crowd.gather(time.monotonic())
+    if crowd is not None:
+        now = time.monotonic()
+        if crowd.streak.meets_rivals(base.store, base.base, transaction.read_version, now):
+            crowd.gather(now)
     turn = Turn(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
     backoff = Backoff(max_retries, timeout_s, crowd=crowd, turn=turn)
     looks = strict or not remote or max_retries < 2 or backoff.is_crowded or not run.is_fresh()

@@ -4,9 +4,9 @@ Over a network whoever has just won has the next version ready before those who 
 dozens of times in a row without a loss that would tell of the others. So some of these wins are followed by a look at
 `_transactions`: whoever tries to commit has put a transaction there before, named after the version it was made on.
 
-    wins in a row   1 2 3 4 . . . . . . . 12 . . . 28 . . . 60 . . . 124 . . .  then each 64th
-    looks                 ^                ^        ^        ^        ^         one request, for a name more than there
-                                                                                were wins since the last look
+    wins in a row   1 2 3 . . . . . 9 . . . 21 . . . 45 . . . 93 . . . 157 . . .  then each 64th
+    looks               ^           ^       ^        ^        ^        ^          one request, for a name more than
+                                                                                  there were wins since the last look
 
 What is found may be of a writer that has died: then the next commits wait a little for nobody.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Streak"]
 
-_FIRST_LOOK = 4
+_FIRST_LOOK = 3
 _AT_MOST = 64  # wins between two looks
 _SOON_SECONDS = 2.0  # between two commits; whoever waits for longer is in nobody's way
 
@@ -56,9 +56,12 @@ class Streak:
         self._names.add(transaction_name(transaction.read_version, transaction.uuid))
         self._version, self._ended_at = version, now
 
-    def meets_rivals(self, store: ObjectStore, base: str, now: float) -> bool:
-        """Look for transactions of others, if it is time to, at the beginning of a commit."""
-        if len(self._names) < self._look_after:
+    def meets_rivals(self, store: ObjectStore, base: str, read_version: int, now: float) -> bool:
+        """Look for transactions of others, if it is time to, at the beginning of a commit.
+
+        It was made on `read_version`. Where that is not the last one won, the commit will meet others anyway.
+        """
+        if len(self._names) < self._look_after or read_version != self._version:
             return False
         names, since = self._names, self._since
         self._begin(self._version)

@@ -147,6 +147,33 @@ def test_who_has_met_the_winner_tries_again_at_once() -> None:
     assert near.next_attempt(met=True) and near.has_waited  # where a look costs nothing
 
 
+def test_who_saw_others_before_it_lost_stands_back_for_long() -> None:
+    """Its own attempts were quick, since they won; the first one that loses tells how long such take."""
+    clock, crowd = Clock(), Crowd()
+
+    def begin() -> Backoff:
+        return Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
+
+    alone = begin()
+    clock.now += 0.01
+    alone.won()
+    crowd.gather(clock.now)
+    waiting = begin()
+    assert (waiting.is_crowded, clock.waits) == (True, [pytest.approx(0.5 * 16 * 0.01)])
+    clock.now += 0.04
+    assert waiting.next_attempt(met=True)
+    assert (crowd.unit_seconds, crowd.window) == (pytest.approx(0.04), pytest.approx(16 / 4 * 1.1)), "as long a wait"
+
+
+def test_the_unit_of_a_crowd_is_what_half_of_its_attempts_take() -> None:
+    clock, crowd = Clock(), Crowd()
+    waiting = Backoff(500, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep)
+    for took in (0.005, *[0.04, 0.05, 0.06] * 20, 3.0):  # one that was quick by chance, and one that hung
+        clock.now += took
+        assert waiting.next_attempt(met=True)
+    assert 0.04 <= crowd.unit_seconds <= 0.06 * 1.26
+
+
 class Turns:
     """Turns as `take` tells of them, one after the other; the last one from then on."""
 

@@ -7,12 +7,11 @@ from uuid import uuid4
 import pytest
 
 from lancetable.commit.rivals import Streak
+from lancetable.errors import StoreError
 from lancetable.format.paths import transaction_path
 from lancetable.format.transaction import Append, Transaction
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.stores import CountingStore
-
-BASE = "t.lance"
 
 
 class Table:
@@ -20,17 +19,18 @@ class Table:
 
     def __init__(self, version: int = 1) -> None:
         self.store = CountingStore(MemoryStore())
+        self.base = f"{uuid4()}.lance"  # stores in memory share what they hold
         self.version, self.now, self.streak = version, 100.0, Streak()
 
     def begin(self, read_version: int) -> Transaction:
         transaction = Transaction(read_version, str(uuid4()), Append(()))
-        path = transaction_path(BASE, f"{read_version}-{transaction.uuid}.txn")
+        path = transaction_path(self.base, f"{read_version}-{transaction.uuid}.txn")
         self.store.put(path, b"")
         return transaction
 
     def looks_and_meets(self) -> tuple[bool, bool]:
         before = self.store.requests["list_names"]
-        met = self.streak.meets_rivals(self.store, BASE, self.now)
+        met = self.streak.meets_rivals(self.store, self.base, self.version, self.now)
         return self.store.requests["list_names"] > before, met
 
     def commit(self) -> tuple[bool, bool]:
@@ -53,43 +53,47 @@ def test_who_is_alone_looks_ever_more_rarely_and_sees_nobody(version: int) -> No
     table = Table(version)
     for old in range(max(version - 30, 0), version):
         table.begin(old)  # of versions before the first win
-    assert table.commits(253) == [4, 12, 28, 60, 124, 188, 252]
+    assert table.commits(253) == [3, 9, 21, 45, 93, 157, 221]
 
 
 def test_a_transaction_on_a_version_of_ours_is_of_a_rival() -> None:
     for read_version in (50, 52):
         table = Table(50)
-        table.commits(3)
+        table.commits(2)
         table.begin(read_version)
         table.commits(1)
         assert table.looks_and_meets() == (True, True)
         assert table.looks_and_meets() == (False, False)
-        assert table.commits(5) == [4], "the next look is at another four wins"
+        assert table.commits(4) == [3], "the next look is after three more wins"
 
 
 def test_wins_are_counted_while_they_follow_each_other() -> None:
     table = Table(50)
-    table.commits(3)
+    table.commits(2)
     table.version += 1  # another one committed
-    assert table.commits(5) == [4]
+    assert table.commits(4) == [3]
     table = Table(50)
-    table.commits(3)
+    table.commits(2)
     table.now += 3.0
-    assert table.commits(5) == [4]
+    assert table.commits(4) == [3]
+    table = Table(50)
+    table.commits(2)
+    table.streak.end()  # a loss
+    assert table.commits(4) == [3]
     table = Table(50)
     table.commits(3)
-    table.streak.end()  # a loss
-    assert table.commits(5) == [4]
-    table = Table(50)
-    table.commits(4)
+    table.version = 51  # a handle that is behind: it will lose
+    assert table.looks_and_meets() == (False, False)
+    table.version = 53
     table.now += 3.0
     assert table.looks_and_meets() == (False, False)
 
 
-def test_a_listing_that_fails_is_nobodys_concern() -> None:
-    from lancetable.errors import StoreError
+def test_a_listing_that_fails_is_nobodys_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StoreError("down")
 
     table = Table(50)
-    table.commits(4)
-    table.store.list_names = lambda *_, **__: (_ for _ in ()).throw(StoreError("down"))  # type: ignore[method-assign]
-    assert not table.streak.meets_rivals(table.store, BASE, table.now)
+    table.commits(3)
+    monkeypatch.setattr(table.store, "list_names", fail)
+    assert not table.streak.meets_rivals(table.store, table.base, 53, table.now)
