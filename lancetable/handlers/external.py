@@ -34,12 +34,14 @@ from lancetable.format.paths import (
 )
 from lancetable.handlers.base import ManifestLocation, VersionFinder, look_back
 from lancetable.store.base import ObjectStore, PutOutcome
+from lancetable.store.conditional import note_met
 
 __all__ = ["ExternalHandler", "ExternalManifestStore", "ManifestRow"]
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
+_SMALL_BYTES = 256 * 1024  # of a manifest: a larger one is not read where it may be in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class ExternalHandler(VersionFinder):
         staged = ManifestRow(version, f"{final}-{uuid4()}", len(data))
         store.put(staged.path, data)
         try:
-            outcome = self._decide(table, staged)
+            outcome, rival = self._decide(table, staged)
         except LanceError:
             _remove_quietly(store, staged.path)
             raise
@@ -175,6 +177,7 @@ class ExternalHandler(VersionFinder):
             outcome = look_back(store, base, final, data)  # somebody may have finished it: the bytes tell whose it is
         if outcome is PutOutcome.LOST:
             _remove_quietly(store, staged.path)
+            note_met(None if rival is None else self._met(store, base, rival))
         if outcome is not PutOutcome.WON:
             return outcome
         try:
@@ -189,8 +192,8 @@ class ExternalHandler(VersionFinder):
         self._note_final(store, table, staged.path, ManifestRow(version, final, size))
         return outcome
 
-    def _decide(self, table: str, staged: ManifestRow) -> PutOutcome:
-        """Step 2, until its outcome is known or cannot be learned."""
+    def _decide(self, table: str, staged: ManifestRow) -> tuple[PutOutcome, ManifestRow | None]:
+        """Step 2, until its outcome is known or cannot be learned; and the row in the way, where that was read."""
         doubtful = False
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -199,10 +202,10 @@ class ExternalHandler(VersionFinder):
                 outcome = self.external.put_new(table, staged)
             except LanceError:
                 if doubtful:
-                    return PutOutcome.UNKNOWN
+                    return PutOutcome.UNKNOWN, None
                 raise
             if outcome is PutOutcome.WON:
-                return outcome
+                return outcome, None
             doubtful = doubtful or outcome is PutOutcome.UNKNOWN
             try:
                 row = self.external.get(table, staged.version)
@@ -210,11 +213,29 @@ class ExternalHandler(VersionFinder):
                 continue
             if row is not None:
                 if row.path == staged.path:
-                    return PutOutcome.WON  # only the answer was lost
+                    return PutOutcome.WON, None  # only the answer was lost
                 # A finished row tells no more who made it.
                 finished = doubtful and staged.path.startswith(f"{row.path}-")
-                return PutOutcome.UNKNOWN if finished else PutOutcome.LOST
-        return PutOutcome.UNKNOWN
+                return (PutOutcome.UNKNOWN, None) if finished else (PutOutcome.LOST, row)
+        return PutOutcome.UNKNOWN, None
+
+    def _met(self, store: ObjectStore, base: str, rival: ManifestRow) -> bytes | memoryview | None:
+        """The manifest of the row that was in the way, which is in place then: who lost goes on from it at once.
+
+        None where it is large, or cannot be read: the next attempt looks by itself.
+        """
+        if rival.size_bytes is None or rival.size_bytes > _SMALL_BYTES:
+            return None
+        try:
+            final, _ = self._final_path(base, rival)
+            try:
+                return store.read_all(final)
+            except NotFoundError:
+                self._finish(store, base, rival)
+                return store.read_all(final)
+        except LanceError as error:
+            logger.debug("%s: version %d cannot be read: %s", base, rival.version, error)
+            return None
 
     def _put_decided(self, store: ObjectStore, base: str, final: str, data: bytes) -> PutOutcome:
         """Step 3. WON: it is there, whoever put it. LOST: an object with other bytes is there, and stays."""

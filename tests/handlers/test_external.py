@@ -19,6 +19,7 @@ from lancetable.handlers.dynamodb import DynamoManifestStore
 from lancetable.handlers.external import ExternalHandler, ExternalManifestStore, ManifestRow
 from lancetable.handlers.row_stores import MemoryManifestStore, SqliteManifestStore
 from lancetable.store.base import Capabilities, ObjectStore, PutOutcome
+from lancetable.store.conditional import note_met, take_met
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
 from lancetable.testing.conformance import HandlerSuite, Place
@@ -167,8 +168,11 @@ def test_a_writer_that_dies_between_the_steps(exclusive: bool, step: int, before
     first = handler.locate(store, "t", 1)
     assert first is not None
     if then == "commit":
+        note_met(None)
         outcome = handler.commit(store, "t", 2, V2, b"another")
         assert outcome is (PutOutcome.LOST if decided else PutOutcome.WON)
+        assert take_met() == (b"two" if decided else None)  # who lost goes on from it
+        assert not decided or store.read_all(manifest_path("t", 2, V2)) == b"two"
         handler.latest(store, "t")
         want = b"two" if decided else b"another"
         assert store.read_all(manifest_path("t", 2, V2)) == want
@@ -276,6 +280,20 @@ def test_a_writer_that_goes_round_the_rows_is_not_overwritten() -> None:
     assert store.read_all(manifest_path("t", 2, V2)) == b"plain writer"
     assert rows.get("t", 2) == ManifestRow(2, manifest_path("t", 2, V2), 12)
     assert handler.commit(store, "t", 3, V2, b"three") is PutOutcome.WON
+
+
+@pytest.mark.parametrize("why", ["large", "gone", "unreadable"])
+def test_what_a_loser_cannot_read_is_left_to_the_next_look(why: str) -> None:
+    inner, rows = MemoryStore.private(), MemoryManifestStore()
+    _handler(rows).commit(inner, "t", 1, V2, b"x" * 300_000 if why == "large" else b"one")
+    if why == "gone":
+        inner.delete([manifest_path("t", 1, V2)])
+    store = FaultyStore(inner)
+    if why == "unreadable":
+        store.fail("read_all", 1, how="before")
+    assert _handler(rows).commit(store, "t", 1, V2, b"other") is PutOutcome.LOST
+    assert take_met() is None
+    assert _staged(inner) == []
 
 
 def test_a_table_that_gets_its_rows_later() -> None:
