@@ -17,6 +17,7 @@ from lancetable.errors import InvalidInputError, InvalidOperationError, OutOfRan
 from lancetable.format.transaction import COMMIT_MESSAGE_KEY
 from lancetable.format.version import FileVersion
 from lancetable.ops.evolution import Alteration
+from lancetable.store.open import mounted
 
 if TYPE_CHECKING:
     from lancetable.types import Reference, WriteMode
@@ -48,7 +49,9 @@ U64 = 2**64
 
 
 def uri_text(uri: Any) -> str:
-    """A URI or path as text. Raises TypeError for anything else."""
+    """A URI or path as text, also of a place in an fsspec file system. Raises TypeError for anything else."""
+    if isinstance(uri, tuple):
+        return mounted(uri)
     text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(text, str):
         raise TypeError(f"uri must be text or a path, got {type(uri).__name__}")

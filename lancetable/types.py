@@ -15,6 +15,7 @@ import pyarrow.dataset as pads
 
 if TYPE_CHECKING:
     import pandas as pd
+    from fsspec import AbstractFileSystem
 
     from lancetable.dataset import LanceDataset
 
@@ -53,8 +54,8 @@ ReaderLike = Union[
 ]
 """Anything tabular: see `lancetable.inputs.read_input`."""
 
-Uri = Union[str, "os.PathLike[str]"]
-"""A local path or a URI with a scheme."""
+Uri = Union[str, "os.PathLike[str]", "tuple[AbstractFileSystem, str]"]
+"""A local path, a URI with a scheme, or an fsspec file system and a path in it."""
 
 Columns: TypeAlias = "list[str] | dict[str, str]"
 """Column names (dotted paths for nested fields), or output name -> SQL expression."""

@@ -369,9 +369,12 @@ class _Run:
             self.newest = replace(newest, file=read_manifest(store, at))
             return [each for each in locations if each.version > self._seen]
         locations = newest.handler.history(store, newest.base, self._seen)
-        if not locations or locations[-1].version < newest.version:
+        for version in range(locations[-1].version + 1 if locations else self._seen + 1, newest.version + 1):
             # Cleaned up since this handle was opened, or the listing is older than the handle.
-            raise self._gap(locations[-1].version + 1 if locations else self._seen + 1)
+            at = newest.handler.locate(store, newest.base, version, newest.location.naming)
+            if at is None:
+                raise self._gap(version)
+            locations.append(at)
         return locations
 
     def _judge(self, theirs: Transaction | None, version: TableVersion) -> None:

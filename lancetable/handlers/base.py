@@ -141,7 +141,7 @@ class VersionFinder:
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
         """See CommitHandler."""
         if after > 0 and store.capabilities.ordered_list:
-            return _listed_after(store, base, after, None)
+            return _without_holes(store, base, _listed_after(store, base, after, None), after)
         found = _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
         return found if store.capabilities.ordered_list else _without_holes(store, base, found, after)
 
@@ -155,7 +155,8 @@ class VersionFinder:
                 if len(found) < _MAX_PROBES and hint <= last and _is_settled(store, base, last, than.naming):
                     return found
         if store.capabilities.ordered_list:
-            return _listed_after(store, base, than.version, than.naming)
+            found = _listed_after(store, base, than.version, than.naming)
+            return _without_holes(store, base, found, than.version)
         return self.history(store, base, than.version)
 
     def forget(self, store: ObjectStore, base: str) -> None:
@@ -282,7 +283,8 @@ def _listed_after(store: ObjectStore, base: str, after: int, naming: ManifestNam
 
 
 def _without_holes(store: ObjectStore, base: str, found: list[ManifestLocation], after: int) -> list[ManifestLocation]:
-    """A directory that is read while files come into it may show a later one and not the one before.
+    """A directory that is read while files come into it may show a later one and not the one before, and so may two
+    pages of a listing of which one is older.
 
     Only the newest versions can be that young, so the search ends at the first that is surely not there.
     """

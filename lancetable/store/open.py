@@ -5,6 +5,7 @@
     s3:// gs:// az:// abfss://            CloudStore: obstore, or s3fs, gcsfs and adlfs
     s3+ddb://b/t?ddbTableName=n           the same, and a DynamoDB table that decides commits (handlers/choose.py)
     sftp:// hdfs:// ...                   FsspecStore: whatever fsspec knows
+    (file system, path)                   the store of an fsspec file system that the caller hands in
 
 Nothing is contacted here. An address found inside a table never comes this way unless its scheme and authority are
 those of the table: some file systems open a connection as soon as they are constructed.
@@ -25,7 +26,7 @@ from lancetable.store.local import LocalStore
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
 
-__all__ = ["external_table", "open_store", "option", "without_external"]
+__all__ = ["Mounted", "external_table", "mounted", "open_store", "option", "without_external"]
 
 EXTERNAL_SUFFIX = "+ddb"
 
@@ -34,6 +35,24 @@ _CHAINED = re.compile(r"[A-Za-z0-9+.\-]+::[^/]*://|[A-Za-z][A-Za-z0-9+.\-]+://.*
 _OFF = frozenset(("0", "false", "no", "off"))
 _ON = frozenset(("1", "true", "yes", "on"))
 _local_stores: dict[tuple[bool, bool], LocalStore] = {}
+
+
+class Mounted(str):
+    """The address of a place in a file system that the caller has handed in: text like any other, which `open_store`
+    follows into that very file system."""
+
+    pair: tuple[Any, str]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return mounted, (self.pair,)
+
+
+def mounted(pair: tuple[Any, str]) -> Mounted:
+    """The address of a pair of an fsspec file system and a path in it. Raises InvalidInputError for anything else."""
+    store, path = _open_file_system(pair)
+    made = Mounted(store.uri(path))
+    made.pair = pair
+    return made
 
 
 def open_store(
@@ -45,8 +64,8 @@ def open_store(
     is the home directory. Raises InvalidInputError for an address that cannot be understood, and
     UnsupportedFeatureError for a store that this release, or this installation, lacks.
     """
-    if isinstance(uri, tuple):
-        return _open_file_system(uri)
+    if isinstance(uri, (tuple, Mounted)):
+        return _open_file_system(uri if isinstance(uri, tuple) else uri.pair)
     text = os.fspath(uri)
     if not isinstance(text, str):
         raise TypeError(f"an address is text or a path, not {type(text).__name__}")

@@ -484,16 +484,20 @@ def test_messages_name_both_sides(base: TableVersion, maker: Any) -> None:
     assert str(pickle.loads(pickle.dumps(facts))) == text
 
 
+@pytest.mark.parametrize("kind", ["Delete", "Append"])
 def test_a_listing_older_than_the_handle_is_no_proof_of_peace(
-    base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch
+    base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Prepared on version 1, committed through a handle at version 3: version 2 must have been looked at."""
-    ours = Transaction.create(1, maker.make("Delete", 0, 1))
+    """Prepared on version 1, committed through a handle at version 3: version 2 is looked at where it must lie."""
+    ours = Transaction.create(1, maker.make(kind, 0, 1))
     commit_transaction(base, Transaction.create(1, maker.make("Delete", 0, 2)))
     handle = commit_transaction(base, Transaction.create(2, tx.ReserveFragments(1)))
     assert handle.version == 3
     monkeypatch.setattr(LocalStore, "list_names", lambda *_, **__: [])
-    with pytest.raises(RetryableCommitConflictError, match="version 2 has been cleaned up"):
+    if kind == "Append":
+        assert commit_transaction(handle, ours).version == 4
+        return
+    with pytest.raises(RetryableCommitConflictError, match=r"for version 2: .* preempted by Delete"):
         commit_transaction(handle, ours)
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 from uuid import uuid4
 
 import fsspec
+import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
+import lancetable
 from lancetable.errors import CorruptFileError, InvalidInputError, StoreError, UnsupportedFeatureError
 from lancetable.store import ByteRange, open_store
 from lancetable.store.fsspec_store import FsspecStore
@@ -154,6 +157,27 @@ def test_the_local_file_system_is_used_directly(tmp_path: Path) -> None:
     store, path = open_store((fsspec.filesystem("file"), f"{tmp_path}/t/"))
     assert isinstance(store, LocalStore)
     assert path == f"{tmp_path}/t"
+
+
+def test_a_table_in_a_file_system_of_the_caller() -> None:
+    """The pair goes wherever an address goes, and what a dataset says of its address leads there again."""
+    place, rows = (MemoryFileSystem(), f"/{uuid4()}/t"), pa.table({"a": [1, 2]})
+    made = lancetable.write_dataset(rows, place)
+    made.delete("a = 1")
+    fragments = lancetable.fragment.write_fragments(rows, place)
+    found = lancetable.LanceDataset.commit(place, lancetable.LanceOperation.Append(fragments), read_version=2)
+    made.create_branch("b").insert(rows)
+    for each in (found, lancetable.dataset(place), lancetable.dataset(found.uri), pickle.loads(pickle.dumps(found))):
+        assert each.to_table()["a"].to_pylist() == [2, 1, 2]
+        assert each.checkout_version(("b", None)).count_rows() == 3
+    assert found.uri == f"memory://{place[1]}"
+    assert not lancetable.fsck(found.uri).problems
+    lancetable.LanceDataset.drop(place)
+    with pytest.raises(lancetable.DatasetNotFoundError):
+        lancetable.dataset(place)
+    for wrong in ((1, "x"), (MemoryFileSystem(),), (MemoryFileSystem(), 3)):
+        with pytest.raises(InvalidInputError, match="file system"):
+            lancetable.dataset(wrong)  # type: ignore[arg-type]
 
 
 def test_what_is_no_file_system_is_refused() -> None:
