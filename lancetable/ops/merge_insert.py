@@ -12,7 +12,7 @@ merge can run again on a newer version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
@@ -51,7 +51,7 @@ from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion
 from lancetable.table.version_rows import Offsets, physical_rows
 
-__all__ = ["load_source", "merge_insert", "patched_columns", "prepare", "taken"]
+__all__ = ["load_source", "merge_insert", "patched_columns", "prepare", "prepare_part", "taken"]
 
 
 def load_source(
@@ -115,6 +115,20 @@ def prepare(
         )
 
 
+def prepare_part(
+    version: TableVersion, clauses: Clauses, source: Divided, fragments: Collection[int]
+) -> tuple[Prepared, Counts, Rows]:
+    """What a merge does to the rows of some fragments, by their ids: `prepare` without the rows that it inserts.
+
+    Also returns the rows of the source, which is in one part, that match none of theirs: what matches no row of any
+    fragment is left to insert. Raises as `prepare`.
+    """
+    with ExitStack() as stack:
+        merge = _Merge(version, replace(clauses, insert=False), source, stack, frozenset(fragments))
+        prepared, counts = merge.in_rows(None, None)
+        return prepared, counts, merge.unmatched[0]
+
+
 class _Change(NamedTuple):
     """What becomes of pairs: the rows that matched, those of them that change, and what they change to."""
 
@@ -126,9 +140,16 @@ class _Change(NamedTuple):
 class _Merge:
     """A merge on one version: what is found on the way is kept here until the transaction is built."""
 
-    def __init__(self, version: TableVersion, clauses: Clauses, source: Divided, stack: ExitStack) -> None:
-        self._version, self._clauses, self._source = version, clauses, source
-        self._finder = PairFinder(version, clauses, source, stack)
+    def __init__(
+        self,
+        version: TableVersion,
+        clauses: Clauses,
+        source: Divided,
+        stack: ExitStack,
+        fragments: frozenset[int] | None = None,
+    ) -> None:
+        self._version, self._clauses, self._source, self._fragments = version, clauses, source, fragments
+        self._finder = PairFinder(version, clauses, source, stack, fragments)
         self._present = set(source.schema.names)
         text = clauses.condition
         self._condition = None if text is None else Condition(text, version.schema, self._present)
@@ -140,7 +161,7 @@ class _Merge:
         self._counts = Counts()
         self._changed: list[tuple[Fragment, Offsets]] = []
         self._matched: dict[int, npt.NDArray[np.bool_]] = {}  # by fragment, where it matters
-        self._to_insert: list[Rows] = []  # source rows, by part
+        self.unmatched: list[Rows] = []  # source rows, by part
 
     # --- rows to new fragments
 
@@ -175,7 +196,7 @@ class _Merge:
                     yield change.batch
                 elif self._clauses.matched is Matched.DELETE:
                     self._counts.deleted += len(offsets)
-            self._to_insert.append(part.unmatched() if self._clauses.insert else np.zeros(0, np.int64))
+            self.unmatched.append(part.unmatched())
 
     def _changes(self, number: int, part: SourcePart) -> Iterator[_Change]:
         pairs = self._finder.pairs(number, part)
@@ -225,8 +246,8 @@ class _Merge:
     def _inserted(self) -> Iterator[pa.RecordBatch]:
         """Source rows without a match, with nulls for the columns that they lack."""
         schema = self._version.schema
-        for number, rows in enumerate(self._to_insert):
-            if not len(rows):
+        for number, rows in enumerate(self.unmatched):
+            if not self._clauses.insert or not len(rows):
                 continue
             self._counts.inserted += len(rows)
             table = self._source.part(number)
@@ -258,8 +279,11 @@ class _Merge:
 
     def _without_source(self) -> Iterator[tuple[Fragment, Offsets]]:
         """The rows of the table that no source row matched, as far as the clauses want them deleted."""
-        condition = self._clauses.delete_condition
-        rows = live_rows(self._version) if condition is None else matching_rows(self._version, condition)
+        version, condition, ids = self._version, self._clauses.delete_condition, self._fragments
+        if condition is None:
+            rows = live_rows(version, [each for each in version.manifest.fragments if ids is None or each.id in ids])
+        else:
+            rows = matching_rows(version, condition, None if ids is None else sorted(ids))
         for fragment, offsets in rows:
             matched = self._matched.get(fragment.id)
             left = offsets if matched is None else offsets[~matched[offsets]]

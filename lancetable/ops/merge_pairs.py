@@ -111,10 +111,18 @@ class SourcePart:
 
 
 class PairFinder:
-    """Finds the pairs of one version and a source. `stack` closes what it keeps on disk."""
+    """Finds the pairs of one version, or of those of its fragments with these ids, and a source. `stack` closes what it
+    keeps on disk."""
 
-    def __init__(self, version: TableVersion, clauses: Clauses, source: Divided, stack: ExitStack) -> None:
-        self._version, self._clauses = version, clauses
+    def __init__(
+        self,
+        version: TableVersion,
+        clauses: Clauses,
+        source: Divided,
+        stack: ExitStack,
+        fragments: frozenset[int] | None = None,
+    ) -> None:
+        self._version, self._clauses, self._fragments = version, clauses, fragments
         self._on = key_fields(version.schema, clauses.on)
         self._targets: Divided | None = None
         if source.num_parts > 1:
@@ -205,6 +213,8 @@ class PairFinder:
         version = self._version
         columns = {} if predicate is None else prunable_columns(version.schema, predicate)
         for fragment in version.manifest.fragments:
+            if self._fragments is not None and fragment.id not in self._fragments:
+                continue
             total = physical_rows(version, fragment)
             ranges = [range(total)] if predicate is None else prune_fragment(version, fragment, predicate, columns)
             for kept in ranges:

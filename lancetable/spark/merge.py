@@ -1,10 +1,17 @@
-"""`SparkTable.merge`: Spark joins the source with the keys of the table, tasks write what comes of it, one commit.
+"""`SparkTable.merge`: tasks write what comes of the rows of the table and of a source, one commit.
+
+A small source goes to every task as it is (`small_source.py`), which finds its rows by the library's own merge:
+
+    source ─► collected ─┬─► a task for some fragments ─► rows of the source that none of them matched ─┐
+                         └─► a task for some fragments ─► rows of the source that none of them matched ─┴► inserted
+
+For any other, Spark joins it with the keys of the table:
 
     keys and addresses of the table ──┐
                                       ├─ join ─► by fragment, in row order ─► tasks write (ops.merge_rows) ─► Update
     source ───────────────────────────┘
 
-Only keys travel from the table into the join. The rows of a fragment come together in one task, which writes its
+Only keys travel from the table into that join. The rows of a fragment come together in one task, which writes its
 deletion file; inserted rows are spread by key.
 """
 
@@ -25,8 +32,9 @@ from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of
 from lancetable.spark.desk import run_job
-from lancetable.spark.jobs import discard_update, update_of, update_result
+from lancetable.spark.jobs import discard_update, update_of
 from lancetable.spark.pin import Pin
+from lancetable.spark.small_source import SmallSource, compares_as_spark, merge_small, merged, small_source
 from lancetable.spark.tasks import Json, accepted, answer, settle_worker
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
 from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, quoted, schema_of, slices_of
@@ -58,6 +66,7 @@ class SparkMergeBuilder:
     def __init__(self, table: SparkTable, source: DataFrame, on: tuple[str, ...]) -> None:
         self._table, self._source = table, source
         self._clauses = Clauses(on)
+        self._small: SmallSource | None = None
 
     def when_matched_update_all(self, condition: str | None = None) -> SparkMergeBuilder:
         """Rows that match get the values of the source, of all columns that it has.
@@ -87,13 +96,15 @@ class SparkMergeBuilder:
         """Merge and commit. When another commit touched the same rows, everything runs again on the newer version, at
         most `conflict_retries` times: the source is computed once for each attempt.
 
+        A source that Spark takes for small is collected once, and kept for further attempts.
+
         `txn`, an application and the number of its change, makes a repeated merge do nothing: in `foreachBatch` give
         `txn=("name", batch_id)`. Raises InvalidInputError without an action, SchemaMismatchError for a source that does
         not fit, ColumnNotFoundError, InvalidSqlError, InvalidOperationError for source rows with one key that match
         the same row; RetryableCommitConflictError when every attempt lost.
         """
         self._clauses.check()
-        job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns))
+        job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._table.cores)
         done = run_job(job, self._table.desk, self._write, conflict_retries=conflict_retries)
         return MergeResult(
             num_inserted_rows=done["num_inserted_rows"],
@@ -108,6 +119,10 @@ class SparkMergeBuilder:
     def _write(self, plan: Json) -> list[Json]:
         clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_of(plan["incoming"])
         pin = pin_of(self._table.options, plan)
+        if self._small is None and compares_as_spark([incoming.field(name).type for name in clauses.on]):
+            self._small = small_source(self._source, lambda: _typed(self._source, incoming))
+        if self._small is not None:
+            return merge_small(self._table.runner, pin, clauses, incoming, self._small, plan["parts"])
         rows = self._joined(plan, pin, clauses, incoming)
         found = rows.mapInArrow(_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
         discard = Discard(pin)
@@ -195,12 +210,7 @@ class MergeRows:
 
         prepared, counts = prepare_rows(version, self.clauses, stored, converted())
         version.store.sync(version.base)
-        return {
-            **update_result(prepared.operation),
-            "inserted": counts.inserted,
-            "updated_rows": counts.updated,
-            "deleted": counts.deleted,
-        }
+        return merged(prepared, counts)
 
 
 def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

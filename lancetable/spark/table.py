@@ -71,8 +71,8 @@ class SparkTable:
     ) -> None:
         self._spark = spark
         self.options = SourceOptions(uri=uri, storage_options=dict(storage_options or {}), branch=branch)
-        self._runner = runner or SparkRunner(spark)
-        self.desk = desk_at(run_on, self._runner)
+        self.runner = runner or SparkRunner(spark)
+        self.desk = desk_at(run_on, self.runner)
         self._conflict_retries = conflict_retries
 
     @classmethod
@@ -104,6 +104,14 @@ class SparkTable:
     def pin(self) -> Pin:
         """The newest version, as a value that other processes can open."""
         return pinned(self.options)
+
+    @property
+    def cores(self) -> int | None:
+        """How many tasks run at a time; None in a Connect session, which does not say."""
+        try:
+            return int(self._spark.sparkContext.defaultParallelism)
+        except PySparkException:
+            return None
 
     @property
     def dataset(self) -> LanceDataset:
@@ -139,8 +147,7 @@ class SparkTable:
         moment = as_of.isoformat() if isinstance(as_of, datetime) else as_of
         wanted = replace(self.options, version=tag if version is None else version, timestamp_as_of=moment)
         names = None if columns is None else tuple(columns)
-        cores = _cores(self._spark)
-        plan = self.desk.ask(ReadPlan(wanted, names, filter, target_rows_per_task, target_bytes_per_task, cores))
+        plan = self.desk.ask(ReadPlan(wanted, names, filter, target_rows_per_task, target_bytes_per_task, self.cores))
         pin, schema = pin_of(self.options, plan), schema_of(plan["schema"])
         options = ScanOptions(
             columns=list(schema.names), filter=filter, batch_size=batch_size, batch_size_bytes=BATCH_BYTES
@@ -187,7 +194,7 @@ class SparkTable:
         plan = self.desk.ask(question)
         if "rows" in plan:
             return int(plan["rows"])
-        return sum(each["rows"] for each in self._runner.run(question.work(plan), plan["tasks"]))
+        return sum(each["rows"] for each in self.runner.run(question.work(plan), plan["tasks"]))
 
     # ----------------------------------------------------------------------------------------------------- changing
 
@@ -307,7 +314,7 @@ class SparkTable:
 
     def _change(self, job: TaskJob) -> Json:
         def run(plan: Json) -> list[Json]:
-            return self._runner.run(job.work(plan), plan["tasks"])
+            return self.runner.run(job.work(plan), plan["tasks"])
 
         return run_job(job, self.desk, run, conflict_retries=self._conflict_retries)
 
@@ -322,14 +329,6 @@ class SparkTable:
 
 
 _MOST_NUMBERS = 1 << 25  # 256 MB: Spark broadcasts nothing near as long, and counts so far within a tenth of a second
-
-
-def _cores(spark: SparkSession) -> int | None:
-    """How many tasks run at a time; None in a Connect session, which does not say."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except PySparkException:
-        return None
 
 
 # What is asked of a dataset, here or on the cluster; answers are JSON.

@@ -259,10 +259,12 @@ _NOTHING_MERGED: Json = {"num_inserted_rows": 0, "num_updated_rows": 0, "num_del
 
 @dataclass(frozen=True)
 class MergeJob(_Numbered):
-    """Its tasks are those of a scan of the keys; what comes of it is joined and written by `merge.py`."""
+    """Its `tasks` are those of a scan of the keys, for a join in Spark, its `parts` whole fragments, for tasks that
+    know the source; `merge.py` takes one or the other."""
 
     clauses: Clauses
     source: Sequence[str]
+    cores: int | None
 
     def plan(self) -> Json:
         version = self._begin()
@@ -276,6 +278,11 @@ class MergeJob(_Numbered):
         columns = _key_columns(self.clauses, on)
         keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
         tasks = plan_slices(version, columns=on, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES)
+        # Each part indexes the source and writes a file of its own: no more of them than are of use.
+        part_rows = _suitable(version, self.cores)
+        parts = plan_slices(
+            version, columns=on, task_rows=part_rows, task_bytes=DEFAULT_TASK_BYTES, whole_fragments=True
+        )
         return {
             "pin": _pin(version),
             "on": list(on),
@@ -283,6 +290,7 @@ class MergeJob(_Numbered):
             "columns": columns,
             "keys": _schema_text(keys),
             "tasks": [slice_task(task) for task in tasks],
+            "parts": [slice_task(task) for task in parts],
         }
 
     def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:

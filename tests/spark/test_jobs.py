@@ -31,9 +31,12 @@ from lancetable.ops.slices import Slice, options_of, plan_slices
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 
 from lancetable.spark import SparkTable
+from lancetable.spark.desk import run_job
 from lancetable.spark.jobs import CountRows
 from lancetable.spark.pin import Pin, _opened
+from lancetable.spark.small_source import InsertRows, _packed, compares_as_spark, merge_small
 from lancetable.spark.tasks import Json, ThreadRunner, Work
+from lancetable.spark.verbs import MergeJob, pin_of, schema_of
 
 
 class Through(ThreadRunner):
@@ -227,3 +230,83 @@ def test_joined_rows_become_updates_inserts_and_deletions(tmp_path: Path, stable
         assert [each["_rowid"] for each in seen][-4:-2] == [3, 7]
     with pytest.raises(InvalidOperationError, match="id = 3"):
         prepare_rows(base, clauses, stored, [joined((3, 3, True)), joined((3, 3, True))])
+
+
+def packed(source: pa.Table, cut: int) -> tuple[bytes, ...]:
+    """A source as two tasks bring it."""
+    halves = [source.slice(0, cut).to_batches(max_chunksize=7), source.slice(cut).to_batches()]
+    return tuple(part["part"][0].as_py() for half in halves for part in _packed(iter(half)))
+
+
+def merge_in_parts(t: SparkTable, clauses: Clauses, source: pa.Table, cut: int = 5) -> Json:
+    def write(plan: Json) -> list[Json]:
+        pin, incoming = pin_of(t.options, plan), schema_of(plan["incoming"])
+        assert len(plan["parts"]) > 1
+        return merge_small(t.runner, pin, clauses, incoming, packed(source, cut), plan["parts"])
+
+    return run_job(MergeJob(t.options, None, clauses, source.column_names, None), t.desk, write, conflict_retries=3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_small_source_in_tasks_does_what_the_library_does(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lancetable.spark.verbs.DEFAULT_TASK_ROWS", 100)
+    monkeypatch.setattr("lancetable.spark.small_source._INSERTED_ROWS_OF_TASK", 6)
+    rng = np.random.default_rng(seed)
+    t = made(tmp_path / "t.lance", 400, enable_stable_row_ids=bool(seed % 2))
+    t.delete("id % 50 = 3")
+    shutil.copytree(tmp_path / "t.lance", tmp_path / "same.lance")
+    ids = rng.permutation(600)[: int(rng.integers(20, 200))]
+    source = pa.table({"id": pa.array(ids, mask=rng.random(len(ids)) < 0.02)})
+    if seed % 3:
+        source = source.append_column("v", pa.array(rng.normal(size=len(ids))))
+    matched = [Matched.UPDATE, Matched.DELETE, Matched.KEEP][seed // 2 % 3]
+    condition = "source.id % 2 = 0 AND target.v > 2" if matched is Matched.UPDATE and seed % 4 else None
+    by_source = [None, "true", "id > 200"][seed % 3]
+    clauses = Clauses(("id",), matched, condition, bool(seed < 9), by_source is not None, by_source)
+    if not clauses.insert and not clauses.delete_unmatched and matched is Matched.KEEP:
+        clauses = Clauses(("id",), insert=True)
+
+    found = merge_in_parts(t, clauses, source)
+    plain = lancetable.dataset(tmp_path / "same.lance").merge_insert("id")
+    if matched is Matched.UPDATE:
+        plain = plain.when_matched_update_all(condition)
+    elif matched is Matched.DELETE:
+        plain = plain.when_matched_delete()
+    if clauses.insert:
+        plain = plain.when_not_matched_insert_all()
+    if by_source is not None:
+        plain = plain.when_not_matched_by_source_delete(by_source)
+    assert found == {name: count for name, count in plain.execute(source).items() if name in found}
+    seen, wanted = (lance.dataset(str(tmp_path / name)).to_table() for name in ("t.lance", "same.lance"))
+    order = [("id", "ascending"), ("v", "ascending")]
+    assert seen.sort_by(order).to_pydict() == wanted.sort_by(order).to_pydict()
+
+
+def test_a_small_source_that_is_refused_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancetable.spark.verbs.DEFAULT_TASK_ROWS", 100)
+    t = made(tmp_path / "t.lance", 400)
+    before = sorted(tmp_path.rglob("*.*"))
+    clauses = Clauses(("id",), Matched.UPDATE, insert=True)
+    twice = pa.table({"id": [1, 250, 390, 250], "v": [0.0, 1.0, 2.0, 3.0]})
+    with pytest.raises(InvalidOperationError, match="id = 250"):
+        merge_in_parts(t, clauses, twice, 2)
+
+    def refuse(self: InsertRows, task: Json) -> Json:
+        raise InvalidOperationError("no more")
+
+    monkeypatch.setattr(InsertRows, "__call__", refuse)
+    with pytest.raises(InvalidOperationError, match="no more"):
+        merge_in_parts(t, clauses, pa.table({"id": [1, 500]}), 1)
+    assert sorted(tmp_path.rglob("*.*")) == before
+
+
+def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = rows(1000).to_batches(max_chunksize=100)
+    assert list(_packed(iter(()))) == [] and next(_packed(iter(batches)))["part"].null_count == 0
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASK", 5000)
+    assert next(_packed(iter(batches)))["part"].null_count == 1
+    assert compares_as_spark([pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())])
+    assert not compares_as_spark([pa.int64(), pa.float32()])
+    assert not compares_as_spark([pa.dictionary(pa.int8(), pa.float64())])

@@ -93,6 +93,15 @@ def test_tasks_suit_the_cores_of_the_session(spark: Any, tmp_path: Path) -> None
     assert len(tasks) == 2 and sum(tasks) == 1_000_000 and max(tasks) < 510_000
 
 
+@pytest.fixture(params=["to every task", "joined by Spark"])
+def source_goes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The sources of these tests are small; as large ones Spark joins them with the table."""
+    if request.param == "joined by Spark":
+        monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", -1)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("source_goes")
 def test_a_merge_updates_inserts_and_deletes(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     t = made(spark, path)
@@ -120,6 +129,7 @@ def test_a_merge_updates_inserts_and_deletes(spark: Any, tmp_path: Path) -> None
     assert sorted(lance.dataset(str(path)).to_table()["id"].to_pylist()) == list(range(10, 600))
 
 
+@pytest.mark.usefixtures("source_goes")
 def test_merges_that_make_no_sense_are_refused_by_name(spark: Any, tmp_path: Path) -> None:
     t = made(spark, tmp_path / "t.lance")
     twice = spark.range(3).union(spark.range(3)).selectExpr("id", "1D AS v")
