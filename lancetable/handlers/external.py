@@ -229,13 +229,14 @@ class ExternalHandler(VersionFinder):
         try:
             final, _ = self._final_path(base, rival)
             try:
-                return store.read_all(final)
+                data, size = store.read_tail(final, None, _SMALL_BYTES)
             except NotFoundError:
                 self._finish(store, base, rival)
-                return store.read_all(final)
+                data, size = store.read_tail(final, None, _SMALL_BYTES)
         except LanceError as error:
             logger.debug("%s: version %d cannot be read: %s", base, rival.version, error)
             return None
+        return data if len(data) == size else None  # the row may say less than there is
 
     def _put_decided(self, store: ObjectStore, base: str, final: str, data: bytes) -> PutOutcome:
         """Step 3. WON: it is there, whoever put it. LOST: an object with other bytes is there, and stays."""

@@ -282,15 +282,17 @@ def test_a_writer_that_goes_round_the_rows_is_not_overwritten() -> None:
     assert handler.commit(store, "t", 3, V2, b"three") is PutOutcome.WON
 
 
-@pytest.mark.parametrize("why", ["large", "gone", "unreadable"])
+@pytest.mark.parametrize("why", ["large", "larger than its row says", "gone", "unreadable"])
 def test_what_a_loser_cannot_read_is_left_to_the_next_look(why: str) -> None:
     inner, rows = MemoryStore.private(), MemoryManifestStore()
-    _handler(rows).commit(inner, "t", 1, V2, b"x" * 300_000 if why == "large" else b"one")
+    _handler(rows).commit(inner, "t", 1, V2, b"x" * 300_000 if "large" in why else b"one")
+    if why == "larger than its row says":
+        rows.put_final("t", ManifestRow(1, manifest_path("t", 1, V2), 3))
     if why == "gone":
         inner.delete([manifest_path("t", 1, V2)])
     store = FaultyStore(inner)
     if why == "unreadable":
-        store.fail("read_all", 1, how="before")
+        store.fail("read_tail", 1, how="before")
     assert _handler(rows).commit(store, "t", 1, V2, b"other") is PutOutcome.LOST
     assert take_met() is None
     assert _staged(inner) == []

@@ -177,7 +177,7 @@ def test_a_table_in_a_file_system_of_the_caller() -> None:
         lancetable.dataset(place)
     for wrong in ((1, "x"), (MemoryFileSystem(),), (MemoryFileSystem(), 3)):
         with pytest.raises(InvalidInputError, match="file system"):
-            lancetable.dataset(wrong)  # type: ignore[arg-type]
+            lancetable.dataset(wrong)  # type: ignore[arg-type]  # the pairs are wrong on purpose
 
 
 def test_what_is_no_file_system_is_refused() -> None:
