@@ -17,15 +17,21 @@ Where the loser has read what was in its way (store/conditional.py: take_met), i
 attempt is one request, anybody who looks first takes three, and so whoever has lost is ahead of whoever comes. Only
 the wait before the next commit thins out the crowd then. It grows by a part of itself with each loss; each win takes
 away the more the longer it is (it adds the same to everybody's rate), and so all writers come to the same one.
+
+That alone takes long, and whoever is quicker than the others by then has won twice as often. But each transaction says
+on which version it was made, so all can see how many versions the others had to let pass. Whoever had to let fewer pass
+stands back for longer; nobody presses forward because others are quick, for those may have come just now.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median_high
 from typing import TYPE_CHECKING
 
 from lancetable.commit.rivals import Streak
@@ -48,7 +54,8 @@ _UNIT_STEP = 1.25  # how far one attempt moves what is thought of their length
 _ASKED_AGAIN_SECONDS = 0.001  # for the turn, on average
 
 _GROWTH_OF_MET = 1.1
-_RATE_OF_A_WIN = 0.05  # what a win adds to the attempts for each length of one
+_RATE_OF_A_WIN = 0.07  # what a win adds to the attempts for each length of one
+_MOST_FAVOURED = 2.0  # times as many versions that others let pass; more may be by chance
 _MET_FOR_ONE = 6  # so many attempts that needed neither a wait nor a look count as one
 
 _SMALLEST_CROWD = 1.0  # attempts long; below it nobody is in the way
@@ -156,14 +163,20 @@ class Backoff:
         self._attempt_begun_at = self._clock()
         return True
 
-    def won(self) -> None:
-        """The last attempt was the one. Tells the crowd."""
+    def won(self, passed: int = 1, passed_of_others: Sequence[int] = ()) -> None:
+        """The last attempt was the one. Tells the crowd.
+
+        `passed`: by how many versions the new one is after the one it was made on; the same of those in between.
+        """
         if self._crowd is None:
             return
         if self.attempts == 1 and not self._crowd.window:
             self._crowd.unit_seconds = max(self._clock() - self._attempt_begun_at, _SHORTEST_UNIT_SECONDS)
             return
         self._window /= 1.0 + _RATE_OF_A_WIN * self._window
+        if passed_of_others:
+            favoured = median_high(passed_of_others) / max(passed, 1)
+            self._window *= math.sqrt(min(max(favoured, 1.0), _MOST_FAVOURED))
         if self._window < _SMALLEST_CROWD:
             self._window = 0.0
         self._note(self._clock())

@@ -18,6 +18,7 @@ import logging
 import math
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,7 @@ _STRICT = Verdict(
 _FRESH_SECONDS = 2.0  # so long after a look no other is taken, where it costs a round trip
 _FEW = 1  # versions read from afar between looking for new ones and publishing
 _READ_AT_ONCE = 16
+_REMEMBERED = 64  # versions of others
 _MET_IN_A_ROW = 6  # versions that were in the way, until the next look
 _SMALL_BYTES = 256 * 1024  # of a manifest: a larger one is not sent without looking whether its number is still free
 DEFAULT_MAX_RETRIES = 20
@@ -145,7 +147,7 @@ def _land(
             if landed is None:
                 landed = run.publish() or (None if strict else run.meet())
             if landed is not None:
-                backoff.won()
+                backoff.won(landed.version - run.ours.read_version, run.passed_of_others)
                 if crowd is not None and backoff.attempts == 1 and not backoff.is_crowded:
                     crowd.streak.won(run.ours, landed.version, time.monotonic())
                 return run.in_line(landed)
@@ -267,6 +269,8 @@ class _Run:
         self._begun_at = 0.0  # the last publication
         self._looked_at = base.newest_at if base.newest_at is not None else -math.inf
         self.has_met = False  # whether that was judged, so that the next attempt needs no look
+        # By how many versions the others were after those they were made on, of the last ones.
+        self.passed_of_others: deque[int] = deque(maxlen=_REMEMBERED)
 
     def is_fresh(self) -> bool:
         """Whether the transaction was made on a version that was the newest a moment ago.
@@ -316,6 +320,8 @@ class _Run:
         if strict:
             raise _conflict(self, theirs, number, _STRICT)
         self._judge(theirs, version)
+        if theirs is not None:
+            self.passed_of_others.append(number - theirs.read_version)
         if isinstance(self.ours.operation, tx.Delete | tx.Update):
             # Its fragments are now said of this version, and so is the transaction, as in every other writer.
             self.ours = replace(self.ours, read_version=number)

@@ -98,7 +98,7 @@ def test_a_crowd_is_remembered_and_forgotten() -> None:
     assert loser.next_attempt()
     clock.now += 0.1
     loser.won()
-    assert crowd.window == pytest.approx(3.75 / (1 + 0.05 * 3.75))
+    assert crowd.window == pytest.approx(3.75 / (1 + 0.07 * 3.75))
     begun = len(clock.waits)
     following = begin()
     assert clock.waits[begun:] == [pytest.approx(1.5 * crowd.window * 0.1)]
@@ -145,6 +145,28 @@ def test_who_has_met_the_winner_tries_again_at_once() -> None:
     assert not once.next_attempt(met=True)  # the caller wants one attempt and no more
     near = backoff(clock, 3, 1000.0)
     assert near.next_attempt(met=True) and near.has_waited  # where a look costs nothing
+
+
+@pytest.mark.parametrize(
+    ("passed", "of_others", "longer"),
+    [
+        (2, [6, 8, 2], 2**0.5),
+        (4, [6, 6], 1.5**0.5),
+        (8, [2, 3, 2], 1.0),
+        (3, [-5, 0], 1.0),
+        (1, [], 1.0),
+        (0, [1], 1.0),
+    ],
+)
+def test_whoever_had_to_let_fewer_versions_pass_stands_back(passed: int, of_others: list[int], longer: float) -> None:
+    clock, crowd = Clock(), Crowd()
+    waiting = Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep)
+    for _ in range(8):
+        clock.now += 0.1
+        assert waiting.next_attempt(met=True)
+    window = crowd.window
+    waiting.won(passed, of_others)
+    assert crowd.window == pytest.approx(window / (1 + 0.07 * window) * longer)
 
 
 def test_who_saw_others_before_it_lost_stands_back_for_long() -> None:

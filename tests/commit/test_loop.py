@@ -103,6 +103,20 @@ def test_three_in_a_row_rebase_onto_each_other(base: TableVersion, maker: Any) -
     assert deleted(newest, 0) == [0, 1, 2]
 
 
+def test_a_commit_sees_how_many_versions_the_others_let_pass(
+    base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By theirs and ours in the same measure: a delete is said of the version that it was rebased onto."""
+    seen = []
+    monkeypatch.setattr(backoff.Backoff, "won", lambda _, passed, others: seen.append((passed, list(others))))
+    prepared = [delete_rows(maker, 0, row) for row in range(2)]
+    for row in range(2):
+        commit(base, maker.make_append(0, row))
+    for operation, rows in prepared:
+        commit(base, operation, affected_rows=rows)
+    assert seen == [(1, []), (2, [1]), (1, [1, 2]), (1, [1, 2, 1])]
+
+
 def test_the_last_rows_of_a_fragment_take_it_along(base: TableVersion, maker: Any) -> None:
     lance.dataset(base.uri).delete("id < 3")
     operation, rows = delete_rows(maker, 0, 3)
