@@ -353,7 +353,8 @@ def _named_by(branch: TableVersion, version: TableVersion) -> Iterator[str]:
     """
     names = [None, *refs.list_branches(version.store, version.main_base)]
     others = {base_of_branch(version, name) for name in names} - {version.base}
-    elsewhere = {each.path for each in version.manifest.base_paths.values()}
+    bases = version.manifest.base_paths.items()
+    elsewhere = {each.path for base_id, each in bases if not version.is_own_base(base_id)}
     for each in _all_versions(branch):
         foreign = {
             base_id

@@ -72,6 +72,7 @@ def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             writer.write_batch(batch)
     if writer is not None:
         writer.close()
+    if held:  # even if there is no writer, since the first batch was too much
         part = None if held > _MOST_BYTES_OF_TASK else sink.getvalue().to_pybytes()
         yield pa.record_batch({"part": pa.array([part], pa.binary())})
 

@@ -72,6 +72,10 @@ def one_deleted(forest: Forest) -> None:
     forest.main.delete("id = 1")
 
 
+def named_as_its_own_base(forest: Forest) -> None:
+    forest.main.add_bases([forest.library.DatasetBasePath(forest.uri, name="own", is_dataset_root=True)])
+
+
 def nothing(_: Forest) -> None: ...
 
 
@@ -107,7 +111,7 @@ def branched_late_then_cleaned(forest: Forest) -> None:
     forest.clean(forest.side)
 
 
-@pytest.mark.parametrize("second", [appended, emptied, all_deleted, one_deleted])
+@pytest.mark.parametrize("second", [appended, emptied, all_deleted, one_deleted, named_as_its_own_base])
 @pytest.mark.parametrize(
     "then",
     [

@@ -307,6 +307,7 @@ def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark(monk
     assert list(_packed(iter(()))) == [] and next(_packed(iter(batches)))["part"].null_count == 0
     monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASK", 5000)
     assert next(_packed(iter(batches)))["part"].null_count == 1
+    assert next(_packed(iter(rows(1000).to_batches())))["part"].null_count == 1, "too much in the first batch"
     assert compares_as_spark([pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())])
     assert not compares_as_spark([pa.int64(), pa.float32()])
     assert not compares_as_spark([pa.dictionary(pa.int8(), pa.float64())])
