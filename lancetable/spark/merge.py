@@ -105,7 +105,10 @@ class SparkMergeBuilder:
         """
         self._clauses.check()
         job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._table.cores)
-        done = run_job(job, self._table.desk, self._write, conflict_retries=conflict_retries)
+        try:
+            done = run_job(job, self._table.desk, self._write, conflict_retries=conflict_retries)
+        finally:
+            self._small = None  # another call may find other rows in the source
         return MergeResult(
             num_inserted_rows=done["num_inserted_rows"],
             num_updated_rows=done["num_updated_rows"],

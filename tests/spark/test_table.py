@@ -130,6 +130,17 @@ def test_a_merge_updates_inserts_and_deletes(spark: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("source_goes")
+def test_a_merge_that_runs_again_takes_the_rows_of_its_source_then(spark: Any, tmp_path: Path) -> None:
+    t, file = made(spark, tmp_path / "t.lance"), tmp_path / "updates.json"
+    file.write_text('{"id": 1, "v": 10}')
+    merge = t.merge(spark.read.schema("id int, v float").json(str(file)), "id").when_matched_update_all()
+    for v in (10, 11):
+        file.write_text(f'{{"id": 1, "v": {v}}}')
+        merge.execute()
+        assert t.dataset.to_table(filter="id = 1")["v"].to_pylist() == [v]
+
+
+@pytest.mark.usefixtures("source_goes")
 def test_merges_that_make_no_sense_are_refused_by_name(spark: Any, tmp_path: Path) -> None:
     t = made(spark, tmp_path / "t.lance")
     twice = spark.range(3).union(spark.range(3)).selectExpr("id", "1D AS v")
