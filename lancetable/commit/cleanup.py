@@ -57,6 +57,7 @@ from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.handlers.external import ExternalHandler
 from lancetable.proto import table_pb2
 from lancetable.table import refs
+from lancetable.table.manifests import identity_of
 from lancetable.table.version import TableVersion, base_of_branch, checkout, open_location
 
 __all__ = [
@@ -222,7 +223,7 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     candidates = _candidates([each.version for each in locations], policy, version.version if stand is None else stand)
     branches, warnings = _branches(version), list[str]()
     gone = {each.referenced_version for each in branches} - {each.version for each in locations}
-    needs = _needs(version, branches, candidates, gone, warnings)
+    needs, is_known = _needs(version, branches, candidates, gone, warnings)
     tags = {
         name: tag.version
         for name, tag in refs.list_tags(store, version.main_base).items()
@@ -252,6 +253,8 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     kept |= _detached(version)
     times: dict[str, datetime] = {}
     files = list(_files(version, kept, verified - kept, removable, policy, times))
+    if not is_known:
+        files = [each for each in files if each.kind in ("manifest", "temporary")]
     files.sort(key=lambda each: each.kind != "manifest")
     named = frozenset(path for path in kept | verified if path.startswith(f"{TRANSACTIONS_DIR}/"))
     not_before = 0.0 if store.capabilities.local or not _any_young(removable, times) else seen_at + _SETTLED_SECONDS
@@ -320,55 +323,79 @@ def _needs(
     numbers: Container[int],
     gone: Container[int],
     warnings: list[str],
-) -> dict[int, set[str]]:
-    """Which of the versions `numbers` and `gone` branches need; of the latter, all files that they name of `version`.
+) -> tuple[dict[int, set[str]], bool]:
+    """Which of the versions `numbers` and `gone` branches need; of the latter, all files that they name of `version`,
+    and whether these are known.
 
     A branch whose files are all its own by now needs none. One whose versions cannot be read is taken to need the
-    version that it springs from, though not which files; `warnings` say so. Raises StoreError.
+    version that it springs from, or if that is gone, files that nobody knows; `warnings` say so. Raises StoreError.
     """
     needs: dict[int, set[str]] = {}
-    for branch in branches:
+    is_known = True
+    concerned = [each for each in branches if each.referenced_version in numbers or each.referenced_version in gone]
+    if not concerned:
+        return needs, is_known
+    ancestor = _Ancestor.of(version)
+    for branch in concerned:
         number = branch.referenced_version
-        if number not in numbers and number not in gone:
-            continue
         try:
-            named = _named_by(checkout(version, (branch.name, None)), version)
+            named = ancestor.named_by(checkout(version, (branch.name, None)))
             paths = set(named if number in gone else islice(named, 1))
         except StoreError:
             raise
         except LanceError as error:
-            warnings.append(f"branch {branch.name}, which springs from version {number}, cannot be read: {error}")
+            spared = "; so only versions are removed, and no files" if number in gone else ""
+            warnings.append(
+                f"branch {branch.name}, which springs from version {number}, cannot be read{spared}: {error}"
+            )
             needs.setdefault(number, set())
+            is_known = is_known and number not in gone
             continue
         if paths:
             needs.setdefault(number, set()).update(paths)
-    return needs
+    return needs, is_known
 
 
-def _named_by(branch: TableVersion, version: TableVersion) -> Iterator[str]:
-    """The files below the root of `version` that any version of `branch` may name, whose ancestor it is.
+@dataclass(frozen=True, slots=True)
+class _Ancestor:
+    """A version that branches spring from, and the roots and base paths that surely lead somewhere else."""
 
-    The base paths of a table that was moved lead to its old place. So a path that is not known to lead somewhere else,
-    to another branch or to a base that the ancestor has itself, counts as one that leads here.
-    """
-    names = [None, *refs.list_branches(version.store, version.main_base)]
-    others = {base_of_branch(version, name) for name in names} - {version.base}
-    bases = version.manifest.base_paths.items()
-    elsewhere = {each.path for base_id, each in bases if not version.is_own_base(base_id)}
-    for each in _all_versions(branch):
+    version: TableVersion
+    others: frozenset[str]
+    elsewhere: frozenset[str]
+
+    @classmethod
+    def of(cls, version: TableVersion) -> _Ancestor:
+        names = [None, *refs.list_branches(version.store, version.main_base)]
+        others = frozenset(base_of_branch(version, name) for name in names) - {version.base}
+        bases = version.manifest.base_paths.items()
+        return cls(version, others, frozenset(each.path for base_id, each in bases if not version.is_own_base(base_id)))
+
+    def named_by(self, branch: TableVersion) -> Iterator[str]:
+        """The files below its root that any version of a branch may name.
+
+        The base paths of a table that was moved lead to its old place. So a path that is not known to lead somewhere
+        else, to another branch or to a base that the ancestor has itself, counts as one that leads here.
+        """
+        for location in branch.handler.history(branch.store, branch.base):
+            # Every cleanup asks all versions of a branch whose parent is gone, and most of them never change.
+            identity = identity_of(branch.store, location)
+            key = ("named of an ancestor", branch.store.key(location.path), identity, self.others, self.elsewhere)
+            found: frozenset[str] | None = branch.cache.get(key) if identity is not None else None
+            if found is None:
+                found = frozenset(self._named_by_one(open_location(branch, location)))
+                branch.cache.put(key, found, 200 * (1 + len(found)))
+            yield from found
+        for each in _detached_versions(branch):
+            yield from self._named_by_one(each)
+
+    def _named_by_one(self, each: TableVersion) -> Iterator[str]:
         foreign = {
             base_id
             for base_id, base_path in each.manifest.base_paths.items()
-            if base_path.path in elsewhere or any(each.is_base_at(base_id, other) for other in others)
+            if base_path.path in self.elsewhere or any(each.is_base_at(base_id, other) for other in self.others)
         }
         yield from (path for base_id, path in _named(each) if base_id is not None and base_id not in foreign)
-
-
-def _all_versions(version: TableVersion) -> Iterator[TableVersion]:
-    """All versions of a branch, and those beside its history."""
-    for location in version.handler.history(version.store, version.base):
-        yield open_location(version, location)
-    yield from _detached_versions(version)
 
 
 def _detached(version: TableVersion) -> set[str]:
@@ -396,8 +423,7 @@ def _files(
     """When manifests were written is noted in `times`, by path."""
     manifests = set(removable.values())
     removed = {path.removesuffix(".manifest") for path in manifests}
-    # Whoever lists the versions of such a table first puts a decided one in place: what is staged now is left over.
-    staged = isinstance(version.handler, ExternalHandler)
+    external = version.handler if isinstance(version.handler, ExternalHandler) else None
     now = _now()
     for folder in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, TRANSACTIONS_DIR, INDICES_DIR):
         for meta in version.store.list_recursive(join(version.base, folder)):
@@ -408,13 +434,19 @@ def _files(
                 yield CandidateFile(path, "manifest", meta.size_bytes or 0)
                 continue
             owner, kind = _owner(folder, meta.name)
-            if owner is None and staged and folder == VERSIONS_DIR and _STAGED.match(meta.name):
+            if owner is None and external and folder == VERSIONS_DIR and _STAGED.match(meta.name):
                 owner, kind = path, "temporary"
             if owner is None or owner in kept:
                 continue
             unverified = owner not in verified and path.partition(".manifest-")[0] not in removed
             young = meta.last_modified is None or now - _utc(meta.last_modified) < UNVERIFIED_AGE
             if unverified and young and not policy.delete_unverified:
+                continue
+            if (
+                external
+                and kind == "temporary"
+                and external.names(version.store, version.base, join(version.base, path))
+            ):
                 continue
             yield CandidateFile(path, kind, meta.size_bytes or 0, unverified)
 
@@ -495,8 +527,13 @@ def run_cleanup(
         return counts
     if manifests:
         named |= _detached(version)
-        for paths in _needs(version, _branches(version), (), plan.versions, []).values():
-            named |= paths  # by a branch that was made while they were removed
+        # By branches that were made while they were removed.
+        warnings = list[str]()
+        needs, is_known = _needs(version, _branches(version), (), plan.versions, warnings)
+        named = named.union(*needs.values())
+        if not is_known:
+            logger.warning("cleanup of %s: %s", version.uri, "; ".join(warnings))
+            return counts
     files = [each for each in plan.files if each.kind != "manifest"]
     unnamed = [each for each in files if _owner(*each.path.split("/", 1))[0] not in named]
     _remove(version, unnamed, counts, pace, removed)
@@ -516,7 +553,8 @@ def _referenced_since(version: TableVersion, plan: CleanupPlan) -> set[int]:
     tags = refs.list_tags(version.store, version.main_base).values()
     numbers = {tag.version for tag in tags if tag.branch == version.branch}
     versions = set(plan.versions)
-    return (numbers & versions) | set(_needs(version, _branches(version), versions, (), []))
+    needs, _ = _needs(version, _branches(version), versions, (), [])
+    return (numbers & versions) | set(needs)
 
 
 def _restores_of(version: TableVersion, plan: CleanupPlan) -> set[str]:

@@ -133,7 +133,7 @@ def _land(
     run = _Run(base, transaction, affected_rows, context, file_version)
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
-    crowd = crowd_at(base.store.uri(base.base)) if remote else None
+    crowd = crowd_at(base.store.key(base.base)) if remote else None
     if crowd is not None:
         now = time.monotonic()
         if crowd.streak.meets_rivals(base.store, base.base, transaction.read_version, now):

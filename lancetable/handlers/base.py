@@ -141,9 +141,9 @@ class VersionFinder:
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
         """See CommitHandler."""
         if after > 0 and store.capabilities.ordered_list:
-            return _without_holes(store, base, _listed_after(store, base, after, None), after)
+            return self._without_holes(store, base, _listed_after(store, base, after, None), after)
         found = _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
-        return found if store.capabilities.ordered_list else _without_holes(store, base, found, after)
+        return found if store.capabilities.ordered_list else self._without_holes(store, base, found, after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """See CommitHandler."""
@@ -156,11 +156,35 @@ class VersionFinder:
                     return found
         if store.capabilities.ordered_list:
             found = _listed_after(store, base, than.version, than.naming)
-            return _without_holes(store, base, found, than.version)
+            return self._without_holes(store, base, found, than.version)
         return self.history(store, base, than.version)
 
     def forget(self, store: ObjectStore, base: str) -> None:
         """See CommitHandler."""
+
+    def _without_holes(
+        self, store: ObjectStore, base: str, found: list[ManifestLocation], after: int
+    ) -> list[ManifestLocation]:
+        """A directory that is read while files come into it may show a later one and not the one before, and so may two
+        pages of a listing of which one is older.
+
+        Only the newest versions can be that young, so the search ends at the first that is surely not there.
+        """
+        if not found or found[-1].version - after == len(found):
+            return found
+        for place in range(len(found) - 1, -1, -1):
+            below = found[place - 1].version if place else after
+            missing: list[ManifestLocation] = []
+            for version in range(found[place].version - 1, below, -1):
+                location = self._look_up(store, base, version, found[place].naming)
+                if location is None:
+                    return [*found[:place], *reversed(missing), *found[place:]]
+                missing.append(location)
+            found[place:place] = reversed(missing)
+        return found
+
+    def _look_up(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> ManifestLocation | None:
+        return _look_up(store, base, version, naming)
 
 
 def write_hint(store: ObjectStore, base: str, version: int) -> None:
@@ -280,26 +304,6 @@ def _listed_after(store: ObjectStore, base: str, after: int, naming: ManifestNam
             if found and found[0].naming is ManifestNaming.V1:
                 break
     return _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
-
-
-def _without_holes(store: ObjectStore, base: str, found: list[ManifestLocation], after: int) -> list[ManifestLocation]:
-    """A directory that is read while files come into it may show a later one and not the one before, and so may two
-    pages of a listing of which one is older.
-
-    Only the newest versions can be that young, so the search ends at the first that is surely not there.
-    """
-    if not found or found[-1].version - after == len(found):
-        return found
-    for place in range(len(found) - 1, -1, -1):
-        below = found[place - 1].version if place else after
-        missing: list[ManifestLocation] = []
-        for version in range(found[place].version - 1, below, -1):
-            location = _look_up(store, base, version, found[place].naming)
-            if location is None:
-                return [*found[:place], *reversed(missing), *found[place:]]
-            missing.append(location)
-        found[place:place] = reversed(missing)
-    return found
 
 
 def _digit_pages(store: ObjectStore, base: str, first: int = _FIRST_PAGE) -> Iterator[tuple[list[ObjectMeta], bool]]:

@@ -6,7 +6,8 @@
     4  put_final (table, version) -> final     so that nobody finishes it again; then the staged object goes
 
 A writer that dies after step 2 leaves a decided version without its object. Whoever meets the row next, reader or
-writer, finishes steps 3 and 4 from the staged object. Step 3 creates exclusively where the store can: an object that
+writer, finishes steps 3 and 4 from the staged object; nobody commits behind a version whose object is missing, since
+only the newest row is looked at. Step 3 creates exclusively where the store can: an object that
 lies there already, of a writer that goes round the external store, is the version. Steps 4 and the removal may fail;
 the next one who comes by repeats them.
 
@@ -81,11 +82,12 @@ class ExternalManifestStore(Protocol):
 class ExternalHandler(VersionFinder):
     """Finds versions and commits through an external manifest store."""
 
-    __slots__ = ("_sleep", "external")
+    __slots__ = ("_owed", "_sleep", "external")
 
     def __init__(self, external: ExternalManifestStore, sleep: Callable[[float], None] = time.sleep) -> None:
         self.external = external
         self._sleep = sleep
+        self._owed: set[str] = set()  # where step 3 of a decided version failed
 
     def __reduce__(self) -> tuple[type, tuple[ExternalManifestStore]]:
         return ExternalHandler, (self.external,)
@@ -135,12 +137,13 @@ class ExternalHandler(VersionFinder):
         row = self.external.latest(self.external.key(store, base))
         if row is not None and row.version > after:
             self._finished(store, base, row)
-        return super().history(store, base, after)
+        return self._without_holes(store, base, super().history(store, base, after), after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """See CommitHandler: one request where there is nothing new."""
         row = None if is_detached(than.version) else self.external.latest(self.external.key(store, base))
         if row is not None and row.version == than.version:
+            self._in_place(store, base, row)
             return []
         if row is not None and row.version > than.version:
             newest = self._in_place(store, base, row)
@@ -152,6 +155,21 @@ class ExternalHandler(VersionFinder):
     def forget(self, store: ObjectStore, base: str) -> None:
         """See CommitHandler."""
         self.external.delete_table(self.external.key(store, base))
+
+    def names(self, store: ObjectStore, base: str, path: str) -> bool:
+        """Whether a staged manifest is that of a decided version, not what a writer left behind that lost."""
+        version = parse_manifest_name(path[: path.index(".manifest") + len(".manifest")].rpartition("/")[2])
+        row = None if version is None else self.external.get(self.external.key(store, base), version[0])
+        return row is not None and row.path == path
+
+    def _look_up(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> ManifestLocation | None:
+        """Other libraries may have committed behind a version that is decided and not in place."""
+        found = super()._look_up(store, base, version, naming)
+        if found is None:
+            row = self.external.get(self.external.key(store, base), version)
+            if row is not None and row.path != self._final_path(base, row)[0]:
+                return self._finish(store, base, row)
+        return found
 
     def _is_there(self, store: ObjectStore, location: ManifestLocation) -> bool:
         """Rows outlive what a cleanup removes."""
@@ -166,6 +184,7 @@ class ExternalHandler(VersionFinder):
         if is_detached(version):  # a random number: nobody competes for it, and no row may look like the newest version
             return self._put_decided(store, base, final, data)
         table = self.external.key(store, base)
+        self._settle(store, base, version - 1)
         staged = ManifestRow(version, f"{final}-{uuid4()}", len(data))
         store.put(staged.path, data)
         try:
@@ -188,9 +207,22 @@ class ExternalHandler(VersionFinder):
         except LanceError as error:
             # Decided all the same: whoever meets the row finishes it from the staged object.
             logger.warning("%s: version %d is decided, its manifest not yet in place: %s", base, version, error)
+            self._owed.add(final)
             return outcome
         self._note_final(store, table, staged.path, ManifestRow(version, final, size))
         return outcome
+
+    def _settle(self, store: ObjectStore, base: str, version: int) -> None:
+        """Put a version in place before the next one, where this process could not when it was decided."""
+        if not self._owed:
+            return
+        for naming in ManifestNaming:
+            final = manifest_path(base, version, naming)
+            if final in self._owed:
+                row = self.external.get(self.external.key(store, base), version)
+                if row is not None:
+                    self._in_place(store, base, row)
+                self._owed.discard(final)
 
     def _decide(self, table: str, staged: ManifestRow) -> tuple[PutOutcome, ManifestRow | None]:
         """Step 2, until its outcome is known or cannot be learned; and the row in the way, where that was read."""

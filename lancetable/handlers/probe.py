@@ -23,7 +23,7 @@ from lancetable.store.base import ObjectStore, PutOutcome
 
 __all__ = ["ProvingHandler", "RaceResult", "is_honest", "prove", "race"]
 
-_proven: dict[tuple[str, str], bool] = {}
+_proven: dict[str, bool] = {}
 _lock = threading.Lock()
 
 
@@ -54,7 +54,7 @@ def is_honest(store: ObjectStore, base: str) -> bool:
 
     Raises StoreError where the trial itself failed.
     """
-    server = (store.uri(""), str(getattr(store, "endpoint", "")))
+    server = store.key("")
     with _lock:
         honest = _proven.get(server)
         if honest is None:

@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lancetable.commit.clone import commit_clone
-from lancetable.errors import AlreadyExistsError, InvalidOperationError, RefNotFoundError, VersionNotFoundError
+from lancetable.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    InvalidOperationError,
+    LanceError,
+    RefNotFoundError,
+    StoreError,
+    VersionNotFoundError,
+)
 from lancetable.format import transaction as tx
 from lancetable.format.paths import BRANCH_CONTENTS, branch_root, join
 from lancetable.format.refs import BranchContents, check_branch_name
@@ -63,14 +71,31 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
     )
     if not refs.create_branch(store, main, name, contents):
         raise taken
-    # From here on a cleanup sees the branch. One that did not may have taken what it springs from, and the files.
-    if version.handler.locate(store, source.base, source.version, source.location.naming) is None:
+    # From here on others see the branch. Who did not may have taken what it springs from, and the files.
+    try:
+        gone = _gone(version, source)
+    except StoreError as error:
+        raise CommitStateUnknownError(
+            f"{version.uri}: branch {name} was made, but it cannot be seen whether what it springs from is still there:"
+            f" {error}. Read from the branch; if files are missing, delete it and make it again",
+            version=first.version,
+        ) from error
+    if gone is not None:
         delete_branch(version, name)
         raise VersionNotFoundError(
-            f"{version.uri}: version {source.version} was cleaned up while branch {name} was made from it",
-            version=source.version,
+            f"{version.uri}: {gone} while branch {name} was made from it", version=source.version
         )
     return first
+
+
+def _gone(version: TableVersion, source: TableVersion) -> str | None:
+    """What has become of the version that a branch was made from, None if it is there."""
+    store, main = version.store, version.main_base
+    if source.branch is not None and refs.find_branch(store, main, source.branch) is None:
+        return f"branch {source.branch} was deleted"
+    if version.handler.locate(store, source.base, source.version, source.location.naming) is None:
+        return f"version {source.version} was cleaned up"
+    return None
 
 
 def list_branches(version: TableVersion) -> dict[str, BranchContents]:
@@ -95,6 +120,22 @@ def delete_branch(version: TableVersion, name: str) -> None:
     found = refs.find_branch(store, main, name)
     if found is None and not _has_files(store, root):
         raise _missing(name)
+    _check_no_children(version, name)
+    if found is not None:
+        refs.delete_branch(store, main, name)
+        try:
+            _check_no_children(version, name)
+        except LanceError:
+            # Made meanwhile, from a branch that was still there to be seen: it needs the files.
+            refs.create_branch(store, main, name, found)
+            raise
+    for folder in BRANCH_CONTENTS:
+        store.delete_prefix(join(root, folder))
+    if next(iter(store.list_recursive(root)), None) is None:
+        store.delete_prefix(root)
+
+
+def _check_no_children(version: TableVersion, name: str) -> None:
     children = [
         (child, each.parent_version) for child, each in list_branches(version).items() if each.parent_branch == name
     ]
@@ -103,12 +144,6 @@ def delete_branch(version: TableVersion, name: str) -> None:
             f"Ref conflict error: Branch {name} is referenced by {children} versions, can not delete; "
             "delete these branches first"
         )
-    if found is not None:
-        refs.delete_branch(store, main, name)
-    for folder in BRANCH_CONTENTS:
-        store.delete_prefix(join(root, folder))
-    if next(iter(store.list_recursive(root)), None) is None:
-        store.delete_prefix(root)
 
 
 def _read(version: TableVersion, name: str) -> BranchContents:

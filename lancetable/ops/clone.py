@@ -32,7 +32,7 @@ def shallow_clone(source: TableVersion, uri: str, *, storage_options: Mapping[st
     Raises AlreadyExistsError, UnsupportedFeatureError for a clone in another store.
     """
     store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
-    if store.uri("") != source.store.uri(""):
+    if store.key("") != source.store.key(""):
         raise UnsupportedFeatureError(
             f"a shallow clone of {source.uri} must lie in the same store, not at {uri}: make a deep clone",
             feature="shallow clones in another store",

@@ -56,7 +56,7 @@ def stats_of(version: TableVersion) -> IOStats:
 class CountedStore:
     """Passes everything on to another store and counts. Threads may lose a count to each other, nothing else."""
 
-    __slots__ = ("_inner", "_many", "_one", "capabilities", "mapped", "scheme", "stats", "uri")
+    __slots__ = ("_inner", "_many", "_one", "capabilities", "key", "mapped", "scheme", "stats", "uri")
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -65,7 +65,7 @@ class CountedStore:
         self._one, self._many = inner.read, inner.read_many
         self.capabilities = inner.capabilities
         self.scheme = inner.scheme
-        self.uri = inner.uri
+        self.uri, self.key = inner.uri, inner.key
         if hasattr(inner, "mapped"):
             self.mapped: bool = inner.mapped
 

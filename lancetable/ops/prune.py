@@ -78,7 +78,7 @@ def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistic
     if index is None:
         return None
     path = version.data_file_path(data_file)
-    key = ("statistics", version.store.uri(path))
+    key = ("statistics", version.store.key(path))
     found = version.cache.get(key)
     if not isinstance(found, FileStatistics):
         start, end = metadata.global_buffers[index]
@@ -92,7 +92,7 @@ def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileS
     """Those of a 0.1 file: a zone for each batch, of the fields that the table has now."""
     if metadata.statistics is None:
         return None
-    key = ("statistics", version.store.uri(metadata.path), id(version.manifest))
+    key = ("statistics", version.store.key(metadata.path), id(version.manifest))
     kept = version.cache.get(key)
     # Kept together with the manifest, which keeps its id from being used again.
     if kept is not None and kept[0] is version.manifest:

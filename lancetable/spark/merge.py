@@ -123,7 +123,7 @@ class SparkMergeBuilder:
         clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_of(plan["incoming"])
         pin = pin_of(self._table.options, plan)
         if self._small is None and compares_as_spark([incoming.field(name).type for name in clauses.on]):
-            self._small = small_source(self._source, lambda: _typed(self._source, incoming))
+            self._small = small_source(_typed(self._source, incoming))
         if self._small is not None:
             return merge_small(self._table.runner, pin, clauses, incoming, self._small, plan["parts"])
         rows = self._joined(plan, pin, clauses, incoming)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyroaring
 from pyspark.errors import PySparkException
 
@@ -30,7 +31,8 @@ from lancetable.ops.spill import Divided
 from lancetable.spark.jobs import discard_update, update_of, update_result
 from lancetable.spark.pin import Pin
 from lancetable.spark.tasks import Json, Runner, settle_worker
-from lancetable.spark.types import convert_batch
+from lancetable.spark.types import convert_batch, wire_schema
+from lancetable.spark.verbs import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,23 +44,62 @@ _MOST_BYTES = 32 << 20
 _MOST_BYTES_OF_TASK = 16 << 20
 _INSERTED_ROWS_OF_TASK = 256 << 10
 
+_PAST = "_past"
+
 SmallSource = tuple[bytes, ...]  # Arrow streams
 
 
 def compares_as_spark(keys: Iterable[pa.DataType]) -> bool:
-    """Whether keys of these types are equal for the library where they are for Spark, for which 0.0 equals -0.0."""
+    """Whether keys of these types are equal for the library where they are for Spark.
+
+    For Spark 0.0 equals -0.0, and it joins on structs and lists.
+    """
     plain = (key.value_type if pa.types.is_dictionary(key) else key for key in keys)
-    return not any(pa.types.is_floating(key) for key in plain)
+    return not any(pa.types.is_floating(key) or pa.types.is_nested(key) for key in plain)
 
 
-def small_source(source: DataFrame, typed: Callable[[], DataFrame]) -> SmallSource | None:
-    """The rows of `typed()`, the source in the types of the table, if Spark takes it for small and it is; else None."""
+def small_source(frame: DataFrame) -> SmallSource | None:
+    """The rows of a source in the types of the table, if Spark takes it for small and it is; else None."""
+    most = _rows_of_task(wire_schema(frame.schema))
+    source = frame if most is None else _first_of_tasks(frame, most)
     size = _estimated_bytes(source)
     if size is None or size > _MOST_BYTES:
         return None
-    frame = typed().mapInArrow(_packed, "part binary")
-    parts = frame.toArrow().column(0)
+    if most is not None:
+        return _unless_past(source.toArrow())
+    parts = source.mapInArrow(_packed, "part binary").toArrow().column(0)
     return None if parts.null_count else tuple(part.as_py() for part in parts)
+
+
+def _rows_of_task(wire: pa.Schema) -> int | None:
+    """How many rows a task may bring; None where rows differ in length, so that only a look at them tells."""
+    try:
+        bits: int = sum(field.type.bit_width for field in wire)
+    except ValueError:
+        return None
+    return _MOST_BYTES_OF_TASK * 8 // max(1, bits)
+
+
+def _first_of_tasks(frame: DataFrame, rows: int) -> DataFrame:
+    """As many rows of each task, and one more of those that have it, under `_past`.
+
+    So nothing but Spark itself runs for them: a stage of Python costs as much as the rest of a small merge.
+    """
+    in_task = f"monotonically_increasing_id() & {(1 << 33) - 1}"  # which begins anew, below that bit, in each task
+    first = frame.selectExpr("*", f"{in_task} AS {_PAST}").where(f"{_PAST} <= {rows}")
+    return first.selectExpr(*map(quoted, frame.columns), f"{_PAST} = {rows} AS {_PAST}")
+
+
+def _unless_past(table: pa.Table) -> SmallSource | None:
+    """The rows that `_first_of_tasks` has left as a stream, or None where it has left out some."""
+    if pc.any(table[_PAST]).as_py():
+        return None
+    if not table.num_rows:
+        return ()
+    rows, sink = table.drop_columns([_PAST]), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return (sink.getvalue().to_pybytes(),)
 
 
 def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,9 +120,9 @@ def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _estimated_bytes(source: Any) -> int | None:
     """What Spark expects of a frame, classic or Connect; None if it does not say."""
-    if hasattr(source, "_jdf"):
-        return int(str(source._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
     try:
+        if hasattr(source, "_jdf"):
+            return int(str(source._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
         found = re.search(r"sizeInBytes=([0-9.]+) ([KMGTPE]i)?B", source._explain_string(mode="cost"))
     except (AttributeError, PySparkException):
         return None

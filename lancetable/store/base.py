@@ -119,6 +119,9 @@ class ObjectStore(Protocol):
     def uri(self, path: str) -> str:
         """The address of a path for messages; holds no secrets."""
 
+    def key(self, path: str) -> str:
+        """What this process remembers an object by: two servers or file systems may have the same addresses."""
+
     def read(self, path: str, start: int, end: int) -> memoryview:
         """Exactly `end - start` bytes, read-only. An empty range costs no request."""
 

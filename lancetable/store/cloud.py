@@ -67,6 +67,7 @@ class CloudStore:
         self._pid = -1
         self._lock = threading.Lock()
         complete = options.with_environment()
+        self._server = complete.endpoint or ""
         # Directory buckets list in no order.
         ordered = not (bucket.endswith("--x-s3") or complete.is_on("s3_express"))
         self.capabilities = Capabilities(
@@ -98,14 +99,13 @@ class CloudStore:
         """What the caller said about it."""
         return self._options
 
-    @property
-    def endpoint(self) -> str:
-        """The server's address, empty for the cloud itself."""
-        return self._options.with_environment().endpoint or ""
-
     def uri(self, path: str) -> str:
         """The bucket's address and the key."""
         return f"{self._address}/{path.lstrip('/')}"
+
+    def key(self, path: str) -> str:
+        """The server and the address. See ObjectStore."""
+        return f"{self._server} {self.uri(path)}"
 
     @property
     def backend(self) -> ObjectStore:

@@ -59,13 +59,25 @@ def _is_asynchronous(file_system: Any) -> bool:
 class FsspecStore(RemoteStore):
     """One fsspec file system: made from a protocol and options, or handed in by the caller."""
 
-    __slots__ = ("_file_system", "_given", "_made_directories", "_options", "_pid", "_protocol", "capabilities")
+    __slots__ = (
+        "_file_system",
+        "_given",
+        "_made_directories",
+        "_options",
+        "_pid",
+        "_protocol",
+        "_token",
+        "capabilities",
+    )
     capabilities: Capabilities
 
     def __init__(self, protocol: str, options: Mapping[str, Any], given: Any = None) -> None:
+        from fsspec.utils import tokenize
+
         self._protocol = protocol
         self._options = dict(options)
         self._given = given
+        self._token = tokenize(options) if given is None else str(getattr(given, "_fs_token", id(given)))
         self._file_system: Any = None
         self._pid = -1
         self._made_directories: set[str] = set()
@@ -103,6 +115,10 @@ class FsspecStore(RemoteStore):
     def uri(self, path: str) -> str:
         """Protocol and path; neither holds credentials."""
         return f"{self._protocol}://{path.lstrip('/') if self._protocol in _OBJECT_STORES else path}"
+
+    def key(self, path: str) -> str:
+        """The file system and the address. See ObjectStore."""
+        return f"{self._token} {self.uri(path)}"
 
     # ---- reading ----------------------------------------------------------------------------------------------
 

@@ -101,6 +101,10 @@ class LocalStore:
         """The path itself: that is what users call a local table."""
         return path
 
+    def key(self, path: str) -> str:
+        """The path. See ObjectStore."""
+        return path
+
     # ---- reading ----------------------------------------------------------------------------------------------
 
     def read(self, path: str, start: int, end: int) -> memoryview:

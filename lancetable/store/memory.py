@@ -108,6 +108,10 @@ class MemoryStore:
         """`memory://` and the path."""
         return f"memory://{path}"
 
+    def key(self, path: str) -> str:
+        """See ObjectStore."""
+        return self.uri(path)
+
     def read(self, path: str, start: int, end: int) -> memoryview:
         """See ObjectStore."""
         return self.read_many(path, (ByteRange(start, end),))[0]

@@ -20,6 +20,14 @@ class RemoteStore(ABC):
     __slots__ = ()
 
     @abstractmethod
+    def uri(self, path: str) -> str:
+        """The address of a path. See ObjectStore."""
+
+    def key(self, path: str) -> str:
+        """See ObjectStore."""
+        return self.uri(path)
+
+    @abstractmethod
     def find(self, path: str) -> int | None:
         """Bytes in the object, or None where there is none. See ObjectStore."""
 

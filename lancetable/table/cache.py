@@ -1,7 +1,7 @@
 """One bounded cache for what is parsed from immutable files: footers, deletion vectors, row id sequences, statistics.
 
 Every file of a table is written once under a unique name, so an entry never becomes stale; it only gets evicted. Keys
-are tuples that begin with the kind of thing and contain the full URI of the file, so that one cache can serve many
+are tuples that begin with the kind of thing and contain its key in the store, so that one cache can serve many
 tables (a `Session`).
 """
 

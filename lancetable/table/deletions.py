@@ -124,7 +124,7 @@ def read(version: TableVersion, fragment: Fragment) -> DeletionVector | None:
     if file is None:
         return None
     path = version.deletion_file_path(fragment.id, file)
-    key = ("deletions", version.store.uri(path))
+    key = ("deletions", version.store.key(path))
     vector: DeletionVector | None = version.cache.get(key)
     if vector is None:
         vector = _load(version.store, path, file, fragment.physical_rows)

@@ -32,6 +32,7 @@ __all__ = [
     "ManifestFile",
     "VersionSummary",
     "history",
+    "identity_of",
     "met_manifest",
     "pack",
     "packed_file",
@@ -217,7 +218,7 @@ def history(version: TableVersion) -> list[VersionSummary]:
     def summary_of(location: ManifestLocation) -> VersionSummary:
         if location.version == version.version:
             return summarize(version.manifest)
-        key = ("version_summary", version.store.uri(location.path), _identity(version.store, location))
+        key = ("version_summary", version.store.key(location.path), identity_of(version.store, location))
         summary: VersionSummary | None = version.cache.get(key)
         if summary is None:
             summary = summarize(read_manifest(version.store, location).manifest)
@@ -230,7 +231,7 @@ def history(version: TableVersion) -> list[VersionSummary]:
     return [summary_of(location) for location in locations]
 
 
-def _identity(store: ObjectStore, location: ManifestLocation) -> int | None:
+def identity_of(store: ObjectStore, location: ManifestLocation) -> int | None:
     """What tells a manifest from one that had its name before: a table may be dropped and written again."""
     if not store.capabilities.local:
         return location.size_bytes

@@ -21,7 +21,7 @@ def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
     path = version.data_file_path(data_file)
     # Pages of a 0.1 file are found by what its record lists first, which a repair may change.
     first = data_file.fields[0] if data_file.is_legacy and data_file.fields else 0
-    key = ("file", version.store.uri(path), first)
+    key = ("file", version.store.key(path), first)
     found = version.cache.get(key)
     if isinstance(found, FileMetadata):
         return found

@@ -36,6 +36,9 @@ class WrappingStore:
     def uri(self, path: str) -> str:
         return self.inner.uri(path)
 
+    def key(self, path: str) -> str:
+        return self.inner.key(path)
+
     def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[ObjectStore, str], T]) -> T:
         return act(self.inner, path)
 

@@ -17,7 +17,13 @@ import lancetable
 from lancetable import LanceOperation
 from lancetable.commit import cleanup, loop
 from lancetable.commit.cleanup import CleanupPlan, Policy, plan_cleanup, run_cleanup
-from lancetable.errors import RefNotFoundError, StoreError, VersionNotFoundError
+from lancetable.errors import (
+    CommitStateUnknownError,
+    InvalidOperationError,
+    RefNotFoundError,
+    StoreError,
+    VersionNotFoundError,
+)
 from lancetable.ops import branches
 from lancetable.store.local import LocalStore
 from lancetable.table.version import latest, open_version
@@ -177,6 +183,59 @@ def test_a_branch_of_a_version_that_goes(table: Overwritten, monkeypatch: pytest
     with pytest.raises(RefNotFoundError):
         lancetable.dataset(table.uri).checkout_version(("b", None))
     assert not (Path(table.uri) / "tree" / "b").exists()
+
+
+def test_a_branch_whose_end_cannot_be_seen_is_not_said_to_have_failed(
+    table: Overwritten, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locate(*_: Any) -> Any:
+        raise StoreError("503 Slow Down")
+
+    old = lancetable.dataset(table.uri, 1)
+    real = branches.refs.create_branch
+
+    def then_deaf(*arguments: Any) -> bool:
+        monkeypatch.setattr(type(old._table.handler), "locate", locate)
+        return real(*arguments)
+
+    monkeypatch.setattr(branches.refs, "create_branch", then_deaf)
+    with pytest.raises(CommitStateUnknownError, match="branch b was made"):
+        old.create_branch("b")
+    monkeypatch.undo()
+    assert lancetable.dataset(table.uri).checkout_version(("b", None)).to_table()["id"].to_pylist() == [1, 2]
+
+
+def test_a_branch_that_comes_while_its_parent_is_deleted(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = lancetable.dataset(table.uri, 1).create_branch("b")
+    real = branches.refs.delete_branch
+
+    def branch_first(*arguments: Any) -> None:
+        monkeypatch.undo()
+        first.create_branch("c")
+        real(*arguments)
+
+    monkeypatch.setattr(branches.refs, "delete_branch", branch_first)
+    main = lancetable.dataset(table.uri)
+    with pytest.raises(InvalidOperationError, match="is referenced by"):
+        main.branches.delete("b")
+    assert sorted(main.branches.list()) == ["b", "c"]
+    for name in "bc":
+        assert main.checkout_version((name, None)).to_table()["id"].to_pylist() == [1, 2]
+
+
+def test_a_branch_whose_parent_is_deleted_meanwhile(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = lancetable.dataset(table.uri)
+    first, real = lancetable.dataset(table.uri, 1).create_branch("b"), branches.refs.create_branch
+
+    def delete_first(*arguments: Any) -> bool:
+        monkeypatch.undo()
+        main.branches.delete("b")
+        return real(*arguments)
+
+    monkeypatch.setattr(branches.refs, "create_branch", delete_first)
+    with pytest.raises(VersionNotFoundError, match="branch b was deleted while branch c was made"):
+        first.create_branch("c")
+    assert not main.branches.list() and not list((Path(table.uri) / "tree").rglob("*.*"))
 
 
 def test_a_branch_that_comes_while_manifests_go(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable.commit import cleanup
 
 ALL_OLD: dict[str, Any] = {
     "retain_versions": 2,
@@ -184,3 +185,43 @@ def test_files_of_a_branch_stay_though_its_version_is_gone(tmp_path: Path) -> No
     forest.main.cleanup_old_versions(**{**ALL_OLD, "retain_versions": 1})
     assert numbers(forest.main) == [4]
     assert forest.side.to_table() == before
+
+
+def test_files_of_a_branch_that_cannot_be_read_now_stay(tmp_path: Path) -> None:
+    """Its version is gone, so nothing else names them, and nobody knows which they are."""
+    forest = Forest(lancetable, tmp_path / "t", appended)
+    before = forest.side.to_table()
+    forest.write(rows(0, 1), "overwrite")
+    next(each for each in (tmp_path / "t" / "_versions").iterdir() if each.name.endswith("613.manifest")).unlink()
+    forest.write(rows(1, 2))
+    (manifest,) = (tmp_path / "t" / "tree" / "side" / "_versions").glob("*.manifest")
+    good = manifest.read_bytes()
+    manifest.write_bytes(good[:-1])
+    told = forest.main.explain_cleanup_old_versions(**ALL_OLD)
+    assert any("branch side" in each and "no files" in each for each in told.warnings)
+    stats = forest.main.cleanup_old_versions(**{**ALL_OLD, "retain_versions": 1})
+    assert (stats.old_versions, stats.data_files_removed) == (2, 0)
+    manifest.write_bytes(good)
+    assert forest.side.to_table() == before
+    stats = forest.main.cleanup_old_versions(**ALL_OLD)
+    assert forest.side.to_table() == before
+
+
+def test_each_ref_and_each_version_of_a_branch_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though every cleanup asks all versions of a branch whose parent is gone."""
+    forest = Forest(lancetable, tmp_path / "t", emptied)
+    for number in range(10):
+        forest.write(rows(number, number + 1), "overwrite", "side")
+    for number in range(5):
+        forest.main.create_branch(f"more{number}", 2)
+        forest.write(rows(number, number + 1), "overwrite")
+    ds, opened, listed = forest.main, [], []
+    real_open, real_list = cleanup.open_location, cleanup.refs.list_branches
+    monkeypatch.setattr(cleanup, "open_location", lambda *each: (opened.append(each), real_open(*each))[1])
+    monkeypatch.setattr(cleanup.refs, "list_branches", lambda *each: (listed.append(each), real_list(*each))[1])
+    ds.cleanup_old_versions(**ALL_OLD)
+    assert len([each for _, each in opened if "/tree/side/" in each.path]) == 11
+    assert len(listed) <= 6
+    opened.clear()
+    ds.cleanup_old_versions(**ALL_OLD)
+    assert not [each for _, each in opened if "/tree/side/" in each.path]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
@@ -251,3 +252,76 @@ def test_whose_manifest_is_there_may_stay_unknown() -> None:
             return outcome
 
     assert ExternalHandler(Overtaken()).commit(store, "t", 1, V2, b"one") is PutOutcome.UNKNOWN
+
+
+def _fail_once_to_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failed = ExternalHandler._put_decided, []
+
+    def put(self: ExternalHandler, store: Any, base: str, final: str, data: bytes) -> PutOutcome:
+        if not failed:
+            failed.append(final)
+            raise StoreError("503 Slow Down")
+        return real(self, store, base, final, data)
+
+    monkeypatch.setattr(ExternalHandler, "_put_decided", put)
+
+
+@pytest.mark.parametrize("next_one", ["commits", "looks for newer versions"])
+def test_a_version_is_put_in_place_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, next_one: str
+) -> None:
+    """By the process that could not do it when it was decided, and goes on."""
+    options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
+    ds = lancetable.write_dataset(START, tmp_path / "t", storage_options=options)
+    other = lancetable.dataset(tmp_path / "t", storage_options=options)
+    _fail_once_to_put_in_place(monkeypatch)
+    ds.insert(OURS)
+    assert ds.version == 2 and len(list((tmp_path / "t" / "_versions").glob("*.manifest"))) == 1
+    if next_one == "commits":
+        ds.insert(NEXT)
+    else:
+        ds.checkout_latest()
+    assert len(list((tmp_path / "t" / "_versions").glob("*.manifest"))) == ds.version
+    other.insert(NEXT)
+    assert [each["version"] for each in other.versions()] == list(range(1, other.version + 1))
+    assert other.count_rows() == 4 + 2 + (other.version - 2)
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["sorted listings", "unsorted listings"])
+def test_a_version_that_others_left_out_is_found_and_its_manifest_kept(ordered: bool) -> None:
+    """Another library may commit behind a version that is decided and not in place: rows know it, listings do not."""
+    store, rows = MemoryStore.private(), MemoryManifestStore()
+    store.capabilities = replace(store.capabilities, ordered_list=ordered)  # type: ignore[misc]  # of this one
+    for version in (1, 2, 3):
+        assert ExternalHandler(rows).commit(store, "t", version, V2, b"version %d" % version) is PutOutcome.WON
+    final, staged = manifest_path("t", 2, V2), f"{manifest_path('t', 2, V2)}-{uuid4()}"
+    left = f"{manifest_path('t', 2, V2)}-{uuid4()}"  # of a writer that lost
+    for path in (staged, left):
+        store.put(path, b"version 2")
+    store.delete([final])
+    rows.put_final("t", ManifestRow(2, staged, None))
+    handler = ExternalHandler(rows)
+    assert handler.names(store, "t", staged) and not handler.names(store, "t", left)
+    assert [each.version for each in handler.history(store, "t")] == [1, 2, 3]
+    assert store.read_all(final) == b"version 2" and not handler.names(store, "t", staged)
+
+
+def test_a_cleanup_keeps_the_staged_manifest_of_a_decided_version(tmp_path: Path) -> None:
+    options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
+    uri = tmp_path / "t"
+    ds = lancetable.write_dataset(START, uri, storage_options=options)
+    for _ in range(3):
+        ds.insert(NEXT)
+    handler = open_version(str(uri), storage_options=options).handler
+    assert isinstance(handler, ExternalHandler)
+    store, base = open_store(str(uri), options)
+    # Below a version that is gone, where nobody looks for more.
+    final, staged = manifest_path(base, 2, V2), f"{manifest_path(base, 2, V2)}-{uuid4()}"
+    Path(final).rename(staged)
+    handler.external.put_final(handler.external.key(store, base), ManifestRow(2, staged, None))
+    Path(manifest_path(base, 3, V2)).unlink()
+    left = Path(f"{manifest_path(base, 3, V2)}-{uuid4()}")
+    left.write_bytes(b"of a writer that lost")
+    ds.cleanup_old_versions(older_than=timedelta(days=1), delete_unverified=True)
+    assert not left.exists()
+    assert lancetable.dataset(uri, 2, storage_options=options).count_rows() == 5

@@ -34,7 +34,7 @@ from lancetable.spark import SparkTable
 from lancetable.spark.desk import run_job
 from lancetable.spark.jobs import CountRows
 from lancetable.spark.pin import Pin, _opened
-from lancetable.spark.small_source import InsertRows, _packed, compares_as_spark, merge_small
+from lancetable.spark.small_source import InsertRows, _estimated_bytes, _packed, compares_as_spark, merge_small
 from lancetable.spark.tasks import Json, ThreadRunner, Work
 from lancetable.spark.verbs import MergeJob, pin_of, schema_of
 
@@ -308,6 +308,8 @@ def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark(monk
     monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASK", 5000)
     assert next(_packed(iter(batches)))["part"].null_count == 1
     assert next(_packed(iter(rows(1000).to_batches())))["part"].null_count == 1, "too much in the first batch"
+    assert _estimated_bytes(object()) is None, "a session that does not say"
     assert compares_as_spark([pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())])
     assert not compares_as_spark([pa.int64(), pa.float32()])
     assert not compares_as_spark([pa.dictionary(pa.int8(), pa.float64())])
+    assert not compares_as_spark([pa.struct({"a": pa.int64()})]) and not compares_as_spark([pa.list_(pa.int8())])

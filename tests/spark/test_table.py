@@ -93,12 +93,28 @@ def test_tasks_suit_the_cores_of_the_session(spark: Any, tmp_path: Path) -> None
     assert len(tasks) == 2 and sum(tasks) == 1_000_000 and max(tasks) < 510_000
 
 
-@pytest.fixture(params=["to every task", "joined by Spark"])
+@pytest.fixture(params=["to every task", "joined by Spark", "tried and joined"])
 def source_goes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The sources of these tests are small; as large ones Spark joins them with the table."""
-    if request.param == "joined by Spark":
-        monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", -1)
+    """The sources of these tests are small; as large ones, or where there was more than expected, Spark joins them."""
+    if request.param != "to every task":
+        limit = "_MOST_BYTES" if request.param == "joined by Spark" else "_MOST_BYTES_OF_TASK"
+        monkeypatch.setattr(f"lancetable.spark.small_source.{limit}", -1)
     return str(request.param)
+
+
+@pytest.mark.parametrize("columns", ["id", "id, cast(id AS string) AS s"])
+def test_a_source_is_collected_while_each_task_of_it_brings_little(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    from lancetable.spark.small_source import small_source
+
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASK", 2000)
+    for rows, small in ((0, True), (300, True), (753, columns == "id"), (754, False)):  # a third each; 250 * 8 = 2000
+        source = spark.range(0, rows, 1, 3).selectExpr(*columns.split(", "))
+        parts = small_source(source if rows != 753 else source.where("id > 2"))
+        assert (parts is not None) == small
+        seen = [row for part in parts or () for row in pa.ipc.open_stream(part).read_all()["id"].to_pylist()]
+        assert not small or sorted(seen) == list(range(0 if rows != 753 else 3, rows))
 
 
 @pytest.mark.usefixtures("source_goes")

@@ -8,6 +8,7 @@ from uuid import uuid4
 import fsspec
 import pyarrow as pa
 import pytest
+import s3fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 import lancetable
@@ -178,6 +179,30 @@ def test_a_table_in_a_file_system_of_the_caller() -> None:
     for wrong in ((1, "x"), (MemoryFileSystem(),), (MemoryFileSystem(), 3)):
         with pytest.raises(InvalidInputError, match="file system"):
             lancetable.dataset(wrong)  # type: ignore[arg-type]  # the pairs are wrong on purpose
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot create an object only where none exists")
+def test_file_systems_with_the_same_addresses_are_told_apart(tmp_path: Path) -> None:
+    """What is remembered of objects, what was proven of a server, and whether a clone's files can be read from it."""
+    session, alone = lancetable.Session(), {"unsafe_single_writer": "true"}
+    places = []
+    for name, count in (("a", 1), ("b", 50)):
+        (tmp_path / name).mkdir()
+        place = fsspec.filesystem("dir", path=str(tmp_path / name), fs=fsspec.filesystem("file")), "t"
+        lancetable.write_dataset(pa.table({"x": range(count)}), place, storage_options=alone)
+        lancetable.write_dataset(pa.table({"x": range(count)}), place, mode="append", storage_options=alone)
+        places.append(place)
+    seen = [lancetable.dataset(place, session=session, storage_options=alone).versions() for place in places]
+    assert [each[0]["metadata"]["total_rows"] for each in seen] == ["1", "50"]
+    with pytest.raises(UnsupportedFeatureError, match="same store"):
+        lancetable.dataset(places[0], storage_options=alone).shallow_clone((places[1][0], "clone"), 1)
+    clone = lancetable.dataset(places[0], storage_options=alone).shallow_clone((places[0][0], "clone"), 1)
+    assert clone.count_rows() == 1
+    s3 = [s3fs.S3FileSystem(endpoint_url=url, key="k", secret="s") for url in ("http://one:1", "http://two:2")]
+    keys = {open_store((each, "bucket/t"))[0].key("") for each in s3}
+    assert len(keys) == 2 and not any("one" in key or "two" in key for key in keys)
+    endpoints = [{"aws_endpoint": url, "region": "x"} for url in ("http://one:1", "http://two:2", "http://two:2")]
+    assert len({open_store("s3://bucket/t", each)[0].key("") for each in endpoints}) == 2
 
 
 def test_what_is_no_file_system_is_refused() -> None:
