@@ -38,6 +38,7 @@ from lancetable.file.columns import column_of, is_single_column
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
+from lancetable.format.index import index_messages
 from lancetable.format.manifest import BasePath, Manifest
 from lancetable.format.paths import transaction_name
 from lancetable.format.schema import Schema
@@ -314,9 +315,7 @@ class _Draft:
             self.message.schema_metadata[key] = value
 
     def indices(self) -> list[table_pb2.IndexMetadata]:
-        if self.index_section is None:
-            return []
-        return list(table_pb2.IndexSection.FromString(self.index_section).indices)
+        return index_messages(self.index_section)
 
     def set_indices(self, indices: list[table_pb2.IndexMetadata]) -> None:
         self.index_section = table_pb2.IndexSection(indices=indices).SerializeToString() if indices else None

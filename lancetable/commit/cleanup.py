@@ -40,7 +40,7 @@ from lancetable.errors import (
     StoreError,
     UnsupportedFeatureError,
 )
-from lancetable.format.index import uuid_text
+from lancetable.format.index import index_messages, uuid_text
 from lancetable.format.paths import (
     DATA_DIR,
     DELETIONS_DIR,
@@ -55,7 +55,6 @@ from lancetable.format.paths import (
 )
 from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.handlers.external import ExternalHandler
-from lancetable.proto import table_pb2
 from lancetable.table import refs
 from lancetable.table.manifests import identity_of
 from lancetable.table.version import TableVersion, base_of_branch, checkout, open_location
@@ -184,8 +183,7 @@ def _named(version: TableVersion) -> Iterator[tuple[int | None, str]]:
                 yield None, getattr(fragment, which).path
     if manifest.message.transaction_file:
         yield None, f"{TRANSACTIONS_DIR}/{manifest.message.transaction_file}"
-    section = version.file.index_section(version.store)
-    for index in table_pb2.IndexSection.FromString(section).indices if section is not None else ():
+    for index in index_messages(version.file.index_section(version.store), version.location.path):
         yield (index.base_id if index.HasField("base_id") else None), f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
 
 
@@ -646,6 +644,8 @@ def clean_up_after_commit(landed: TableVersion) -> None:
         older_than = config.get(_CONFIG + "older_than")
         keep = config.get(_CONFIG + "retain_versions")
         rate = config.get(_CONFIG + "delete_rate_limit")
+        if rate is not None and int(rate) < 1:
+            raise InvalidInputError(f"{_CONFIG}delete_rate_limit must be at least 1, not {rate!r}")
         policy = Policy(
             None if older_than is None else parse_duration(older_than),
             None if keep is None else int(keep),
@@ -653,8 +653,8 @@ def clean_up_after_commit(landed: TableVersion) -> None:
         )
         plan = plan_cleanup(landed, policy, stand=landed.version - 1)
         run_cleanup(landed, plan, deletes_per_second=None if rate is None else int(rate))
-    except (LanceError, ValueError) as error:
-        logger.warning("automatic cleanup of %s failed: %s", landed.uri, error)
+    except Exception as error:  # whatever it is, an error of the commit would make callers repeat it
+        logger.warning("automatic cleanup of %s failed: %s: %s", landed.uri, type(error).__name__, error)
 
 
 def keeps_young_versions(version: TableVersion) -> bool:

@@ -16,6 +16,7 @@ from lancetable.commit.loop import publish_first
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.format import flags
 from lancetable.format import transaction as tx
+from lancetable.format.index import index_messages
 from lancetable.format.manifest import BasePath
 from lancetable.format.paths import ManifestNaming, transaction_name
 from lancetable.format.transaction import Transaction
@@ -75,8 +76,7 @@ def commit_clone(
 
 
 def _indices(source: TableVersion) -> list[table_pb2.IndexMetadata]:
-    section = source.file.index_section(source.store)
-    return [] if section is None else list(table_pb2.IndexSection.FromString(section).indices)
+    return index_messages(source.file.index_section(source.store), source.location.path)
 
 
 def _point_back(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata], operation: tx.Clone) -> None:

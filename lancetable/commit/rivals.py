@@ -74,7 +74,8 @@ class Streak:
             return False  # a courtesy; the commit itself will say what is wrong
         for meta in listed:
             parsed = parse_transaction_name(meta.name)
-            if parsed is not None and parsed[0] >= since and meta.name not in names:
+            # Whoever waits has seen nothing newer than what was won; a name beyond that is somebody's mischief.
+            if parsed is not None and since <= parsed[0] <= read_version and meta.name not in names:
                 self.end()
                 return True
         return False

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from lancetable.errors import CorruptFileError
 from lancetable.proto import table_pb2
 
-__all__ = ["IndexFile", "IndexMetadata", "IndexSection", "uuid_text"]
+__all__ = ["IndexFile", "IndexMetadata", "IndexSection", "index_messages", "uuid_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,23 @@ class IndexSection:
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, path: str | None = None) -> IndexSection:
         """Raises CorruptFileError, naming `path`, if the bytes are no index section."""
-        try:
-            return cls.from_proto(table_pb2.IndexSection.FromString(bytes(data)))
-        except DecodeError as error:
-            raise CorruptFileError(f"malformed index section: {path or 'no path'}", path=path) from error
+        return cls(tuple(map(IndexMetadata.from_proto, index_messages(data, path))))
 
     def to_proto(self) -> table_pb2.IndexSection:
         return table_pb2.IndexSection(indices=[index.to_proto() for index in self.indices])
 
     def to_bytes(self) -> bytes:
         return self.to_proto().SerializeToString()
+
+
+def index_messages(section: bytes | memoryview | None, path: str | None = None) -> list[table_pb2.IndexMetadata]:
+    """The indices of a section as they were written, none without one. Raises CorruptFileError, naming `path`."""
+    if section is None:
+        return []
+    try:
+        return list(table_pb2.IndexSection.FromString(bytes(section)).indices)
+    except DecodeError as error:
+        raise CorruptFileError(f"malformed index section: {path or 'no path'}", path=path) from error
 
 
 def parse_uuid(message: table_pb2.UUID) -> uuid_module.UUID:

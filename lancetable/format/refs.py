@@ -90,7 +90,7 @@ class BranchContents:
         steps = identifier.get("version_mapping") or []
         try:
             lineage = tuple((int(version), str(step_id)) for version, step_id in steps)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise CorruptFileError(f"malformed branch lineage: {path or 'no path'}", path=path) from error
         return cls(
             _get(value, "parentVersion", int, path),

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from lancetable.errors import StoreError
+from lancetable.errors import CorruptFileError, StoreError
 from lancetable.format.paths import DETACHED_BIT
 from lancetable.handlers.external import ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
@@ -79,7 +79,12 @@ class SqliteManifestStore:
     def _one(self, condition: str, *values: Any) -> ManifestRow | None:
         with self._connection() as connection:
             found = connection.execute(f"SELECT version, path, size FROM manifests {condition}", values).fetchone()
-        return None if found is None else ManifestRow(*found)
+        if found is None:
+            return None
+        version, path, size = found
+        if not (isinstance(path, str) and (size is None or isinstance(size, int))):
+            raise CorruptFileError(f"{self.path}: the row of version {version} is damaged", path=self.path)
+        return ManifestRow(version, path, size)
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

@@ -10,10 +10,9 @@ from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, Lance
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.blobs import blob_directory
-from lancetable.format.index import uuid_text
+from lancetable.format.index import index_messages, uuid_text
 from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
 from lancetable.handlers.choose import choose_handler
-from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table.version import TableVersion
@@ -85,8 +84,7 @@ def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
         if deletions is not None:
             new = deletion_path(base, fragment.id, deletions.read_version, deletions.id, deletions.kind.suffix)
             yield source.deletion_file_path(fragment.id, deletions), new
-    section = source.file.index_section(source.store)
-    for index in table_pb2.IndexSection.FromString(section).indices if section is not None else ():
+    for index in index_messages(source.file.index_section(source.store), source.location.path):
         folder = f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
         root = source.base_file_path(index.base_id, folder) if index.HasField("base_id") else join(source.base, folder)
         for each in source.store.list_recursive(root):

@@ -30,13 +30,13 @@ from lancetable.errors import (
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment, LineagePlace
+from lancetable.format.index import index_messages
 from lancetable.format.transaction import RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
 from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.tracker import Tracker
 from lancetable.ops.write import WriteOptions, write_files
-from lancetable.proto import table_pb2
 from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table.data_files import WriteLimits, remove_quietly
 from lancetable.table.dictionaries import dictionaries_of
@@ -222,11 +222,8 @@ def _candidate(version: TableVersion, fragment: Fragment, settings: CompactionSe
 
 
 def _coverage(version: TableVersion) -> list[tuple[str, pyroaring.BitMap]]:
-    section = version.file.index_section(version.store)
-    if section is None:
-        return []
     found = []
-    for index in table_pb2.IndexSection.FromString(section).indices:
+    for index in index_messages(version.file.index_section(version.store), version.location.path):
         covered = covered_fragments(index.fragment_bitmap, index.name)
         if covered is not None and index.fields:
             found.append((index.uuid.uuid.hex(), covered))

@@ -36,7 +36,7 @@ from lancetable.format.paths import (
     join,
 )
 from lancetable.handlers.choose import choose_handler
-from lancetable.store.open import open_store
+from lancetable.store.open import Mounted, mounted, open_store
 from lancetable.table import refs
 from lancetable.table.cache import TableCache
 from lancetable.table.manifests import ManifestFile, read_manifest
@@ -241,9 +241,16 @@ def base_of_branch(version: TableVersion, branch: str | None) -> str:
 
 def uri_of_branch(version: TableVersion, branch: str | None) -> str:
     """What the user calls a branch of the table: its own address below that of the main branch."""
-    suffix = "" if version.branch is None else f"/{TREE_DIR}/{version.branch}"
-    main = version.uri.rstrip("/")
-    main = main[: -len(suffix)] if suffix and main.endswith(suffix) else version.uri
+    if isinstance(version.uri, Mounted):
+        file_system, path = version.uri.pair
+        return mounted((file_system, _address_of_branch(path, version.branch, branch)))
+    return _address_of_branch(version.uri, version.branch, branch)
+
+
+def _address_of_branch(address: str, current: str | None, branch: str | None) -> str:
+    suffix = "" if current is None else f"/{TREE_DIR}/{current}"
+    main = address.rstrip("/")
+    main = main[: -len(suffix)] if suffix and main.endswith(suffix) else address
     return main if branch is None or branch == "main" else f"{main.rstrip('/')}/{TREE_DIR}/{branch}"
 
 

@@ -67,6 +67,12 @@ def test_a_transaction_on_a_version_of_ours_is_of_a_rival() -> None:
         assert table.commits(4) == [3], "the next look is after three more wins"
 
 
+def test_a_name_that_nobody_can_have_yet_is_no_rival() -> None:
+    table = Table(50)
+    table.begin(4611686018427387904)
+    assert table.commits(24) == [3, 9, 21]
+
+
 def test_wins_are_counted_while_they_follow_each_other() -> None:
     table = Table(50)
     table.commits(2)

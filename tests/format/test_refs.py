@@ -107,6 +107,7 @@ def test_older_writers_leave_out_much():
         b'{"version":3,"manifestSize":10,"metadata":{"a":1}}',
         b'{"parentVersion":3,"createAt":5,"manifestSize":10,"identifier":{"version_mapping":[[1]]}}',
         b'{"parentVersion":3,"createAt":5,"manifestSize":10,"identifier":{"version_mapping":7}}',
+        b'{"parentVersion":3,"createAt":5,"manifestSize":10,"identifier":{"version_mapping":[[1e999,"x"]]}}',
     ],
 )
 def test_broken_files(data):

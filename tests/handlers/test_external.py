@@ -352,6 +352,14 @@ def test_dropping_a_table_removes_its_rows() -> None:
     assert rows.latest("t2") is not None
 
 
+@pytest.mark.parametrize(("path", "size"), [(b"\0", 3), ("t/_versions/x", "much")])
+def test_damaged_rows_of_sqlite(tmp_path: Path, path: Any, size: Any) -> None:
+    rows = SqliteManifestStore(str(tmp_path / "rows.db"))
+    rows.put_new("t", ManifestRow(1, path, size))
+    with pytest.raises(CorruptFileError, match="row of version 1"):
+        rows.latest("t")
+
+
 def test_which_store_is_chosen(tmp_path: Path) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     store, _ = open_store("memory://t")

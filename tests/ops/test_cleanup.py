@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable.commit import cleanup
 from lancetable.commit.cleanup import parse_duration
-from lancetable.errors import StoreError
+from lancetable.errors import CorruptFileError, StoreError
 from lancetable.store.local import LocalStore
 
 NOW = timedelta(0)
@@ -227,3 +228,33 @@ def test_what_is_no_duration(text: str) -> None:
 def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         table_of(tmp_path / "t", 1).cleanup_old_versions(**arguments)
+
+
+@pytest.mark.parametrize("harm", ["rate", "index section", "anything"])
+def test_a_commit_has_landed_whatever_becomes_of_its_cleanup(
+    tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "t"
+    ds = lance.write_dataset(pa.table({"a": range(100)}), path)
+    ds.create_scalar_index("a", "BTREE")
+    old = lancetable.dataset(path)
+    lancetable.write_dataset(pa.table({"a": range(3)}), path, mode="overwrite")
+    config = {"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.older_than": "30d"}
+    ds = lancetable.dataset(path)
+    ds.update_config(config)
+    if harm == "rate":
+        config["lance.auto_cleanup.delete_rate_limit"] = "0"
+        ds.update_config(config)
+    elif harm == "index section":
+        manifest = Path(old._table.location.path)
+        data, start = bytearray(manifest.read_bytes()), old._table.manifest.message.index_section
+        length = int.from_bytes(data[start : start + 4], "little")
+        data[start + 4 : start + 4 + length] = b"\xff" * length
+        manifest.write_bytes(data)
+        with pytest.raises(CorruptFileError, match="index section"):
+            ds.cleanup_old_versions(older_than=timedelta(0))
+    else:
+        monkeypatch.setattr(cleanup, "plan_cleanup", lambda *_, **__: 1 / 0)
+    ds.insert(pa.table({"a": [7]}))
+    assert "automatic cleanup" in caplog.text
+    assert lancetable.dataset(path).to_table()["a"].to_pylist() == [0, 1, 2, 7]

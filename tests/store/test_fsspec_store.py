@@ -171,6 +171,7 @@ def test_a_table_in_a_file_system_of_the_caller() -> None:
     for each in (found, lancetable.dataset(place), lancetable.dataset(found.uri), pickle.loads(pickle.dumps(found))):
         assert each.to_table()["a"].to_pylist() == [2, 1, 2]
         assert each.checkout_version(("b", None)).count_rows() == 3
+        assert lancetable.dataset(each.checkout_version(("b", None)).uri).count_rows() == 3
     assert found.uri == f"memory://{place[1]}"
     assert not lancetable.fsck(found.uri).problems
     lancetable.LanceDataset.drop(place)
