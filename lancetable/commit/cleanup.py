@@ -24,12 +24,13 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from itertools import islice
 
+from lancetable.commit.branch_needs import ReferencedBranch, branches_from, needs_of
 from lancetable.commit.landed import BELIEVED_SECONDS
+from lancetable.commit.named_files import files_of, named_beside
 from lancetable.errors import (
     CleanupError,
     CorruptFileError,
@@ -40,7 +41,6 @@ from lancetable.errors import (
     StoreError,
     UnsupportedFeatureError,
 )
-from lancetable.format.index import index_messages, uuid_text
 from lancetable.format.paths import (
     DATA_DIR,
     DELETIONS_DIR,
@@ -56,8 +56,7 @@ from lancetable.format.paths import (
 from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.handlers.external import ExternalHandler
 from lancetable.table import refs
-from lancetable.table.manifests import identity_of
-from lancetable.table.version import TableVersion, base_of_branch, checkout, open_location
+from lancetable.table.version import TableVersion, open_location
 
 __all__ = [
     "CandidateFile",
@@ -69,7 +68,6 @@ __all__ = [
     "keeps_young_versions",
     "plan_cleanup",
     "run_cleanup",
-    "tracked_files",
 ]
 
 logger = logging.getLogger(__name__)
@@ -115,15 +113,6 @@ KINDS = ("manifest", "transaction", "data", "deletion", "index", "temporary")
 
 
 @dataclass(frozen=True, slots=True)
-class ReferencedBranch:
-    """A branch, and the version of this one that it, or the branch it came from, springs from."""
-
-    name: str
-    referenced_version: int
-    cleanup_candidate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class CleanupPlan:
     """What would go: manifests first."""
 
@@ -155,57 +144,6 @@ class CleanupCounts:
             self.files[candidate.kind] = self.files.get(candidate.kind, 0) + 1
 
 
-# --- what versions name -----------------------------------------------------------------------------------------------
-
-
-def files_of(version: TableVersion) -> set[str]:
-    """The files below the table's own root that a version names, relative to it; of indices, their directories."""
-    own = {None} | {base_id for base_id in version.manifest.base_paths if version.is_own_base(base_id)}
-    return {path for base_id, path in _named(version) if base_id in own}
-
-
-def _named(version: TableVersion) -> Iterator[tuple[int | None, str]]:
-    """(base path, None for the table's own root; path below it) of all that a version names."""
-    manifest = version.manifest
-    for fragment in manifest.message.fragments:
-        for file in fragment.files:
-            yield (file.base_id if file.HasField("base_id") else None), f"{DATA_DIR}/{file.path}"
-        if fragment.HasField("deletion_file"):
-            deletion = fragment.deletion_file
-            suffix = "bin" if deletion.file_type else "arrow"
-            yield (
-                deletion.base_id if deletion.HasField("base_id") else None,
-                f"{DELETIONS_DIR}/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}",
-            )
-        for oneof in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
-            which = fragment.WhichOneof(oneof)
-            if which is not None and which.startswith("external"):
-                yield None, getattr(fragment, which).path
-    if manifest.message.transaction_file:
-        yield None, f"{TRANSACTIONS_DIR}/{manifest.message.transaction_file}"
-    for index in index_messages(version.file.index_section(version.store), version.location.path):
-        yield (index.base_id if index.HasField("base_id") else None), f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
-
-
-def tracked_files(version: TableVersion, *, min_version: int = 0) -> Iterator[tuple[int, str, str]]:
-    """(version, path below the root, kind) of every file that a version from `min_version` on names, newest first."""
-    for location in reversed(version.handler.history(version.store, version.base)):
-        if location.version < min_version:
-            return
-        yield location.version, location.path[len(version.base) :].lstrip("/"), "manifest"
-        for path in sorted(files_of(open_location(version, location))):
-            yield location.version, path, _KIND_OF_FOLDER.get(path.partition("/")[0], "data")
-
-
-_KIND_OF_FOLDER = {
-    DATA_DIR: "data",
-    DELETIONS_DIR: "deletion",
-    TRANSACTIONS_DIR: "transaction",
-    INDICES_DIR: "index",
-    VERSIONS_DIR: "manifest",
-}
-
-
 # --- plan -------------------------------------------------------------------------------------------------------------
 
 
@@ -219,9 +157,9 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     seen_at = time.monotonic()
     _check_fresh(version, {each.version for each in locations})
     candidates = _candidates([each.version for each in locations], policy, version.version if stand is None else stand)
-    branches, warnings = _branches(version), list[str]()
+    branches, warnings = branches_from(version), list[str]()
     gone = {each.referenced_version for each in branches} - {each.version for each in locations}
-    needs, is_known = _needs(version, branches, candidates, gone, warnings)
+    needs, is_known = needs_of(version, branches, candidates, gone, warnings)
     tags = {
         name: tag.version
         for name, tag in refs.list_tags(store, version.main_base).items()
@@ -248,7 +186,7 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
             f"Cleanup error: {len(tagged)} tagged version(s) have been marked for cleanup. Either set "
             f"`error_if_tagged_old_versions=false` or delete the following tag(s) to enable cleanup: {tagged}"
         )
-    kept |= _detached(version)
+    kept |= named_beside(version)
     times: dict[str, datetime] = {}
     files = list(_files(version, kept, verified - kept, removable, policy, times))
     if not is_known:
@@ -293,121 +231,6 @@ def _candidates(numbers: list[int], policy: Policy, stand: int) -> set[int]:
     if policy.keep_newest is not None:
         candidates -= set(numbers[-policy.keep_newest :])
     return candidates
-
-
-# --- branches ---------------------------------------------------------------------------------------------------------
-
-
-def _branches(version: TableVersion) -> list[ReferencedBranch]:
-    """The branches that spring from this one, and those that spring from them, the last ones first."""
-    contents = refs.list_branches(version.store, version.main_base)
-    found: dict[str, int] = {}
-    while True:
-        some = {}
-        for name, each in contents.items():
-            parent = each.parent_branch
-            if name not in found and parent == version.branch:
-                some[name] = each.parent_version
-            elif name not in found and parent is not None and parent in found:
-                some[name] = found[parent]
-        if not some:
-            return [ReferencedBranch(name, number) for name, number in found.items()]
-        found = {**some, **found}
-
-
-def _needs(
-    version: TableVersion,
-    branches: Iterable[ReferencedBranch],
-    numbers: Container[int],
-    gone: Container[int],
-    warnings: list[str],
-) -> tuple[dict[int, set[str]], bool]:
-    """Which of the versions `numbers` and `gone` branches need; of the latter, all files that they name of `version`,
-    and whether these are known.
-
-    A branch whose files are all its own by now needs none. One whose versions cannot be read is taken to need the
-    version that it springs from, or if that is gone, files that nobody knows; `warnings` say so. Raises StoreError.
-    """
-    needs: dict[int, set[str]] = {}
-    is_known = True
-    concerned = [each for each in branches if each.referenced_version in numbers or each.referenced_version in gone]
-    if not concerned:
-        return needs, is_known
-    ancestor = _Ancestor.of(version)
-    for branch in concerned:
-        number = branch.referenced_version
-        try:
-            named = ancestor.named_by(checkout(version, (branch.name, None)))
-            paths = set(named if number in gone else islice(named, 1))
-        except StoreError:
-            raise
-        except LanceError as error:
-            spared = "; so only versions are removed, and no files" if number in gone else ""
-            warnings.append(
-                f"branch {branch.name}, which springs from version {number}, cannot be read{spared}: {error}"
-            )
-            needs.setdefault(number, set())
-            is_known = is_known and number not in gone
-            continue
-        if paths:
-            needs.setdefault(number, set()).update(paths)
-    return needs, is_known
-
-
-@dataclass(frozen=True, slots=True)
-class _Ancestor:
-    """A version that branches spring from, and the roots and base paths that surely lead somewhere else."""
-
-    version: TableVersion
-    others: frozenset[str]
-    elsewhere: frozenset[str]
-
-    @classmethod
-    def of(cls, version: TableVersion) -> _Ancestor:
-        names = [None, *refs.list_branches(version.store, version.main_base)]
-        others = frozenset(base_of_branch(version, name) for name in names) - {version.base}
-        bases = version.manifest.base_paths.items()
-        return cls(version, others, frozenset(each.path for base_id, each in bases if not version.is_own_base(base_id)))
-
-    def named_by(self, branch: TableVersion) -> Iterator[str]:
-        """The files below its root that any version of a branch may name.
-
-        The base paths of a table that was moved lead to its old place. So a path that is not known to lead somewhere
-        else, to another branch or to a base that the ancestor has itself, counts as one that leads here.
-        """
-        for location in branch.handler.history(branch.store, branch.base):
-            # Every cleanup asks all versions of a branch whose parent is gone, and most of them never change.
-            identity = identity_of(branch.store, location)
-            key = ("named of an ancestor", branch.store.key(location.path), identity, self.others, self.elsewhere)
-            found: frozenset[str] | None = branch.cache.get(key) if identity is not None else None
-            if found is None:
-                found = frozenset(self._named_by_one(open_location(branch, location)))
-                branch.cache.put(key, found, 200 * (1 + len(found)))
-            yield from found
-        for each in _detached_versions(branch):
-            yield from self._named_by_one(each)
-
-    def _named_by_one(self, each: TableVersion) -> Iterator[str]:
-        foreign = {
-            base_id
-            for base_id, base_path in each.manifest.base_paths.items()
-            if base_path.path in self.elsewhere or any(each.is_base_at(base_id, other) for other in self.others)
-        }
-        yield from (path for base_id, path in _named(each) if base_id is not None and base_id not in foreign)
-
-
-def _detached(version: TableVersion) -> set[str]:
-    """What versions beside the history name."""
-    return {path for each in _detached_versions(version) for path in files_of(each)}
-
-
-def _detached_versions(version: TableVersion) -> Iterator[TableVersion]:
-    for meta in version.store.list_names(join(version.base, VERSIONS_DIR)):
-        parsed = parse_manifest_name(meta.name)
-        if parsed is not None and is_detached(parsed[0]):
-            location = version.handler.locate(version.store, version.base, parsed[0])
-            if location is not None:
-                yield open_location(version, location)
 
 
 def _files(
@@ -524,10 +347,10 @@ def run_cleanup(
         logger.info("cleanup of %s: a removed version is being restored, so its files stay for now", version.uri)
         return counts
     if manifests:
-        named |= _detached(version)
+        named |= named_beside(version)
         # By branches that were made while they were removed.
         warnings = list[str]()
-        needs, is_known = _needs(version, _branches(version), (), plan.versions, warnings)
+        needs, is_known = needs_of(version, branches_from(version), (), plan.versions, warnings)
         named = named.union(*needs.values())
         if not is_known:
             logger.warning("cleanup of %s: %s", version.uri, "; ".join(warnings))
@@ -551,7 +374,7 @@ def _referenced_since(version: TableVersion, plan: CleanupPlan) -> set[int]:
     tags = refs.list_tags(version.store, version.main_base).values()
     numbers = {tag.version for tag in tags if tag.branch == version.branch}
     versions = set(plan.versions)
-    needs, _ = _needs(version, _branches(version), versions, (), [])
+    needs, _ = needs_of(version, branches_from(version), versions, (), [])
     return (numbers & versions) | set(needs)
 
 

@@ -16,7 +16,7 @@ from lancetable.commit.cleanup import (
     plan_cleanup,
     run_cleanup,
 )
-from lancetable.commit.cleanup import tracked_files as tracked
+from lancetable.commit.named_files import tracked_files as tracked
 from lancetable.errors import CleanupError, OutOfRangeError
 from lancetable.ops.tracker import Tracker
 from lancetable.table.version import TableVersion

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.commit import cleanup
+from lancetable.commit import branch_needs
 
 ALL_OLD: dict[str, Any] = {
     "retain_versions": 2,
@@ -216,9 +216,9 @@ def test_each_ref_and_each_version_of_a_branch_is_read_once(tmp_path: Path, monk
         forest.main.create_branch(f"more{number}", 2)
         forest.write(rows(number, number + 1), "overwrite")
     ds, opened, listed = forest.main, [], []
-    real_open, real_list = cleanup.open_location, cleanup.refs.list_branches
-    monkeypatch.setattr(cleanup, "open_location", lambda *each: (opened.append(each), real_open(*each))[1])
-    monkeypatch.setattr(cleanup.refs, "list_branches", lambda *each: (listed.append(each), real_list(*each))[1])
+    real_open, real_list = branch_needs.open_location, branch_needs.refs.list_branches
+    monkeypatch.setattr(branch_needs, "open_location", lambda *each: (opened.append(each), real_open(*each))[1])
+    monkeypatch.setattr(branch_needs.refs, "list_branches", lambda *each: (listed.append(each), real_list(*each))[1])
     ds.cleanup_old_versions(**ALL_OLD)
     assert len([each for _, each in opened if "/tree/side/" in each.path]) == 11
     assert len(listed) <= 6
