@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 from lancetable.commit.named_files import detached_versions, named_by
 from lancetable.errors import LanceError, StoreError
+from lancetable.format.refs import BranchContents
 from lancetable.table import refs
 from lancetable.table.manifests import identity_of
 from lancetable.table.version import TableVersion, base_of_branch, checkout, open_location
@@ -25,7 +26,11 @@ class ReferencedBranch:
 
 
 def branches_from(version: TableVersion) -> list[ReferencedBranch]:
-    """The branches that spring from this one, and those that spring from them, the last ones first."""
+    """The branches that spring from this one, and those that spring from them, the last ones first.
+
+    By the names of their parents, and by lineage: the ref of a parent may be missing where somebody deletes it. What
+    has neither counts as sprung from a version that is gone.
+    """
     contents = refs.list_branches(version.store, version.main_base)
     found: dict[str, int] = {}
     while True:
@@ -37,8 +42,16 @@ def branches_from(version: TableVersion) -> list[ReferencedBranch]:
             elif name not in found and parent is not None and parent in found:
                 some[name] = found[parent]
         if not some:
-            return [ReferencedBranch(name, number) for name, number in found.items()]
+            break
         found = {**some, **found}
+    own = contents.get(version.branch) if version.branch is not None else None
+    lineage = own.lineage if own is not None else ()
+    for name, each in contents.items():
+        if (version.branch is None or own is not None) and each.lineage[: len(lineage)] == lineage != each.lineage:
+            found[name] = each.lineage[len(lineage)][0]
+        elif not each.lineage and each.parent_branch not in (None, "main", *contents):
+            found.setdefault(name, 0)
+    return [ReferencedBranch(name, number) for name, number in found.items()]
 
 
 def needs_of(
@@ -87,13 +100,16 @@ class _Ancestor:
     version: TableVersion
     others: frozenset[str]
     elsewhere: frozenset[str]
+    branches: Mapping[str, BranchContents]
 
     @classmethod
     def of(cls, version: TableVersion) -> _Ancestor:
-        names = [None, *refs.list_branches(version.store, version.main_base)]
-        others = frozenset(base_of_branch(version, name) for name in names) - {version.base}
-        bases = version.manifest.base_paths.items()
-        return cls(version, others, frozenset(each.path for base_id, each in bases if not version.is_own_base(base_id)))
+        branches = refs.list_branches(version.store, version.main_base)
+        others = frozenset(base_of_branch(version, name) for name in (None, *branches)) - {version.base}
+        root = version.store.uri(version.base).rstrip("/")
+        paths = {each.path for each in version.manifest.base_paths.values()}
+        elsewhere = frozenset(path for path in paths if path.rstrip("/") not in (root, f"file://{root}"))
+        return cls(version, others, elsewhere, branches)
 
     def named_by(self, branch: TableVersion) -> Iterator[str]:
         """The files below its root that any version of a branch may name.
@@ -101,14 +117,24 @@ class _Ancestor:
         The base paths of a table that was moved lead to its old place. So a path that is not known to lead somewhere
         else, to another branch or to a base that the ancestor has itself, counts as one that leads here.
         """
+        contents = self.branches.get(branch.branch or "")
+        lineage = contents.lineage if contents is not None else ()
         for location in branch.handler.history(branch.store, branch.base):
-            # Every cleanup asks all versions of a branch whose parent is gone, and most of them never change.
-            identity = identity_of(branch.store, location)
-            key = ("named of an ancestor", branch.store.key(location.path), identity, self.others, self.elsewhere)
-            found: frozenset[str] | None = branch.cache.get(key) if identity is not None else None
+            # Every cleanup asks all versions of a branch whose parent is gone, and most of them never change. Another
+            # branch of the same name may have manifests of the same names and sizes.
+            key = (
+                "named of an ancestor",
+                branch.store.key(location.path),
+                identity_of(branch.store, location),
+                lineage,
+                self.others,
+                self.elsewhere,
+            )
+            found: frozenset[str] | None = branch.cache.get(key) if lineage else None
             if found is None:
                 found = frozenset(self._named_by_one(open_location(branch, location)))
-                branch.cache.put(key, found, 200 * (1 + len(found)))
+                if lineage:
+                    branch.cache.put(key, found, 200 * (1 + len(found)))
             yield from found
         for each in detached_versions(branch):
             yield from self._named_by_one(each)

@@ -263,11 +263,9 @@ def _files(
             young = meta.last_modified is None or now - _utc(meta.last_modified) < UNVERIFIED_AGE
             if unverified and young and not policy.delete_unverified:
                 continue
-            if (
-                external
-                and kind == "temporary"
-                and external.names(version.store, version.base, join(version.base, path))
-            ):
+            # A decided version may lie there that is not in place yet, unless it is one of those that go.
+            stays = kind == "temporary" and path.partition(".manifest-")[0] not in removed
+            if external and stays and external.names(version.store, version.base, join(version.base, path)):
                 continue
             yield CandidateFile(path, kind, meta.size_bytes or 0, unverified)
 

@@ -87,7 +87,7 @@ class ExternalHandler(VersionFinder):
     def __init__(self, external: ExternalManifestStore, sleep: Callable[[float], None] = time.sleep) -> None:
         self.external = external
         self._sleep = sleep
-        self._owed: set[str] = set()  # where step 3 of a decided version failed
+        self._owed: set[str] = set()  # manifests of decided versions for which step 3 or 4 failed
 
     def __reduce__(self) -> tuple[type, tuple[ExternalManifestStore]]:
         return ExternalHandler, (self.external,)
@@ -109,7 +109,7 @@ class ExternalHandler(VersionFinder):
         if not 1 <= version < DETACHED_BIT:
             return super().locate(store, base, version, naming)
         table = self.external.key(store, base)
-        row = self.external.get(table, version)
+        row = self._row(store, base, version)
         if row is not None:
             location = self._finished(store, base, row)
             return location if naming in (None, location.naming) and self._is_there(store, location) else None
@@ -126,7 +126,7 @@ class ExternalHandler(VersionFinder):
     ) -> list[ManifestLocation]:
         """See CommitHandler."""
         if 1 <= version < DETACHED_BIT:
-            row = self.external.get(self.external.key(store, base), version)
+            row = self._row(store, base, version)
             if row is not None:
                 return [self._finished(store, base, row)]
         found = self.locate(store, base, version)
@@ -166,10 +166,23 @@ class ExternalHandler(VersionFinder):
         """Other libraries may have committed behind a version that is decided and not in place."""
         found = super()._look_up(store, base, version, naming)
         if found is None:
-            row = self.external.get(self.external.key(store, base), version)
+            row = self._row(store, base, version)
             if row is not None and row.path != self._final_path(base, row)[0]:
                 return self._finish(store, base, row)
         return found
+
+    def _row(self, store: ObjectStore, base: str, version: int) -> ManifestRow | None:
+        """The row of a version; None as well where it was cleaned up before its row was finished: neither object is
+        there, and it is not the newest."""
+        table = self.external.key(store, base)
+        row = self.external.get(table, version)
+        if row is None:
+            return None
+        final, _ = self._final_path(base, row)
+        if row.path == final or store.find(row.path) is not None or store.find(final) is not None:
+            return row
+        newest = self.external.latest(table)
+        return None if newest is not None and newest.version > version else row
 
     def _is_there(self, store: ObjectStore, location: ManifestLocation) -> bool:
         """Rows outlive what a cleanup removes."""
@@ -222,7 +235,8 @@ class ExternalHandler(VersionFinder):
                 row = self.external.get(self.external.key(store, base), version)
                 if row is not None:
                     self._in_place(store, base, row)
-                self._owed.discard(final)
+                if row is None or row.path == final:
+                    self._owed.discard(final)
 
     def _decide(self, table: str, staged: ManifestRow) -> tuple[PutOutcome, ManifestRow | None]:
         """Step 2, until its outcome is known or cannot be learned; and the row in the way, where that was read."""
@@ -284,7 +298,9 @@ class ExternalHandler(VersionFinder):
             self.external.put_final(table, row)
         except LanceError as error:
             logger.warning("%s: the row of version %d still names the staged manifest: %s", table, row.version, error)
+            self._owed.add(row.path)
             return
+        self._owed.discard(row.path)
         _remove_quietly(store, staged_path)
 
     def _finished(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import lance
 import pyarrow as pa
 import pytest
@@ -73,8 +76,12 @@ def one_deleted(forest: Forest) -> None:
     forest.main.delete("id = 1")
 
 
-def named_as_its_own_base(forest: Forest) -> None:
+def named_as_its_own_root(forest: Forest) -> None:
     forest.main.add_bases([forest.library.DatasetBasePath(forest.uri, name="own", is_dataset_root=True)])
+
+
+def named_as_its_own_base(forest: Forest) -> None:
+    forest.main.add_bases([forest.library.DatasetBasePath(forest.uri, name="own")])
 
 
 def nothing(_: Forest) -> None: ...
@@ -112,7 +119,9 @@ def branched_late_then_cleaned(forest: Forest) -> None:
     forest.clean(forest.side)
 
 
-@pytest.mark.parametrize("second", [appended, emptied, all_deleted, one_deleted, named_as_its_own_base])
+@pytest.mark.parametrize(
+    "second", [appended, emptied, all_deleted, one_deleted, named_as_its_own_root, named_as_its_own_base]
+)
 @pytest.mark.parametrize(
     "then",
     [
@@ -225,3 +234,54 @@ def test_each_ref_and_each_version_of_a_branch_is_read_once(tmp_path: Path, monk
     opened.clear()
     ds.cleanup_old_versions(**ALL_OLD)
     assert not [each for _, each in opened if "/tree/side/" in each.path]
+
+
+@pytest.mark.parametrize("has_lineage", [True, False])
+def test_a_branch_whose_parent_has_no_ref_any_more_keeps_its_files(tmp_path: Path, has_lineage: bool) -> None:
+    """As where a deletion of the parent ended after it had removed the ref."""
+    forest = Forest(lancetable, tmp_path / "t", appended)
+    forest.side.create_branch("sub")
+    refs = tmp_path / "t" / "_refs" / "branches"
+    (refs / "side.json").unlink()
+    if not has_lineage:
+        contents = json.loads((refs / "sub.json").read_text())
+        contents["identifier"]["version_mapping"] = []
+        (refs / "sub.json").write_text(json.dumps(contents))
+    for number in range(3):
+        forest.write(rows(number, number + 1), "overwrite")
+    assert lance.dataset(forest.uri).count_rows() == 1
+    forest.main.cleanup_old_versions(**ALL_OLD)
+    assert forest.main.checkout_version(("sub", None)).to_table() == rows(0, 10)
+
+
+def test_a_branch_with_the_name_of_another_is_read_anew(tmp_path: Path) -> None:
+    """What versions of branches name is remembered; a new one may have manifests of the same names and sizes."""
+    place = fsspec.filesystem("dir", path=str(tmp_path), fs=fsspec.filesystem("file")), "t"
+    options = {"unsafe_single_writer": "true"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lancetable.write_dataset(rows(0, 4), place, storage_options=options, max_rows_per_file=1)
+        session = lancetable.Session()
+
+        def main() -> Any:
+            return lancetable.dataset(place, storage_options=options, session=session)
+
+        def branch(predicate: str) -> None:
+            made = main().create_branch("b", ("keep", None))
+            made.delete(predicate)
+            made.cleanup_old_versions(**{**ALL_OLD, "retain_versions": 1})
+
+        main().create_branch("keep")
+        branch("id = 1")
+        lancetable.write_dataset(rows(9, 10), main(), mode="overwrite", storage_options=options)
+        (first,) = (tmp_path / "t" / "_versions").glob("*614.manifest")
+        first.unlink()
+        main().cleanup_old_versions(**ALL_OLD)
+        main().branches.delete("b")
+        branch("id = 2")
+        kept = main().checkout_version(("keep", None))
+        kept = lancetable.write_dataset(rows(7, 8), kept, mode="overwrite", storage_options=options)
+        kept.cleanup_old_versions(**{**ALL_OLD, "retain_versions": 1})
+        main().cleanup_old_versions(**ALL_OLD)
+        fresh = lancetable.dataset(place, storage_options=options).checkout_version(("b", None))
+        assert fresh.to_table()["id"].to_pylist() == [0, 1, 3]

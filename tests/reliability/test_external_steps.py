@@ -23,11 +23,11 @@ import pytest
 
 import lancetable
 from integration.servers.moto_locked import Moto
-from lancetable.errors import CommitStateUnknownError, LanceError, StoreError
+from lancetable.errors import CommitStateUnknownError, LanceError, StoreError, VersionNotFoundError
 from lancetable.format.paths import ManifestNaming, manifest_path
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler, ManifestRow
-from lancetable.handlers.row_stores import MemoryManifestStore
+from lancetable.handlers.row_stores import MemoryManifestStore, SqliteManifestStore
 from lancetable.store.base import PutOutcome
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
@@ -325,3 +325,52 @@ def test_a_cleanup_keeps_the_staged_manifest_of_a_decided_version(tmp_path: Path
     ds.cleanup_old_versions(older_than=timedelta(days=1), delete_unverified=True)
     assert not left.exists()
     assert lancetable.dataset(uri, 2, storage_options=options).count_rows() == 5
+
+
+@pytest.mark.parametrize("cleaned_by", ["this release", "one that left the row as it was"])
+def test_a_version_whose_row_was_never_finished_is_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cleaned_by: str
+) -> None:
+    options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
+    ds = lancetable.write_dataset(START, tmp_path / "t", storage_options=options)
+    real = SqliteManifestStore.put_final
+
+    def put_final(self: SqliteManifestStore, table: str, row: ManifestRow) -> None:
+        if row.version == 2:
+            raise StoreError("throttled")
+        real(self, table, row)
+
+    monkeypatch.setattr(SqliteManifestStore, "put_final", put_final)
+    for table, mode in ((OURS, "append"), (NEXT, "overwrite"), (NEXT, "append")):
+        ds = lancetable.write_dataset(table, ds, mode=mode)
+    if cleaned_by == "this release":
+        ds.cleanup_old_versions(retain_versions=2)
+    else:
+        for number in (1, 2):
+            for path in Path(tmp_path / "t" / "_versions").glob(f"{2**64 - 1 - number}.manifest*"):
+                path.unlink()
+    monkeypatch.undo()
+    fresh = lancetable.dataset(tmp_path / "t", storage_options=options)
+    assert [each["version"] for each in fresh.versions()] == [3, 4]
+    with pytest.raises(VersionNotFoundError):
+        fresh.checkout_version(2)
+    fresh.cleanup_old_versions(retain_versions=1)
+    fresh.insert(OURS)
+    assert [each["version"] for each in fresh.versions()] == [4, 5]
+    assert not list((tmp_path / "t" / "_versions").glob("*.manifest-*"))
+
+
+def test_a_row_that_could_not_be_finished_is_finished_before_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
+    ds = lancetable.write_dataset(START, tmp_path / "t", storage_options=options)
+    handler = ds._table.handler
+    assert isinstance(handler, ExternalHandler)
+    monkeypatch.setattr(SqliteManifestStore, "put_final", lambda *_: (_ for _ in ()).throw(StoreError("throttled")))
+    ds.insert(OURS)
+    monkeypatch.undo()
+    ds.insert(NEXT)
+    row = handler.external.get(handler.external.key(ds._table.store, ds._table.base), 2)
+    assert row is not None and row.path.endswith(".manifest")
+    assert not list((tmp_path / "t" / "_versions").glob("*.manifest-*"))
