@@ -10,16 +10,20 @@ versions, and is done.
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol, TypeAlias
 
-from lancetable.errors import InvalidInputError
+from lancetable.errors import InvalidInputError, LanceError
 from lancetable.ops.retry import retried
-from lancetable.spark.tasks import Json, Runner, Work
+from lancetable.spark.tasks import Json, Runner, Work, accepted, not_refused
 
 __all__ = ["Desk", "Job", "Place", "TaskJob", "desk_at", "run_job"]
+
+logger = logging.getLogger(__name__)
 
 Place: TypeAlias = Literal["client", "cluster"]
 
@@ -34,6 +38,9 @@ class Job(Protocol):
 
     def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
         """Commit under this uuid; the result. Raises RetryableCommitConflictError, when all begins again."""
+
+    def discard(self, plan: Json, results: list[Json]) -> Json:
+        """Remove the files that results name, since other tasks were refused."""
 
 
 class TaskJob(Job, Protocol):
@@ -62,16 +69,13 @@ class _Asked:
     def __call__(self, task: Json) -> Json:
         return self.question()
 
-    def discard(self, results: Sequence[Json]) -> None:
-        """Nothing was written that a question does not remove itself."""
-
 
 @dataclass(frozen=True)
 class _Cluster:
     runner: Runner
 
     def ask(self, question: Callable[[], Json]) -> Json:
-        return self.runner.run(_Asked(question), [{}])[0]
+        return accepted(self.runner.run(_Asked(question), [{}]))[0]
 
 
 def desk_at(place: Place, runner: Runner) -> Desk:
@@ -93,13 +97,30 @@ class _Finish:
 
 
 def run_job(job: Job, desk: Desk, run: Callable[[Json], list[Json]], *, conflict_retries: int) -> Json:
-    """Plan, have the tasks run by `run`, commit; again on the newest version after a conflict."""
+    """Plan, have the tasks run by `run`, commit; again on the newest version after a conflict.
+
+    Raises the LanceError of a task that was refused, once the desk has removed what the others wrote.
+    """
 
     def attempt() -> Json:
         planned = desk.ask(job.plan)
         if "result" in planned:
             done: Json = planned["result"]
             return done
-        return desk.ask(_Finish(job, planned, run(planned), str(uuid.uuid4())))
+        results = run(planned)
+        try:
+            accepted(results)
+        except LanceError:
+            if written := not_refused(results):
+                _discard(job, desk, planned, written)
+            raise
+        return desk.ask(_Finish(job, planned, results, str(uuid.uuid4())))
 
     return retried(attempt, conflict_retries=conflict_retries, retry_timeout_s=_RETRY_SECONDS)
+
+
+def _discard(job: Job, desk: Desk, planned: Json, written: list[Json]) -> None:
+    try:
+        desk.ask(partial(job.discard, planned, written))
+    except Exception as error:  # of Spark or of the store: what was refused is still what the caller has to hear
+        logger.warning("could not remove the files of %d tasks that will not be committed: %s", len(written), error)

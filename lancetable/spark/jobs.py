@@ -18,12 +18,13 @@ from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.ops import delete, evolution, update
-from lancetable.ops.marks import Marked, remove_marks
-from lancetable.ops.moved_rows import Prepared, discard_prepared
+from lancetable.ops.marks import Marked
+from lancetable.ops.merge_clauses import Counts
+from lancetable.ops.moved_rows import Prepared
 from lancetable.ops.scan import count_plan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of
-from lancetable.optimize import CompactionTask, RewriteResult
+from lancetable.optimize import CompactionTask
 from lancetable.spark.pin import Pin
 from lancetable.spark.tasks import Json
 
@@ -33,10 +34,10 @@ __all__ = [
     "CountRows",
     "DeleteRows",
     "UpdateRows",
-    "discard_update",
     "fragment_of",
     "json_of",
     "marked_of",
+    "merged",
     "slice_task",
     "update_of",
     "update_result",
@@ -72,9 +73,6 @@ class CountRows:
         scans = options_of(slices, ScanOptions(columns=[], filter=self.predicate))
         return {"rows": sum(count_plan(version, plan_scan(version, scan)) for scan in scans)}
 
-    def discard(self, results: Sequence[Json]) -> None:
-        """Nothing was written."""
-
 
 @dataclass(frozen=True)
 class DeleteRows:
@@ -88,9 +86,6 @@ class DeleteRows:
         marked, rows = delete.prepare(version, self.predicate, _ids(task))
         version.store.sync(version.base)
         return {"updated": [json_of(each) for each in marked.updated], "removed": list(marked.removed), "rows": rows}
-
-    def discard(self, results: Sequence[Json]) -> None:
-        remove_marks(self.pin.open(), marked_of(results).updated)
 
 
 @dataclass(frozen=True)
@@ -106,9 +101,6 @@ class UpdateRows:
         prepared, rows = update.prepare(version, self.assignments, self.where, fragments=_ids(task))
         version.store.sync(version.base)
         return {**update_result(prepared.operation), "rows": rows}
-
-    def discard(self, results: Sequence[Json]) -> None:
-        discard_update(self.pin, update_of(results))
 
 
 def update_result(operation: tx.Update) -> Json:
@@ -132,9 +124,14 @@ def update_of(results: Sequence[Json]) -> tx.Update:
     )
 
 
-def discard_update(pin: Pin, operation: tx.Update) -> None:
-    """Remove the files of an Update that was prepared on a version and will not be committed."""
-    discard_prepared(pin.open(), Prepared(tx.Transaction.create(pin.version, operation), {}))
+def merged(prepared: Prepared, counts: Counts) -> Json:
+    """What a task of a merge has prepared, and the rows of it."""
+    return {
+        **update_result(prepared.operation),
+        "inserted": counts.inserted,
+        "updated_rows": counts.updated,
+        "deleted": counts.deleted,
+    }
 
 
 @dataclass(frozen=True)
@@ -146,10 +143,6 @@ class CompactFragments:
     def __call__(self, task: Json) -> Json:
         dataset = LanceDataset.from_version(self.pin.open())
         return {"result": CompactionTask.from_json(task["task"]).execute(dataset).json()}
-
-    def discard(self, results: Sequence[Json]) -> None:
-        made = [each for result in results for each in RewriteResult.from_json(result["result"]).new_fragments]
-        discard_update(self.pin, tx.Update(new_fragments=tuple(each.to_format() for each in made)))
 
 
 @dataclass(frozen=True)
@@ -182,9 +175,6 @@ class AddColumns:
             )
         done, reused = evolution.resumable_fragment(version, fragment, self.new, values, self.job)
         return {"fragment": json_of(done), "reused": reused}
-
-    def discard(self, results: Sequence[Json]) -> None:
-        """Files stay: the next run of the job finds them."""
 
 
 def marked_of(results: Sequence[Json]) -> Marked:

@@ -18,9 +18,8 @@ deletion file; inserted rows are spread by key.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
@@ -32,15 +31,16 @@ from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of
 from lancetable.spark.desk import run_job
-from lancetable.spark.jobs import discard_update, update_of
+from lancetable.spark.jobs import merged
 from lancetable.spark.pin import Pin
-from lancetable.spark.small_source import SmallSource, compares_as_spark, merge_small, merged, small_source
-from lancetable.spark.tasks import Json, accepted, answer, settle_worker
+from lancetable.spark.small_source import SmallSource, compares_as_spark, merge_small, small_source
+from lancetable.spark.tasks import Json, Runner, answer, settle_worker
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
 from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, quoted, schema_of, slices_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
     from lancetable.spark.table import SparkTable
 
@@ -63,8 +63,10 @@ class SparkMergeBuilder:
     >>> t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute()  # doctest: +SKIP
     """
 
-    def __init__(self, table: SparkTable, source: DataFrame, on: tuple[str, ...]) -> None:
-        self._table, self._source = table, source
+    def __init__(
+        self, table: SparkTable, source: DataFrame, on: tuple[str, ...], *, runner: Runner, cores: int | None
+    ) -> None:
+        self._table, self._source, self._runner, self._cores = table, source, runner, cores
         self._clauses = Clauses(on)
         self._small: SmallSource | None = None
 
@@ -94,9 +96,13 @@ class SparkMergeBuilder:
 
     def execute(self, *, txn: tuple[str, int] | None = None, conflict_retries: int = 10) -> MergeResult:
         """Merge and commit. When another commit touched the same rows, everything runs again on the newer version, at
-        most `conflict_retries` times: the source is computed once for each attempt.
+        most `conflict_retries` times. A source of up to 32 MB, spread evenly over its partitions, is computed once and
+        kept for them. Any other is computed for each attempt, twice where Spark took it for such a one.
 
-        A source that Spark takes for small is collected once, and kept for further attempts.
+        The rows of a small source are all brought into the table's types, those of any other as far as they are
+        written. So a null in a required column and a key out of the range of its type are errors in a small source
+        even where its row matches nothing and is not inserted; and keys in nanoseconds, which Spark has not, merge
+        with a small source only.
 
         `txn`, an application and the number of its change, makes a repeated merge do nothing: in `foreachBatch` give
         `txn=("name", batch_id)`. Raises InvalidInputError without an action, SchemaMismatchError for a source that does
@@ -104,7 +110,7 @@ class SparkMergeBuilder:
         the same row; RetryableCommitConflictError when every attempt lost.
         """
         self._clauses.check()
-        job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._table.cores)
+        job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._cores)
         try:
             done = run_job(job, self._table.desk, self._write, conflict_retries=conflict_retries)
         finally:
@@ -125,15 +131,10 @@ class SparkMergeBuilder:
         if self._small is None and compares_as_spark([incoming.field(name).type for name in clauses.on]):
             self._small = small_source(_typed(self._source, incoming))
         if self._small is not None:
-            return merge_small(self._table.runner, pin, clauses, incoming, self._small, plan["parts"])
+            return merge_small(self._runner, pin, clauses, incoming, self._small, plan["parts"])
         rows = self._joined(plan, pin, clauses, incoming)
         found = rows.mapInArrow(_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
-        discard = Discard(pin)
-
-        def undo(results: Sequence[Json]) -> None:
-            self._table.desk.ask(partial(discard, list(results)))
-
-        return accepted([json.loads(row["result"]) for row in found], undo)
+        return [json.loads(row["result"]) for row in found]
 
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         schema = spark_schema(schema_of(plan["keys"]))
@@ -162,17 +163,6 @@ class SparkMergeBuilder:
             .sortWithinPartitions(F.col(ADDRESS).asc_nulls_last())
             .drop(_PLACE)
         )
-
-
-@dataclass(frozen=True)
-class Discard:
-    """Remove what tasks of a merge wrote."""
-
-    pin: Pin
-
-    def __call__(self, results: Sequence[Json]) -> Json:
-        discard_update(self.pin, update_of(results))
-        return {}
 
 
 @dataclass(frozen=True)
@@ -231,9 +221,15 @@ def _typed(source: DataFrame, incoming: pa.Schema) -> DataFrame:
     """The source in the types under which Spark reads the table."""
     wanted = spark_schema(incoming)
     wire_schema(wanted)
+    if _kinds(source.schema) == _kinds(wanted):
+        return source
     columns = []
     for field in wanted.fields:
         column = F.col(quoted(field.name))
         same = source.schema[field.name].dataType.simpleString() == field.dataType.simpleString()
         columns.append((column if same else column.cast(field.dataType)).alias(field.name))
     return source.select(*columns)
+
+
+def _kinds(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -66,6 +66,10 @@ class LanceReader(DataSourceReader):
         self._schema = schema
         self._columns = [name for name in (options.columns or known) if name in schema.fieldNames()]
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        settle_worker()  # its task reads which partition it has before it calls `read`
+
     def partitions(self) -> list[InputPartition]:
         options = self._options
         tasks = plan_slices(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,102 +20,129 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyroaring
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from lancetable.errors import LanceError
-from lancetable.ops.merge_clauses import Clauses, Counts, check_source
+from lancetable.ops.merge_clauses import Clauses, check_source
 from lancetable.ops.merge_insert import load_source, prepare_part
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
-from lancetable.ops.moved_rows import Prepared
 from lancetable.ops.spill import Divided
-from lancetable.spark.jobs import discard_update, update_of, update_result
+from lancetable.spark.jobs import merged
 from lancetable.spark.pin import Pin
-from lancetable.spark.tasks import Json, Runner, settle_worker
+from lancetable.spark.tasks import Json, Runner, not_refused, settle_worker
 from lancetable.spark.types import convert_batch, wire_schema
-from lancetable.spark.verbs import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["InsertRows", "MergeFragments", "SmallSource", "compares_as_spark", "merge_small", "merged", "small_source"]
+__all__ = ["InsertRows", "MergeFragments", "SmallSource", "compares_as_spark", "merge_small", "small_source"]
 
-# What Spark may think of a source that is tried, and what a task of it may bring: the driver and every task hold it.
+# What a source may be, and may be taken for by Spark, since the driver and every task hold it; and what a task of it
+# may bring. The tasks do not know of each other: the task of partition p brings at most 1 / (p + 1) of the whole, so
+# that any even spread of that much passes, and n partitions never bring more than 1 + ln n times as much.
 _MOST_BYTES = 32 << 20
 _MOST_BYTES_OF_TASK = 16 << 20
 _INSERTED_ROWS_OF_TASK = 256 << 10
 
-_PAST = "_past"
-
-SmallSource = tuple[bytes, ...]  # Arrow streams
+SmallSource = tuple[pa.Buffer, ...]  # Arrow streams
 
 
 def compares_as_spark(keys: Iterable[pa.DataType]) -> bool:
     """Whether keys of these types are equal for the library where they are for Spark.
 
-    For Spark 0.0 equals -0.0, and it joins on structs and lists.
+    For Spark 0.0 equals -0.0, and it joins on structs, lists and what is always null.
     """
-    plain = (key.value_type if pa.types.is_dictionary(key) else key for key in keys)
-    return not any(pa.types.is_floating(key) or pa.types.is_nested(key) for key in plain)
+    plain = [key.value_type if pa.types.is_dictionary(key) else key for key in keys]
+    others = (pa.types.is_floating, pa.types.is_nested, pa.types.is_null)
+    return not any(is_other(key) for key in plain for is_other in others)
 
 
 def small_source(frame: DataFrame) -> SmallSource | None:
     """The rows of a source in the types of the table, if Spark takes it for small and it is; else None."""
-    most = _rows_of_task(wire_schema(frame.schema))
-    source = frame if most is None else _first_of_tasks(frame, most)
+    bits = _bits_of_row(wire_schema(frame.schema))
+    past = "_past" + "_" * max(map(len, frame.columns), default=0)  # longer than any name that there is
+    source = frame if bits is None else _first_of_tasks(frame, bits, past)
     size = _estimated_bytes(source)
     if size is None or size > _MOST_BYTES:
         return None
-    if most is not None:
-        return _unless_past(source.toArrow())
-    parts = source.mapInArrow(_packed, "part binary").toArrow().column(0)
-    return None if parts.null_count else tuple(part.as_py() for part in parts)
+    if bits is not None:
+        return _unless_past(source.toArrow(), past)
+    parts = source.mapInArrow(_packing(_MOST_BYTES_OF_TASK, _MOST_BYTES), "part binary").toArrow().column(0)
+    if parts.null_count or pc.sum(pc.binary_length(parts), min_count=0).as_py() > _MOST_BYTES:
+        return None
+    return tuple(part.as_buffer() for part in parts)
 
 
-def _rows_of_task(wire: pa.Schema) -> int | None:
-    """How many rows a task may bring; None where rows differ in length, so that only a look at them tells."""
+def _bits_of_row(wire: pa.Schema) -> int | None:
+    """The bits of each row; None where rows differ in length, so that only a look at them tells."""
     try:
         bits: int = sum(field.type.bit_width for field in wire)
     except ValueError:
         return None
-    return _MOST_BYTES_OF_TASK * 8 // max(1, bits)
+    return max(1, bits)
 
 
-def _first_of_tasks(frame: DataFrame, rows: int) -> DataFrame:
-    """As many rows of each task, and one more of those that have it, under `_past`.
+def _first_of_tasks(frame: DataFrame, bits: int, past: str) -> DataFrame:
+    """As many rows of each task as it may bring, and one more of those that have it, with 0 in the column `past`.
 
     So nothing but Spark itself runs for them: a stage of Python costs as much as the rest of a small merge.
     """
-    in_task = f"monotonically_increasing_id() & {(1 << 33) - 1}"  # which begins anew, below that bit, in each task
-    first = frame.selectExpr("*", f"{in_task} AS {_PAST}").where(f"{_PAST} <= {rows}")
-    return first.selectExpr(*map(quoted, frame.columns), f"{_PAST} = {rows} AS {_PAST}")
+    of_task, whole = (max(0, size * 8 // bits) for size in (_MOST_BYTES_OF_TASK, _MOST_BYTES))
+    most = f"least({of_task}, {whole} div (spark_partition_id() + 1))"
+    in_task = f"(monotonically_increasing_id() & {(1 << 33) - 1})"  # which begins anew, below that bit, in each task
+    return frame.selectExpr("*", f"cast(least({in_task} - {most}, 1) AS int) AS {past}").where(f"{past} <= 0")
 
 
-def _unless_past(table: pa.Table) -> SmallSource | None:
-    """The rows that `_first_of_tasks` has left as a stream, or None where it has left out some."""
-    if pc.any(table[_PAST]).as_py():
-        return None
+def _unless_past(table: pa.Table, past: str) -> SmallSource | None:
+    """The rows that `_first_of_tasks` has left as a stream, or None where some task, or all together, had too many."""
     if not table.num_rows:
         return ()
-    rows, sink = table.drop_columns([_PAST]), pa.BufferOutputStream()
+    rows, sizes = table.drop_columns([past]), pa.MockOutputStream()
+    if pc.max(table[past]).as_py() >= 0 or rows.nbytes > _MOST_BYTES:
+        return None
+    _write_stream(rows, sizes)
+    stream = pa.allocate_buffer(sizes.size())  # one that grows would copy what it has again and again
+    _write_stream(rows, pa.FixedSizeBufferWriter(stream))
+    return (stream,)
+
+
+def _write_stream(rows: pa.Table, sink: Any) -> None:
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    return (sink.getvalue().to_pybytes(),)
 
 
-def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of a task as a stream, or null where they are too many."""
-    settle_worker()
+def _packing(of_task: int, whole: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What makes parts of at most so many bytes of the rows of each task."""
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_worker()
+        context = TaskContext.get()
+        yield from _packed(batches, min(of_task, whole // (1 if context is None else context.partitionId() + 1)))
+
+    return pack
+
+
+def _packed(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a task as a stream, or null where they are more than so many bytes."""
     sink, writer, held = pa.BufferOutputStream(), None, 0
     for batch in batches:
         held += batch.nbytes
-        if batch.num_rows and held <= _MOST_BYTES_OF_TASK:
+        if batch.num_rows and held <= most:
             writer = writer or pa.ipc.new_stream(sink, batch.schema)
             writer.write_batch(batch)
     if writer is not None:
         writer.close()
     if held:  # even if there is no writer, since the first batch was too much
-        part = None if held > _MOST_BYTES_OF_TASK else sink.getvalue().to_pybytes()
+        part = None if held > most else sink.getvalue().to_pybytes()
         yield pa.record_batch({"part": pa.array([part], pa.binary())})
+
+
+# Of the whole, in the first line of the plan: lines below it are of its parts, and what a line begins with may be a
+# text of the query.
+_ESTIMATE = (
+    r"== Optimized Logical Plan ==\n"
+    r"[^\n]*Statistics\(sizeInBytes=([0-9.]+(?:E[+-]?[0-9]+)?) ([KMGTPE]i)?B\b[^\n]*(?:\n|$)"
+)
 
 
 def _estimated_bytes(source: Any) -> int | None:
@@ -123,7 +150,7 @@ def _estimated_bytes(source: Any) -> int | None:
     try:
         if hasattr(source, "_jdf"):
             return int(str(source._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
-        found = re.search(r"sizeInBytes=([0-9.]+) ([KMGTPE]i)?B", source._explain_string(mode="cost"))
+        found = re.match(_ESTIMATE, source._explain_string(mode="cost"))
     except (AttributeError, PySparkException):
         return None
     return None if found is None else int(float(found[1]) * 1024 ** ("KMGTPE".find((found[2] or "-")[0]) + 1))
@@ -132,10 +159,9 @@ def _estimated_bytes(source: Any) -> int | None:
 def merge_small(
     runner: Runner, pin: Pin, clauses: Clauses, incoming: pa.Schema, source: SmallSource, parts: Sequence[Json]
 ) -> list[Json]:
-    """What tasks wrote for the fragments of `parts` and for the rows that are inserted. Raises what a task refused."""
-    merging = MergeFragments(pin, clauses, incoming, source)
-    results = runner.run(merging, parts)
-    if not clauses.insert:
+    """What tasks wrote for the fragments of `parts` and for the rows that are inserted, or that they refused."""
+    results = runner.run(MergeFragments(pin, clauses, incoming, source), parts)
+    if not clauses.insert or len(not_refused(results)) < len(results):
         return results
     left = pyroaring.BitMap(range(sum(pa.ipc.open_stream(part).read_all().num_rows for part in source)))
     for result in results:
@@ -145,11 +171,7 @@ def merge_small(
         {"rows": _rows_text(rows[start : start + _INSERTED_ROWS_OF_TASK])}
         for start in range(0, len(rows), _INSERTED_ROWS_OF_TASK)
     ]
-    try:
-        return results + runner.run(InsertRows(pin, clauses, incoming, source), tasks)
-    except LanceError:
-        merging.discard(results)
-        raise
+    return results + runner.run(InsertRows(pin, clauses, incoming, source), tasks)
 
 
 @dataclass(frozen=True)
@@ -164,9 +186,6 @@ class _Merging:
             for batch in pa.ipc.open_stream(part):
                 yield convert_batch(batch, self.incoming)
 
-    def discard(self, results: Sequence[Json]) -> None:
-        discard_update(self.pin, update_of(results))
-
 
 class MergeFragments(_Merging):
     """{"slices"} of whole fragments -> what `merged` says, and {"unmatched"}: rows of the source, as a bitmap."""
@@ -174,7 +193,7 @@ class MergeFragments(_Merging):
     def __call__(self, task: Json) -> Json:
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
-        with Divided(stored.to_arrow(), list(self.clauses.on)) as source:
+        with Divided(stored.to_storage_arrow(), self.clauses.on) as source:
             load_source(stored, self.batches(), source, None)
             fragments = {fragment for fragment, _, _ in task["slices"]}
             prepared, counts, unmatched = prepare_part(version, self.clauses, source, fragments)
@@ -204,16 +223,6 @@ class InsertRows(_Merging):
                     [*chosen.columns, *beside], names=[*chosen.schema.names, ADDRESS, IN_SOURCE]
                 )
             start += batch.num_rows
-
-
-def merged(prepared: Prepared, counts: Counts) -> Json:
-    """What a task of a merge has prepared, and the rows of it."""
-    return {
-        **update_result(prepared.operation),
-        "inserted": counts.inserted,
-        "updated_rows": counts.updated,
-        "deleted": counts.deleted,
-    }
 
 
 def _rows_text(rows: np.ndarray[Any, np.dtype[np.int64]]) -> str:

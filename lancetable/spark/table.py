@@ -29,7 +29,7 @@ from lancetable.spark.merge import SparkMergeBuilder
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import BATCH_BYTES, scan_slices
-from lancetable.spark.tasks import Json, Runner, SparkRunner, settle_worker
+from lancetable.spark.tasks import Json, Runner, SparkRunner, accepted, settle_worker
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
 from lancetable.spark.verbs import (
     AddColumnsJob,
@@ -71,8 +71,8 @@ class SparkTable:
     ) -> None:
         self._spark = spark
         self.options = SourceOptions(uri=uri, storage_options=dict(storage_options or {}), branch=branch)
-        self.runner = runner or SparkRunner(spark)
-        self.desk = desk_at(run_on, self.runner)
+        self._runner = runner or SparkRunner(spark)
+        self.desk = desk_at(run_on, self._runner)
         self._conflict_retries = conflict_retries
 
     @classmethod
@@ -104,14 +104,6 @@ class SparkTable:
     def pin(self) -> Pin:
         """The newest version, as a value that other processes can open."""
         return pinned(self.options)
-
-    @property
-    def cores(self) -> int | None:
-        """How many tasks run at a time; None in a Connect session, which does not say."""
-        try:
-            return int(self._spark.sparkContext.defaultParallelism)
-        except PySparkException:
-            return None
 
     @property
     def dataset(self) -> LanceDataset:
@@ -147,7 +139,8 @@ class SparkTable:
         moment = as_of.isoformat() if isinstance(as_of, datetime) else as_of
         wanted = replace(self.options, version=tag if version is None else version, timestamp_as_of=moment)
         names = None if columns is None else tuple(columns)
-        plan = self.desk.ask(ReadPlan(wanted, names, filter, target_rows_per_task, target_bytes_per_task, self.cores))
+        cores = self._cores()
+        plan = self.desk.ask(ReadPlan(wanted, names, filter, target_rows_per_task, target_bytes_per_task, cores))
         pin, schema = pin_of(self.options, plan), schema_of(plan["schema"])
         options = ScanOptions(
             columns=list(schema.names), filter=filter, batch_size=batch_size, batch_size_bytes=BATCH_BYTES
@@ -195,7 +188,7 @@ class SparkTable:
         plan = self.desk.ask(question)
         if "rows" in plan:
             return int(plan["rows"])
-        return sum(each["rows"] for each in self.runner.run(question.work(plan), plan["tasks"]))
+        return sum(each["rows"] for each in accepted(self._runner.run(question.work(plan), plan["tasks"])))
 
     # ----------------------------------------------------------------------------------------------------- changing
 
@@ -221,7 +214,8 @@ class SparkTable:
 
         Example: `t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute()`
         """
-        return SparkMergeBuilder(self, source, (on,) if isinstance(on, str) else tuple(on))
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        return SparkMergeBuilder(self, source, keys, runner=self._runner, cores=self._cores())
 
     def add_columns(
         self,
@@ -315,9 +309,16 @@ class SparkTable:
 
     def _change(self, job: TaskJob) -> Json:
         def run(plan: Json) -> list[Json]:
-            return self.runner.run(job.work(plan), plan["tasks"])
+            return self._runner.run(job.work(plan), plan["tasks"])
 
         return run_job(job, self.desk, run, conflict_retries=self._conflict_retries)
+
+    def _cores(self) -> int | None:
+        """How many tasks run at a time; None in a Connect session, which does not say."""
+        try:
+            return int(self._spark.sparkContext.defaultParallelism)
+        except PySparkException:
+            return None
 
     def _call(self, function: Callable[..., Any], **arguments: Any) -> Any:
         return self.desk.ask(Call(self.options, function, arguments))["value"]

@@ -29,7 +29,17 @@ from lancetable.errors import CorruptFileError, LanceError, StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work", "accepted", "answer", "settle_worker"]
+__all__ = [
+    "Json",
+    "Runner",
+    "SparkRunner",
+    "ThreadRunner",
+    "Work",
+    "accepted",
+    "answer",
+    "not_refused",
+    "settle_worker",
+]
 
 Json: TypeAlias = dict[str, Any]
 
@@ -42,17 +52,14 @@ class Work(Protocol):
     def __call__(self, task: Json) -> Json:
         """The result of one task."""
 
-    def discard(self, results: Sequence[Json]) -> None:
-        """Remove the files that results name: they will not be committed."""
-
 
 class Runner(Protocol):
     """Where tasks run."""
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
-        """What `work` returns for each task, in the order of the tasks.
+        """What `work` returns for each task, in the order of the tasks; or that it was refused, see `accepted`.
 
-        Raises the LanceError of a task that was refused; any other failure as the runner reports it.
+        Raises any other failure as the runner reports it.
         """
 
 
@@ -65,8 +72,7 @@ class ThreadRunner:
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
         texts = [json.dumps(task) for task in tasks]
         with ThreadPoolExecutor(self._num_threads) as pool:
-            results = [json.loads(text) for text in pool.map(lambda text: answer(work, text), texts)]
-        return accepted(results, work.discard)
+            return [json.loads(text) for text in pool.map(lambda text: answer(work, text), texts)]
 
 
 class SparkRunner:
@@ -78,6 +84,8 @@ class SparkRunner:
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
         if not tasks:
             return []
+        from pyspark.sql.types import LongType, StringType, StructField, StructType
+
         texts = [json.dumps(task) for task in tasks]
 
         def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,9 +96,10 @@ class SparkRunner:
                         {"task": pa.array([number], pa.int64()), "result": [answer(work, texts[number])]}
                     )
 
-        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, "task bigint, result string")
+        made = StructType([StructField("task", LongType()), StructField("result", StringType())])
+        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, made)
         results = {row["task"]: row["result"] for row in frame.collect()}
-        return accepted([json.loads(results[number]) for number in range(len(texts))], work.discard)
+        return [json.loads(results[number]) for number in range(len(texts))]
 
 
 def settle_worker() -> None:
@@ -144,11 +153,15 @@ def answer(work: Callable[[Json], Json], text: str) -> str:
         return json.dumps({_REFUSED: type(error).__name__, "message": str(error)})
 
 
-def accepted(results: list[Json], discard: Callable[[Sequence[Json]], None]) -> list[Json]:
-    """The results, if no task was refused. Otherwise discards the others and raises the LanceError of the first."""
+def accepted(results: list[Json]) -> list[Json]:
+    """The results. Raises the LanceError of the first task that was refused."""
     for result in results:
         if _REFUSED in result:
-            discard([each for each in results if _REFUSED not in each])
             kind = getattr(errors, result[_REFUSED], LanceError)
             raise kind(result["message"])
     return results
+
+
+def not_refused(results: Sequence[Json]) -> list[Json]:
+    """The results of the tasks that were not refused: what they name was written."""
+    return [each for each in results if _REFUSED not in each]

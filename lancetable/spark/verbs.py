@@ -23,7 +23,7 @@ from lancetable.ops import evolution
 from lancetable.ops.marks import remove_marks
 from lancetable.ops.merge_clauses import Clauses, Condition, check_source, key_fields
 from lancetable.ops.merge_rows import ADDRESS
-from lancetable.ops.moved_rows import Prepared, commit_prepared
+from lancetable.ops.moved_rows import Prepared, commit_prepared, discard_prepared
 from lancetable.ops.scan_plan import ScanOptions, plan_scan, resolve_filter
 from lancetable.ops.slices import Slice, plan_slices, rows_of_each
 from lancetable.optimize import Compaction, RewriteResult
@@ -199,6 +199,11 @@ class _Numbered:
         return result
 
 
+def _discard_update(base: TableVersion, operation: tx.Update) -> Json:
+    discard_prepared(base, Prepared(Transaction.create(base.version, operation), {}))
+    return {}
+
+
 _NO_ROWS: Json = {"rows": 0}
 
 
@@ -230,6 +235,10 @@ class DeleteJob(_Numbered):
 
         return self._once(commit, {"rows": sum(each["rows"] for each in results)}, _NO_ROWS)
 
+    def discard(self, plan: Json, results: list[Json]) -> Json:
+        remove_marks(self._base(plan), marked_of(results).updated)
+        return {}
+
 
 @dataclass(frozen=True)
 class UpdateJob(_Numbered):
@@ -250,6 +259,9 @@ class UpdateJob(_Numbered):
         prepared = Prepared(self._transaction(base, update_of(results), uuid), {})
         rows = {"rows": sum(each["rows"] for each in results)}
         return self._once(lambda: commit_prepared(base, prepared), rows, _NO_ROWS)
+
+    def discard(self, plan: Json, results: list[Json]) -> Json:
+        return _discard_update(self._base(plan), update_of(results))
 
 
 KEY, DELETE = "_key_", "_delete"
@@ -306,6 +318,9 @@ class MergeJob(_Numbered):
         }
         return self._once(lambda: commit_prepared(base, prepared), merged, _NOTHING_MERGED)
 
+    def discard(self, plan: Json, results: list[Json]) -> Json:
+        return _discard_update(self._base(plan), update_of(results))
+
 
 def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
     """The columns that a source brings, in the table's types and order. Raises SchemaMismatchError."""
@@ -352,6 +367,11 @@ class CompactJob(_Numbered):
         dataset = LanceDataset.from_version(self._base(plan))
         return asdict(Compaction.commit(dataset, rewritten, dict(self.settings)))
 
+    def discard(self, plan: Json, results: list[Json]) -> Json:
+        made = [each for result in results for each in RewriteResult.from_json(result["result"]).new_fragments]
+        operation = tx.Update(new_fragments=tuple(each.to_format() for each in made))
+        return _discard_update(self._base(plan), operation)
+
 
 @dataclass(frozen=True)
 class AddColumnsJob(_Numbered):
@@ -381,3 +401,6 @@ class AddColumnsJob(_Numbered):
         fragments = [fragment_of(each["fragment"]) for each in results]
         evolution.commit_fragments(self._base(plan), fragments, schema_of(plan["new"]))
         return {"reused": sum(each["reused"] for each in results)}
+
+    def discard(self, plan: Json, results: list[Json]) -> Json:
+        return {}  # files stay: the next run of the job finds them

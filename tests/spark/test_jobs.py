@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import shutil
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from lancetable.errors import (
     ColumnNotFoundError,
     InvalidOperationError,
     InvalidSqlError,
+    StoreError,
     VersionNotFoundError,
 )
 from lancetable.ops.merge_clauses import Clauses, Matched, check_source
@@ -32,10 +36,17 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from lancetable.spark import SparkTable
 from lancetable.spark.desk import run_job
-from lancetable.spark.jobs import CountRows
+from lancetable.spark.jobs import CompactFragments, CountRows, DeleteRows, UpdateRows
 from lancetable.spark.pin import Pin, _opened
-from lancetable.spark.small_source import InsertRows, _estimated_bytes, _packed, compares_as_spark, merge_small
-from lancetable.spark.tasks import Json, ThreadRunner, Work
+from lancetable.spark.small_source import (
+    InsertRows,
+    MergeFragments,
+    _estimated_bytes,
+    _packed,
+    compares_as_spark,
+    merge_small,
+)
+from lancetable.spark.tasks import Json, Runner, ThreadRunner, Work, _acknowledge
 from lancetable.spark.verbs import MergeJob, pin_of, schema_of
 
 
@@ -235,14 +246,16 @@ def test_joined_rows_become_updates_inserts_and_deletions(tmp_path: Path, stable
 def packed(source: pa.Table, cut: int) -> tuple[bytes, ...]:
     """A source as two tasks bring it."""
     halves = [source.slice(0, cut).to_batches(max_chunksize=7), source.slice(cut).to_batches()]
-    return tuple(part["part"][0].as_py() for half in halves for part in _packed(iter(half)))
+    return tuple(part["part"][0].as_py() for half in halves for part in _packed(iter(half), 1 << 20))
 
 
-def merge_in_parts(t: SparkTable, clauses: Clauses, source: pa.Table, cut: int = 5) -> Json:
+def merge_in_parts(
+    t: SparkTable, clauses: Clauses, source: pa.Table, cut: int = 5, runner: Runner | None = None, parts: int = 4
+) -> Json:
     def write(plan: Json) -> list[Json]:
         pin, incoming = pin_of(t.options, plan), schema_of(plan["incoming"])
-        assert len(plan["parts"]) > 1
-        return merge_small(t.runner, pin, clauses, incoming, packed(source, cut), plan["parts"])
+        assert len(plan["parts"]) == parts
+        return merge_small(runner or Through(), pin, clauses, incoming, packed(source, cut), plan["parts"])
 
     return run_job(MergeJob(t.options, None, clauses, source.column_names, None), t.desk, write, conflict_retries=3)
 
@@ -302,14 +315,152 @@ def test_a_small_source_that_is_refused_leaves_no_file(tmp_path: Path, monkeypat
     assert sorted(tmp_path.rglob("*.*")) == before
 
 
-def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark() -> None:
     batches = rows(1000).to_batches(max_chunksize=100)
-    assert list(_packed(iter(()))) == [] and next(_packed(iter(batches)))["part"].null_count == 0
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASK", 5000)
-    assert next(_packed(iter(batches)))["part"].null_count == 1
-    assert next(_packed(iter(rows(1000).to_batches())))["part"].null_count == 1, "too much in the first batch"
+    assert list(_packed(iter(()), 0)) == [] and next(_packed(iter(batches), 16_000))["part"].null_count == 0
+    assert next(_packed(iter(batches), 15_999))["part"].null_count == 1
+    assert next(_packed(iter(rows(1000).to_batches()), 5000))["part"].null_count == 1, "too much in the first batch"
     assert _estimated_bytes(object()) is None, "a session that does not say"
     assert compares_as_spark([pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())])
-    assert not compares_as_spark([pa.int64(), pa.float32()])
+    assert not compares_as_spark([pa.int64(), pa.float32()]) and not compares_as_spark([pa.null()])
     assert not compares_as_spark([pa.dictionary(pa.int8(), pa.float64())])
     assert not compares_as_spark([pa.struct({"a": pa.int64()})]) and not compares_as_spark([pa.list_(pa.int8())])
+
+
+def test_a_worker_acknowledges_over_the_socket_of_its_task() -> None:
+    def worker_with(outfile: Any) -> None:
+        _acknowledge()
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as link:
+        with link.makefile("wb") as outfile:
+            worker_with(outfile)
+        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) or not hasattr(socket, "TCP_QUICKACK")
+    one, other = socket.socketpair()
+    with one, other, one.makefile("wb") as local:
+        for stream in (local, io.BytesIO(), object()):
+            worker_with(stream)  # no such socket: nothing to do
+
+
+class Elsewhere(Through):
+    """A cluster: what the process of the test may not open, its threads may. Counts the jobs."""
+
+    jobs = 0
+
+    def run(self, work: Work, tasks: Any) -> list[Json]:
+        self.jobs += 1
+        return super().run(work, tasks)
+
+
+@pytest.fixture
+def only_tasks_reach_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Pin.open
+
+    def open_in_task(pin: Pin) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            raise StoreError("the client cannot reach the store")
+        return opened(pin)
+
+    monkeypatch.setattr(Pin, "open", open_in_task)
+
+
+@pytest.mark.usefixtures("only_tasks_reach_the_store")
+@pytest.mark.parametrize("verb", ["delete", "update", "merge", "compact"])
+def test_what_some_tasks_refuse_on_a_cluster_keeps_its_type_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr("lancetable.spark.verbs.DEFAULT_TASK_ROWS", 100)
+    lancetable.write_dataset(rows(400), tmp_path / "t.lance", max_rows_per_file=100)
+    if verb == "compact":
+        lancetable.dataset(tmp_path / "t.lance").delete("id % 2 = 0")
+    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=(runner := Elsewhere()), run_on="cluster")  # type: ignore[arg-type]
+    before = sorted(tmp_path.rglob("*.*"))
+    made: list[Json] = []
+    work = {"delete": DeleteRows, "update": UpdateRows, "merge": MergeFragments, "compact": CompactFragments}[verb]
+    does = work.__call__
+
+    def refuse_the_last(self: Any, task: Json) -> Json:
+        if sorted(tmp_path.rglob("*.*")) != before:
+            raise InvalidOperationError("no more")
+        made.append(does(self, task))
+        return made[-1]
+
+    monkeypatch.setattr(work, "__call__", refuse_the_last)
+    monkeypatch.setattr(runner, "_num_threads", 1)
+    with pytest.raises(InvalidOperationError, match="no more"):
+        if verb == "delete":
+            t.delete("id % 7 = 0")
+        elif verb == "update":
+            t.update({"v": "v + 1"})
+        elif verb == "merge":
+            merge_in_parts(t, Clauses(("id",), Matched.UPDATE), rows(400), runner=runner)
+        else:
+            t.compact(target_rows_per_fragment=100, num_threads=1)
+    assert made and sorted(tmp_path.rglob("*.*")) == before
+
+
+@pytest.mark.usefixtures("only_tasks_reach_the_store")
+def test_where_all_tasks_refuse_nothing_is_asked_for_to_remove_nothing(tmp_path: Path) -> None:
+    lancetable.write_dataset(rows(400), tmp_path / "t.lance", max_rows_per_file=100)
+    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=(runner := Elsewhere()), run_on="cluster")  # type: ignore[arg-type]
+    runner.jobs = 0
+    with pytest.raises(InvalidOperationError, match="id = 3"):
+        merge_in_parts(t, Clauses(("id",), Matched.UPDATE), pa.table({"id": [3, 3]}), runner=runner, parts=1)
+    assert runner.jobs == 2, "the plan, and the tasks"
+
+
+UUIDS = pa.array([bytes([i]) * 16 for i in range(4)], pa.binary(16))
+EXTENSIONS = {
+    "uuid": pa.ExtensionArray.from_storage(pa.uuid(), UUIDS) if hasattr(pa, "uuid") else None,
+    "json": pa.ExtensionArray.from_storage(pa.json_(), pa.array([f'{{"a":{i}}}' for i in range(4)]))
+    if hasattr(pa, "json_")
+    else None,
+    "tensor": pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.float32(), (2,)), pa.array([[i, i] for i in range(4)], pa.list_(pa.float32(), 2))
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "key"), [("uuid", "id"), ("uuid", "x"), ("json", "id"), ("tensor", "id")])
+def test_extension_types_go_to_every_task(tmp_path: Path, kind: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lancetable.spark.verbs.DEFAULT_TASK_ROWS", 1)
+    values = EXTENSIONS[kind]
+    if values is None:
+        pytest.skip(f"this release of PyArrow has no type for {kind}")
+    lancetable.write_dataset(pa.table({"id": [0, 1], "x": values[:2]}), tmp_path / "t.lance", max_rows_per_file=1)
+    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=Through())  # type: ignore[arg-type]
+    stored = values.storage.cast(pa.binary()) if kind == "uuid" else values.storage  # as Spark has them
+    source = pa.table({"id": [1, 2], "x": stored.take(pa.array([1, 3]))})
+    found = merge_in_parts(t, Clauses((key,), Matched.UPDATE, insert=True), source, 1, parts=2)
+    assert (found["num_updated_rows"], found["num_inserted_rows"]) == (1, 1)
+    seen = lancetable.dataset(tmp_path / "t.lance").to_table().sort_by("id")
+    wanted = pa.table({"id": [0, 1, 2], "x": values.take(pa.array([0, 1, 3]))})
+    assert seen.to_pydict() == wanted.to_pydict()
+
+
+EXPLAINED = """== Optimized Logical Plan ==
+{root}
++- LogicalRDD [id#0L], false, Statistics(sizeInBytes=7.8 KiB, rowCount=1.00E+3)
+
+== Physical Plan ==
+*(1) Project [id#0L]
+"""
+
+
+@pytest.mark.parametrize(
+    ("root", "size"),
+    [
+        ("Project [id#0L], Statistics(sizeInBytes=12.5 KiB)", 12_800),
+        ("Range (0, 9, step=1, splits=Some(2)), Statistics(sizeInBytes=72.0 B, rowCount=9)", 72),
+        ("Join Inner, Statistics(sizeInBytes=4.92E+22 B)", int(4.92e22)),
+        ("Join Inner, Statistics(sizeInBytes=8.0 EiB)", 8 << 60),
+        ("Project [Statistics(sizeInBytes=1 B) AS x#1], Statistics(sizeInBytes=3.0 MiB)", 3 << 20),
+        ("Project [one\nand two AS x#1], Statistics(sizeInBytes=3.0 MiB)", None),
+        ("Join Inner", None),
+    ],
+)
+def test_the_estimate_of_a_connect_session_is_that_of_the_whole(root: str, size: int | None) -> None:
+    class Frame:
+        def _explain_string(self, mode: str) -> str:
+            return EXPLAINED.format(root=root)
+
+    assert _estimated_bytes(Frame()) == size

@@ -98,7 +98,7 @@ def source_goes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """The sources of these tests are small; as large ones, or where there was more than expected, Spark joins them."""
     if request.param != "to every task":
         limit = "_MOST_BYTES" if request.param == "joined by Spark" else "_MOST_BYTES_OF_TASK"
-        monkeypatch.setattr(f"lancetable.spark.small_source.{limit}", -1)
+        monkeypatch.setattr(f"lancetable.spark.small_source.{limit}", 0)
     return str(request.param)
 
 
@@ -115,6 +115,25 @@ def test_a_source_is_collected_while_each_task_of_it_brings_little(
         assert (parts is not None) == small
         seen = [row for part in parts or () for row in pa.ipc.open_stream(part).read_all()["id"].to_pylist()]
         assert not small or len(set(seen)) == len(seen) == max(0, rows - 6)
+
+
+@pytest.mark.parametrize(
+    ("columns", "each", "more", "uneven"),
+    [("bigint(n) AS _past", 300, 400, (2000, 1000)), ("bigint(n), 'x' AS s", 100, 300, (1000, 600))],
+)
+def test_a_source_is_collected_while_all_tasks_together_bring_little(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, columns: str, each: int, more: int, uneven: tuple[int, int]
+) -> None:
+    """However many partitions there are, and whatever Spark expects of their rows."""
+    from lancetable.spark.small_source import small_source
+
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 20_000)
+    for sizes, small in (([each] * 8, True), ([more] * 8, False), ([*uneven, 1, 1, 1, 1, 1, 1], False)):
+        texts = ", ".join(map(str, sizes))
+        source = spark.range(0, 8, 1, 8).selectExpr(f"explode(sequence(1, array({texts})[id])) AS n")
+        parts = small_source(source.selectExpr(*columns.split(", ")))
+        assert (parts is not None) == small, sizes
+        assert sum(pa.ipc.open_stream(part).read_all().num_rows for part in parts or ()) == (8 * each if small else 0)
 
 
 @pytest.mark.usefixtures("source_goes")
