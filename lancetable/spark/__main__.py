@@ -14,6 +14,7 @@ from typing import Any
 
 from lancetable.errors import LanceError
 from lancetable.spark.pipeline import Pipeline
+from lancetable.spark.session import configure
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(f"lancetable {pipeline.name}")
+    builder = configure(SparkSession.builder).appName(f"lancetable {pipeline.name}")
     if given.master:
         builder = builder.master(given.master)
     for setting in given.conf:
