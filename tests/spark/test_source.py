@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +113,19 @@ def test_a_frame_that_does_not_fit_is_refused_and_nothing_is_written(spark: Any,
 def test_a_failing_task_leaves_no_version_and_no_file_of_finished_tasks(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"id": pa.array([0], pa.int64())}), path)
-    frame = spark.range(0, 100, 1, 4).selectExpr("CASE WHEN id = 99 THEN raise_error('broken') ELSE id END AS id")
+
+    def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if 99 in batch["id"].to_pylist():
+                from pyspark import TaskContext
+
+                time.sleep(0 if TaskContext.get().attemptNumber() else 3)  # by then the others have finished
+                raise ValueError("broken")
+            yield batch
+
+    frame = spark.range(0, 100, 1, 4).mapInArrow(late, "id bigint")
     with pytest.raises(Exception, match="broken"):
-        frame.selectExpr("cast(id as bigint) AS id").write.format("lance").mode("append").save(str(path))
+        frame.write.format("lance").mode("append").save(str(path))
     assert lancetable.dataset(path).version == 1
     assert len(os.listdir(path / "data")) == 1
 

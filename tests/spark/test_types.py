@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import inspect
 from typing import Any
 
 import pyarrow as pa
@@ -64,7 +65,10 @@ def test_every_mapped_type_travels_both_ways(arrow: pa.DataType, value: Any, spa
 
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    assert wire.equals(to_arrow_schema(spark_schema, timezone="UTC"))
+    utc = (
+        {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {"timestamp_utc": True}
+    )
+    assert wire.equals(to_arrow_schema(spark_schema, **utc))  # the second is of PySpark 4.0
     values = pa.array([value, None], arrow if not pa.types.is_dictionary(arrow) else arrow.value_type)
     batch = pa.record_batch([values.cast(arrow)], schema=schema)
     sent = types.convert_batch(batch, wire)
