@@ -53,14 +53,14 @@ def main() -> int:
     flights, delayed_table = str(DATA / "flights.lance"), str(DATA / "delays.lance")
 
     import lancetable
-    from lancetable.spark import SparkTable, configure, register
+    from lancetable.spark import SparkTable, register
 
     with step("Start a local Spark session (4 executor threads, Python data source by pip)"):
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
         spark = (
-            configure(SparkSession.builder.master("local[4]"))
+            SparkSession.builder.master("local[4]")
             .appName("lancetable demo")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")

@@ -16,7 +16,6 @@ except ImportError as error:
     ) from error
 
 from lancetable.spark.merge import MergeResult, SparkMergeBuilder
-from lancetable.spark.session import configure
 from lancetable.spark.source import LanceDataSource
 from lancetable.spark.table import SparkTable
 from lancetable.spark.write import write_table
@@ -24,7 +23,7 @@ from lancetable.spark.write import write_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LanceDataSource", "MergeResult", "SparkMergeBuilder", "SparkTable", "configure", "register", "write_table"]
+__all__ = ["LanceDataSource", "MergeResult", "SparkMergeBuilder", "SparkTable", "register", "write_table"]
 
 
 def register(spark: SparkSession) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from lancetable.errors import LanceError
 from lancetable.spark.pipeline import Pipeline
-from lancetable.spark.session import configure
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     from pyspark.sql import SparkSession
 
-    builder = configure(SparkSession.builder).appName(f"lancetable {pipeline.name}")
+    builder = SparkSession.builder.appName(f"lancetable {pipeline.name}")
     if given.master:
         builder = builder.master(given.master)
     for setting in given.conf:
