@@ -126,7 +126,8 @@ def _acknowledge() -> None:
 
     Spark writes to a worker twice, the function and then the rows, over TCP, which holds back the second until the
     first is acknowledged. The kernel of a process that has nothing to say puts that off for 40 ms, in which neither
-    side does anything. Asked to be quick it acknowledges at once; it forgets that again, so each task asks.
+    side does anything. Asked to be quick it acknowledges at once; it forgets that again, so each task asks. Nothing is
+    asked for what the worker sends: sent at once as well, 20 columns took 5 to 10 % longer.
     """
     quick = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
     frame: FrameType | None = sys._getframe()
@@ -135,7 +136,6 @@ def _acknowledge() -> None:
         if stream is not None:
             try:
                 with socket.socket(fileno=os.dup(stream.fileno())) as link:
-                    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     link.setsockopt(socket.IPPROTO_TCP, quick, 1)
             except (AttributeError, OSError, ValueError):
                 pass  # something else by that name, or a socket of another kind: only slower
