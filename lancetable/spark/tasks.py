@@ -126,8 +126,7 @@ def _acknowledge() -> None:
 
     Spark writes to a worker twice, the function and then the rows, over TCP, which holds back the second until the
     first is acknowledged. The kernel of a process that has nothing to say puts that off for 40 ms, in which neither
-    side does anything. Asked to be quick it acknowledges at once; it forgets that again, so each task asks. Nothing is
-    asked for what the worker sends: sent at once as well, 20 columns took 5 to 10 % longer.
+    side does anything. Asked to be quick it acknowledges at once; it forgets that again, so each task asks.
     """
     quick = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
     frame: FrameType | None = sys._getframe()
