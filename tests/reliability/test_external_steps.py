@@ -291,7 +291,7 @@ def test_a_version_is_put_in_place_before_the_next_one(
 def test_a_version_that_others_left_out_is_found_and_its_manifest_kept(ordered: bool) -> None:
     """Another library may commit behind a version that is decided and not in place: rows know it, listings do not."""
     store, rows = MemoryStore.private(), MemoryManifestStore()
-    store.capabilities = replace(store.capabilities, ordered_list=ordered)  # type: ignore[misc]  # of this one
+    store.capabilities = replace(store.capabilities, ordered_list=ordered)  # type: ignore[misc]  # a private store
     for version in (1, 2, 3):
         assert ExternalHandler(rows).commit(store, "t", version, V2, b"version %d" % version) is PutOutcome.WON
     final, staged = manifest_path("t", 2, V2), f"{manifest_path('t', 2, V2)}-{uuid4()}"

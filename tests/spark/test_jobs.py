@@ -69,7 +69,7 @@ def made(path: Path, n: int = 1000, **options: Any) -> SparkTable:
 @pytest.mark.parametrize(("stable", "run_on"), [(False, "client"), (True, "client"), (False, "cluster")])
 def test_delete_update_count_and_compact_in_tasks(tmp_path: Path, stable: bool, run_on: Any) -> None:
     made(tmp_path / "t.lance", enable_stable_row_ids=stable)
-    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=Through(), run_on=run_on)  # type: ignore[arg-type]
+    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=Through(), run_on=run_on)  # type: ignore[arg-type]  # no session
     before = lance.dataset(str(tmp_path / "t.lance")).to_table(with_row_id=True).to_pydict()
     assert t.delete("id < 300 OR id % 7 = 0") == 300 + 100
     assert t.update({"v": "v + 100"}, where="id >= 900") == t.count_rows("id >= 900") == t.count_rows("v >= 100")
@@ -102,7 +102,7 @@ class Twice(Through):
 def test_plans_and_commits_that_run_twice_on_the_cluster_change_once(tmp_path: Path) -> None:
     path = str(tmp_path / "t.lance")
     lancetable.write_dataset(rows(1000), path, max_rows_per_file=250)
-    t = SparkTable.for_path(None, path, runner=Twice(), run_on="cluster")  # type: ignore[arg-type]
+    t = SparkTable.for_path(None, path, runner=Twice(), run_on="cluster")  # type: ignore[arg-type]  # no session
     assert t.delete("id < 300") == 300 and t.update({"v": "v + 100"}, where="id >= 990") == 10
     assert t.dataset.version == 3
     t.compact(target_rows_per_fragment=10_000)
@@ -155,7 +155,7 @@ def test_a_backfill_goes_on_where_it_was_interrupted_and_takes_in_new_rows(tmp_p
             lancetable.write_dataset(rows(2), path, mode="append")
         return pa.record_batch({"twice": pa.array(np.asarray(batch.column("id")) * 2)})
 
-    t = SparkTable.for_path(None, str(path), runner=ThreadRunner(1))  # type: ignore[arg-type]
+    t = SparkTable.for_path(None, str(path), runner=ThreadRunner(1))  # type: ignore[arg-type]  # no session
     with pytest.raises(RuntimeError, match="gone"):
         t.add_columns(twice, schema, input_columns=["id"], job="twice")
     assert "twice" not in t.dataset.schema.names
@@ -332,9 +332,13 @@ def test_a_worker_acknowledges_over_the_socket_of_its_task() -> None:
         _acknowledge()
 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as link:
+        quick = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+        if quick is not None:
+            link.setsockopt(socket.IPPROTO_TCP, quick, 0)
+            assert link.getsockopt(socket.IPPROTO_TCP, quick) == 0
         with link.makefile("wb") as outfile:
             worker_with(outfile)
-        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) or not hasattr(socket, "TCP_QUICKACK")
+        assert quick is None or link.getsockopt(socket.IPPROTO_TCP, quick) == 1
     one, other = socket.socketpair()
     with one, other, one.makefile("wb") as local:
         for stream in (local, io.BytesIO(), object()):
@@ -372,7 +376,7 @@ def test_what_some_tasks_refuse_on_a_cluster_keeps_its_type_and_leaves_no_file(
     lancetable.write_dataset(rows(400), tmp_path / "t.lance", max_rows_per_file=100)
     if verb == "compact":
         lancetable.dataset(tmp_path / "t.lance").delete("id % 2 = 0")
-    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=(runner := Elsewhere()), run_on="cluster")  # type: ignore[arg-type]
+    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=(runner := Elsewhere()), run_on="cluster")  # type: ignore[arg-type]  # no session
     before = sorted(tmp_path.rglob("*.*"))
     made: list[Json] = []
     work = {"delete": DeleteRows, "update": UpdateRows, "merge": MergeFragments, "compact": CompactFragments}[verb]
@@ -401,7 +405,7 @@ def test_what_some_tasks_refuse_on_a_cluster_keeps_its_type_and_leaves_no_file(
 @pytest.mark.usefixtures("only_tasks_reach_the_store")
 def test_where_all_tasks_refuse_nothing_is_asked_for_to_remove_nothing(tmp_path: Path) -> None:
     lancetable.write_dataset(rows(400), tmp_path / "t.lance", max_rows_per_file=100)
-    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=(runner := Elsewhere()), run_on="cluster")  # type: ignore[arg-type]
+    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=(runner := Elsewhere()), run_on="cluster")  # type: ignore[arg-type]  # no session
     runner.jobs = 0
     with pytest.raises(InvalidOperationError, match="id = 3"):
         merge_in_parts(t, Clauses(("id",), Matched.UPDATE), pa.table({"id": [3, 3]}), runner=runner, parts=1)
@@ -427,7 +431,7 @@ def test_extension_types_go_to_every_task(tmp_path: Path, kind: str, key: str, m
     if values is None:
         pytest.skip(f"this release of PyArrow has no type for {kind}")
     lancetable.write_dataset(pa.table({"id": [0, 1], "x": values[:2]}), tmp_path / "t.lance", max_rows_per_file=1)
-    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=Through())  # type: ignore[arg-type]
+    t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=Through())  # type: ignore[arg-type]  # no session
     stored = values.storage.cast(pa.binary()) if kind == "uuid" else values.storage  # as Spark has them
     source = pa.table({"id": [1, 2], "x": stored.take(pa.array([1, 3]))})
     found = merge_in_parts(t, Clauses((key,), Matched.UPDATE, insert=True), source, 1, parts=2)
