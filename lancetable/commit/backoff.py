@@ -21,8 +21,6 @@ away the more the longer it is (it adds the same to everybody's rate), and so al
 That alone takes long, and whoever is quicker than the others by then has won twice as often. But each transaction says
 on which version it was made, so all can see how many versions the others had to let pass. Whoever had to let fewer pass
 stands back for longer; nobody presses forward because others are quick, for those may have come just now.
-
-Writers of other libraries know none of this; overtaken.py is for them.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ from collections.abc import Callable, Sequence
 from statistics import median_high
 from typing import TYPE_CHECKING
 
-from lancetable.commit.overtaken import Overtaken
 from lancetable.commit.rivals import Streak
 
 if TYPE_CHECKING:
@@ -69,7 +66,7 @@ _REMEMBERED_TABLES = 256
 class Crowd:
     """How contended a table was lately, as this process saw it. Threads may lose an update to each other."""
 
-    __slots__ = ("is_guessed", "overtaken", "seen_at", "streak", "unit_seconds", "window")
+    __slots__ = ("is_guessed", "seen_at", "streak", "unit_seconds", "window")
 
     def __init__(self) -> None:
         self.window = 0.0  # attempts long; 0: nobody was in the way
@@ -77,11 +74,6 @@ class Crowd:
         self.is_guessed = False  # the unit is that of a win: an attempt that loses takes longer
         self.seen_at = 0.0
         self.streak = Streak()
-        self.overtaken = Overtaken()
-
-    def is_there(self, now: float) -> bool:
-        """Whether others were in the way a moment ago."""
-        return self.window > 0.0 and now - self.seen_at <= _REMEMBERED_SECONDS
 
     def gather(self, now: float) -> None:
         """Others try to commit, though none was in the way of those who won."""
@@ -136,7 +128,8 @@ class Backoff:
         self._crowd, self._turn = crowd, turn
         if crowd is not None:
             self._window, self._growth = _FIRST_CROWDED_WINDOW, _CROWDED_GROWTH
-        self.is_crowded = crowd is not None and crowd.is_there(self._begun_at)
+        # Whether others were in the way a moment ago.
+        self.is_crowded = bool(crowd and crowd.window and self._begun_at - crowd.seen_at <= _REMEMBERED_SECONDS)
         if crowd is not None and self.is_crowded:
             self._unit_seconds, self._window = crowd.unit_seconds, crowd.window
             self._wait(0.5, 1.5)

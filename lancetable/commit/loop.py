@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.commit import once
 from lancetable.commit.backoff import Backoff, crowd_at
-from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest, is_ours
+from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest
 from lancetable.commit.cleanup import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.dictionaries import dictionary_head
@@ -62,7 +62,6 @@ from lancetable.table.manifests import ManifestFile, read_manifest
 from lancetable.table.version import TableVersion, open_location
 
 if TYPE_CHECKING:
-    from lancetable.commit.overtaken import Overtaken
     from lancetable.format.version import FileVersion
     from lancetable.handlers.base import CommitHandler
     from lancetable.proto import table_pb2
@@ -135,20 +134,14 @@ def _land(
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
     crowd = crowd_at(base.store.key(base.base)) if remote else None
-    now = time.monotonic()
     if crowd is not None:
+        now = time.monotonic()
         if crowd.streak.meets_rivals(base.store, base.base, transaction.read_version, now):
             crowd.gather(now)
-        run.watch(crowd.overtaken)
     turn = Turn(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
+    backoff = Backoff(max_retries, timeout_s, crowd=crowd, turn=turn)
+    looks = strict or not remote or max_retries < 2 or backoff.is_crowded or not run.is_fresh()
     try:
-        if crowd is not None and crowd.is_there(now) and not strict:
-            waited_s = crowd.overtaken.let_pass(base.store, base.base, run.catch_up, timeout_s / 2)
-            if waited_s:
-                timeout_s -= waited_s
-                crowd.seen_at = time.monotonic()
-        backoff = Backoff(max_retries, timeout_s, crowd=crowd, turn=turn)
-        looks = strict or not remote or max_retries < 2 or backoff.is_crowded or not run.is_fresh()
         while True:
             landed = run.catch_up(strict=strict) if looks else None
             if landed is None:
@@ -278,17 +271,6 @@ class _Run:
         self.has_met = False  # whether that was judged, so that the next attempt needs no look
         # By how many versions the others were after those they were made on, of the last ones.
         self.passed_of_others: deque[int] = deque(maxlen=_REMEMBERED)
-        self._overtaken: Overtaken | None = None
-
-    def watch(self, overtaken: Overtaken) -> None:
-        """Tell of every version that is seen."""
-        self._overtaken = overtaken
-        overtaken.opened(self.base.version, by_other=not is_ours(self.base.manifest.message), now=time.monotonic())
-
-    def _tell(self, file: ManifestFile, transaction: Transaction | None) -> None:
-        if self._overtaken is not None:
-            by_other = not is_ours(file.manifest.message)
-            self._overtaken.committed(file.location.version, transaction, by_other=by_other, now=time.monotonic())
 
     def is_fresh(self) -> bool:
         """Whether the transaction was made on a version that was the newest a moment ago.
@@ -340,7 +322,6 @@ class _Run:
         self._judge(theirs, version)
         if theirs is not None:
             self.passed_of_others.append(number - theirs.read_version)
-        self._tell(file, theirs)
         if isinstance(self.ours.operation, tx.Delete | tx.Update):
             # Its fragments are now said of this version, and so is the transaction, as in every other writer.
             self.ours = replace(self.ours, read_version=number)
@@ -441,9 +422,7 @@ class _Run:
             logger.debug("%s: version %d went to another writer", newest.uri, version)
             self._lost, self._met = (location, packed), take_met()
             return None
-        file = manifests.packed_file(location, built.message, packed)
-        self._tell(file, self.ours)
-        return replace(newest, file=file, newest_at=begun_at)
+        return replace(newest, file=manifests.packed_file(location, built.message, packed), newest_at=begun_at)
 
     def in_line(self, landed: TableVersion) -> TableVersion:
         """`landed`, once it is sure that it follows the version that it was made on.
