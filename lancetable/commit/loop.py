@@ -286,15 +286,17 @@ class _Run:
 
     def catch_up(self, *, strict: bool = False) -> TableVersion | None:
         """Judge ours against every version not seen yet. Returns the version if one of them turns out to be ours."""
-        base = self.base
+        base, behind = self.base, math.inf
         while True:
             unseen = self._unseen()
             landed = self._take_in(unseen, strict)
             if landed is not None:
                 return landed
-            if base.store.capabilities.local or len(unseen) <= _FEW:
+            if base.store.capabilities.local or not _FEW < len(unseen) < behind:
                 break
-            # Reading many versions from afar took long enough for others to commit: who does not look again loses.
+            # Reading many versions from afar took long enough for others to commit: who does not look again loses. And
+            # who is no nearer to them than after the last look would look for ever.
+            behind = len(unseen)
         manifest = self.newest.manifest
         flags.check_writable(manifest.writer_flags, base.uri, reader_flags=manifest.reader_flags)
         return None

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lance
 import pyarrow as pa
@@ -366,12 +366,13 @@ def test_every_store_call_of_a_commit_may_fail(
     counting = CountingStore(version.store)
     commit(replace(version, store=counting), maker_of(version).make("Append"))
     assert counting.total_requests < 15
-    for how in ("before", "lost_reply", "short_read"):
+    ways: tuple[Literal["before", "lost_reply", "short_read"], ...] = ("before", "lost_reply", "short_read")
+    for how in ways:
         for call in range(1, counting.total_requests + 1):
             base = fresh()
             operation = maker_of(base).make("Append")
             broken, store = faulty(base)
-            store.fail("*", call, how=how)  # type: ignore[arg-type]
+            store.fail("*", call, how=how)
             transaction = Transaction.create(1, operation)
             try:
                 commit_transaction(broken, transaction)
@@ -664,6 +665,28 @@ def test_what_was_the_newest_a_moment_ago_is_not_looked_for(base: TableVersion, 
         commit(held, maker.make("Append"))
         assert store.requests["list_names"] > 0
         assert store.requests["put_if_absent"] == 1
+
+
+@pytest.mark.parametrize(
+    ("others", "looks"), [([2, 2, 2, 2, 2, 2], 2), ([6, 4, 3, 2, 2, 2], 5), ([2, 0, 0, 0, 0, 0], 2)]
+)
+def test_a_writer_that_gets_no_nearer_to_the_others_tries_its_luck(
+    base: TableVersion, maker: Any, remote: Any, monkeypatch: pytest.MonkeyPatch, others: list[int], looks: int
+) -> None:
+    """Each look takes so long that others make `others` versions before its listing."""
+    held, store = remote(base, 3.0)
+    made, original = iter(others), loop._Run._unseen
+
+    def unseen(run: Any) -> Any:
+        if run.base.store is store:
+            for _ in range(next(made, 0)):
+                commit(latest(base), maker.make("Append"))
+        return original(run)
+
+    monkeypatch.setattr(loop._Run, "_unseen", unseen)
+    landed = commit(held, maker.make("Append"))
+    assert next(made, None) == (others[looks] if looks < len(others) else None)
+    assert landed.version == base.version + sum(others[:looks]) + 1
 
 
 @pytest.mark.parametrize(
