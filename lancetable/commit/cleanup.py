@@ -27,10 +27,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
 
 from lancetable.commit.branch_needs import ReferencedBranch, branches_from, needs_of
 from lancetable.commit.landed import BELIEVED_SECONDS
-from lancetable.commit.named_files import files_of, named_beside
+from lancetable.commit.named_files import NamedFiles, named_beside
 from lancetable.errors import (
     CleanupError,
     CorruptFileError,
@@ -99,8 +100,7 @@ class Policy:
             raise InvalidOperationError(f"retain_versions must be greater than 0, got {self.keep_newest}")
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateFile:
+class CandidateFile(NamedTuple):
     """A file that would go. `path` is relative to the table's root, `kind` one of `KINDS`."""
 
     path: str
@@ -155,10 +155,13 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     store, base = version.store, version.base
     locations = version.handler.history(store, base)
     seen_at = time.monotonic()
-    _check_fresh(version, {each.version for each in locations})
-    candidates = _candidates([each.version for each in locations], policy, version.version if stand is None else stand)
+    numbers = [each.version for each in locations]
+    _check_fresh(version, numbers)
+    # Never the newest one, also where we stand beside the history, or in one that was there before this one.
+    stand_at = min([version.version, *numbers[-1:]])
+    candidates = _candidates(numbers, policy, stand_at if stand is None else min(stand, stand_at))
     branches, warnings = branches_from(version), list[str]()
-    gone = {each.referenced_version for each in branches} - {each.version for each in locations}
+    gone = {each.referenced_version for each in branches}.difference(numbers)
     needs, is_known = needs_of(version, branches, candidates, gone, warnings)
     tags = {
         name: tag.version
@@ -166,8 +169,8 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
         if tag.branch == version.branch
     }
     before = None if policy.older_than is None else _moment_before(policy.older_than)
-    kept = {path for number, paths in needs.items() if number in gone for path in paths}
-    verified: set[str] = set()
+    keeping, removing = NamedFiles(everywhere=True), NamedFiles()
+    keeping.paths.update(path for number, paths in needs.items() if number in gone for path in paths)
     removable: dict[int, str] = {}
     tagged: dict[str, int] = {}
     for location in locations:
@@ -178,15 +181,15 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
             tagged.update((name, location.version) for name in names)
         if old and not names and location.version not in needs:
             removable[location.version] = location.path[len(base) :].lstrip("/")
-            verified |= files_of(each)
+            removing.add(each)
         else:
-            kept |= files_of(each)
+            keeping.add(each)
     if tagged and policy.error_if_tagged:
         raise CleanupError(
             f"Cleanup error: {len(tagged)} tagged version(s) have been marked for cleanup. Either set "
             f"`error_if_tagged_old_versions=false` or delete the following tag(s) to enable cleanup: {tagged}"
         )
-    kept |= named_beside(version)
+    kept, verified = keeping.paths | named_beside(version), removing.paths
     times: dict[str, datetime] = {}
     files = list(_files(version, kept, verified - kept, removable, policy, times))
     if not is_known:
@@ -195,7 +198,7 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     named = frozenset(path for path in kept | verified if path.startswith(f"{TRANSACTIONS_DIR}/"))
     not_before = 0.0 if store.capabilities.local or not _any_young(removable, times) else seen_at + _SETTLED_SECONDS
     return CleanupPlan(
-        version.version,
+        stand_at,
         tuple(removable),
         tuple(files),
         tuple(branches),
@@ -212,7 +215,7 @@ def _any_young(removable: Mapping[int, str], times: Mapping[str, datetime]) -> b
     return any(newest is None or time is None or newest - time < _YOUNG for time in removed)
 
 
-def _check_fresh(version: TableVersion, listed: set[int]) -> None:
+def _check_fresh(version: TableVersion, listed: Sequence[int]) -> None:
     """Raises StoreError for a listing older than `version`: what later versions need would look as if nobody did."""
     if version.version in listed or is_detached(version.version):
         return
@@ -333,14 +336,15 @@ def run_cleanup(
     if _remove(version, manifests, counts, pace, removed):
         # Versions that could not be removed need their files.
         return counts
-    named: set[str] = set()
+    naming = NamedFiles(everywhere=True)
     for number in spared:
         location = version.handler.locate(version.store, version.base, number)
         if location is not None:
-            named |= files_of(open_location(version, location))
+            naming.add(open_location(version, location))
     restores = _restores_of(version, plan) if manifests else set()
     for location in version.handler.history(version.store, version.base, after=plan.read_version):
-        named |= files_of(open_location(version, location))
+        naming.add(open_location(version, location))
+    named = naming.paths
     if restores - named:
         logger.info("cleanup of %s: a removed version is being restored, so its files stay for now", version.uri)
         return counts

@@ -18,36 +18,81 @@ from lancetable.format.paths import (
     join,
     parse_manifest_name,
 )
+from lancetable.proto import table_pb2
 from lancetable.table.version import TableVersion, open_location
 
-__all__ = ["detached_versions", "files_of", "named_beside", "named_by", "tracked_files"]
+__all__ = ["NamedFiles", "detached_versions", "files_of", "named_beside", "named_by", "tracked_files"]
+
+
+class NamedFiles:
+    """The files that some versions name, relative to the table's root; of indices, their directories.
+
+    Those below the table's own root, or `everywhere`: as if all base paths led here, since one may do so by another
+    name, through a link for instance. A version has most fragments in common with the one before, so those of the
+    version added last are not looked at again. `paths` is the caller's to add to.
+    """
+
+    __slots__ = ("_everywhere", "_fragments", "_own", "paths")
+
+    def __init__(self, *, everywhere: bool = False) -> None:
+        self.paths: set[str] = set()
+        self._everywhere = everywhere
+        self._fragments: set[bytes] = set()
+        self._own: set[int | None] = set()
+
+    def add(self, version: TableVersion) -> None:
+        """Add what one more version names."""
+        bases = version.manifest.base_paths
+        own = {None} | {base_id for base_id in bases if version.is_own_base(base_id)}
+        fragments = set(map(_BYTES_OF, version.manifest.message.fragments))
+        unseen = fragments - self._fragments if own == self._own else fragments
+        self._fragments, self._own = fragments, own
+        for message in unseen:
+            self._note(_named_by_fragment(table_pb2.DataFragment.FromString(message)))
+        self._note(_named_by_manifest(version))
+
+    def _note(self, named: Iterator[tuple[int | None, str]]) -> None:
+        self.paths.update(path for base_id, path in named if self._everywhere or base_id in self._own)
+
+
+_BYTES_OF = table_pb2.DataFragment.SerializeToString
 
 
 def files_of(version: TableVersion) -> set[str]:
-    """The files below the table's own root that a version names, relative to it; of indices, their directories."""
-    own = {None} | {base_id for base_id in version.manifest.base_paths if version.is_own_base(base_id)}
-    return {path for base_id, path in named_by(version) if base_id in own}
+    """The files below the table's own root that one version names, relative to it; of indices, their directories."""
+    named = NamedFiles()
+    named.add(version)
+    return named.paths
 
 
 def named_by(version: TableVersion) -> Iterator[tuple[int | None, str]]:
     """(base path, None for the table's own root; path below it) of all that a version names."""
-    manifest = version.manifest
-    for fragment in manifest.message.fragments:
-        for file in fragment.files:
-            yield (file.base_id if file.HasField("base_id") else None), f"{DATA_DIR}/{file.path}"
-        if fragment.HasField("deletion_file"):
-            deletion = fragment.deletion_file
-            suffix = "bin" if deletion.file_type else "arrow"
-            yield (
-                deletion.base_id if deletion.HasField("base_id") else None,
-                f"{DELETIONS_DIR}/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}",
-            )
-        for oneof in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
-            which = fragment.WhichOneof(oneof)
-            if which is not None and which.startswith("external"):
-                yield None, getattr(fragment, which).path
-    if manifest.message.transaction_file:
-        yield None, f"{TRANSACTIONS_DIR}/{manifest.message.transaction_file}"
+    for fragment in version.manifest.message.fragments:
+        yield from _named_by_fragment(fragment)
+    yield from _named_by_manifest(version)
+
+
+def _named_by_fragment(fragment: table_pb2.DataFragment) -> Iterator[tuple[int | None, str]]:
+    for file in fragment.files:
+        yield (file.base_id if file.HasField("base_id") else None), f"{DATA_DIR}/{file.path}"
+    if fragment.HasField("deletion_file"):
+        deletion = fragment.deletion_file
+        suffix = "bin" if deletion.file_type else "arrow"
+        yield (
+            deletion.base_id if deletion.HasField("base_id") else None,
+            f"{DELETIONS_DIR}/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}",
+        )
+    for oneof in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
+        which = fragment.WhichOneof(oneof)
+        if which is not None and which.startswith("external"):
+            yield None, getattr(fragment, which).path
+
+
+def _named_by_manifest(version: TableVersion) -> Iterator[tuple[int | None, str]]:
+    """What it names beside the fragments."""
+    message = version.manifest.message
+    if message.transaction_file:
+        yield None, f"{TRANSACTIONS_DIR}/{message.transaction_file}"
     for index in index_messages(version.file.index_section(version.store), version.location.path):
         yield (index.base_id if index.HasField("base_id") else None), f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
 
@@ -72,8 +117,11 @@ _KIND_OF_FOLDER = {
 
 
 def named_beside(version: TableVersion) -> set[str]:
-    """What versions beside the history name."""
-    return {path for each in detached_versions(version) for path in files_of(each)}
+    """What versions beside the history name, everywhere."""
+    named = NamedFiles(everywhere=True)
+    for each in detached_versions(version):
+        named.add(each)
+    return named.paths
 
 
 def detached_versions(version: TableVersion) -> Iterator[TableVersion]:

@@ -51,7 +51,7 @@ class TagContents:
         return cls(
             _get(value, "version", int, path),
             _get(value, "manifestSize", int, path),
-            _get_optional(value, "branch", str, path),
+            _branch(value, "branch", path),
             _get_optional(value, "createdAt", str, path),
             _get_optional(value, "updatedAt", str, path),
             _metadata(value, path),
@@ -96,7 +96,7 @@ class BranchContents:
             _get(value, "parentVersion", int, path),
             _get(value, "createAt", int, path),
             _get(value, "manifestSize", int, path),
-            _get_optional(value, "parentBranch", str, path),
+            _branch(value, "parentBranch", path),
             lineage,
             _metadata(value, path),
         )
@@ -200,6 +200,12 @@ def _get(value: Mapping[str, Any], key: str, kind: type, path: str | None) -> An
     if found is None:
         raise CorruptFileError(f"missing field `{key}`: {path or 'no path'}", path=path, expected=key)
     return found
+
+
+def _branch(value: Mapping[str, Any], key: str, path: str | None) -> str | None:
+    """The name of a branch, None for the main one: writers leave it out, others may call it by its name."""
+    name = _get_optional(value, key, str, path)
+    return None if name == MAIN else name
 
 
 def _get_optional(value: Mapping[str, Any], key: str, kind: type, path: str | None) -> Any:

@@ -158,7 +158,8 @@ class ExternalHandler(VersionFinder):
 
     def names(self, store: ObjectStore, base: str, path: str) -> bool:
         """Whether a staged manifest is that of a decided version, not what a writer left behind that lost."""
-        version = parse_manifest_name(path[: path.index(".manifest") + len(".manifest")].rpartition("/")[2])
+        name, suffix, _ = path.rpartition("/")[2].partition(".manifest")
+        version = parse_manifest_name(name + suffix)
         row = None if version is None else self.external.get(self.external.key(store, base), version[0])
         return row is not None and row.path == path
 

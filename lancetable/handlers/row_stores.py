@@ -82,8 +82,9 @@ class SqliteManifestStore:
         if found is None:
             return None
         version, path, size = found
-        if not (isinstance(path, str) and (size is None or isinstance(size, int))):
-            raise CorruptFileError(f"{self.path}: the row of version {version} is damaged", path=self.path)
+        # SQLite keeps what does not fit a column as it is; a text counts as greater than any number.
+        if not (isinstance(version, int) and isinstance(path, str) and (size is None or isinstance(size, int))):
+            raise CorruptFileError(f"{self.path}: the row of version {version!r:.100} is damaged", path=self.path)
         return ManifestRow(version, path, size)
 
     @contextlib.contextmanager

@@ -252,25 +252,35 @@ def resumable_fragment(
     reused = file is not None
     if file is None:
         live, num_rows = live_offsets(version, fragment), physical_rows(version, fragment)
-        sink = version.store.open_writer(data_path(version.base, name))
-        with FileWriter(sink, added, target, keep_arrays=True) as writer:
+        writer = FileWriter(version.store.open_writer(data_path(version.base, name)), added, target, keep_arrays=True)
+        try:
             rows = 0
             for batch in conform(spread(values(fragment), live, num_rows, fragment.id), added):
                 writer.write(batch)
                 rows += batch.num_rows
             if rows != num_rows:
                 raise InvalidInputError(f"fragment {fragment.id} needs values for {num_rows} rows and got {rows}")
-            written = writer.close()
+            # Another run of the same task may have been faster, and a version name its file by now.
+            file = written_before(version, fragment, added, name, target)
+            if file is None:
+                written = writer.close()
+                file = data_file(name, written.fields, written.column_indices, target, written.size_bytes)
+        finally:
+            writer.abort()
         version.store.sync(version.base)
-        file = data_file(name, written.fields, written.column_indices, target, written.size_bytes)
     return replace(fragment, files=(*fragment.files, file)), reused
 
 
-def commit_fragments(version: TableVersion, fragments: Sequence[Fragment], new: pa.Schema) -> TableVersion:
-    """Commit fragments of `version`, all of them, that have got the columns `new`; their files stay on a conflict."""
+def commit_fragments(
+    version: TableVersion, fragments: Sequence[Fragment], new: pa.Schema, uuid: str | None = None
+) -> TableVersion:
+    """Commit fragments of `version`, all of them, that have got the columns `new`; their files stay on a conflict.
+
+    `uuid`: of the transaction, where the same commit may be tried again.
+    """
     schema = _extended(version, new)
     preserves = _all_nullable(_added(version, schema))
-    return _commit_merge(version, tuple(fragments), schema, preserves_nullability=preserves)
+    return _commit_merge(version, tuple(fragments), schema, preserves_nullability=preserves, uuid=uuid)
 
 
 def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> pa.Schema:
@@ -700,7 +710,13 @@ def _commit_project(version: TableVersion, schema: Schema, *, preserves_nullabil
 
 
 def _commit_merge(
-    version: TableVersion, fragments: tuple[Fragment, ...], schema: Schema, *, preserves_nullability: bool = True
+    version: TableVersion,
+    fragments: tuple[Fragment, ...],
+    schema: Schema,
+    *,
+    preserves_nullability: bool = True,
+    uuid: str | None = None,
 ) -> TableVersion:
     operation = tx.Merge(fragments, schema, preserves_nullability=preserves_nullability)
-    return commit_transaction(version, Transaction.create(version.version, operation))
+    transaction = Transaction.create(version.version, operation)
+    return commit_transaction(version, transaction if uuid is None else replace(transaction, uuid=uuid))

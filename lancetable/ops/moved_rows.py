@@ -205,8 +205,11 @@ def prepare_update(
     return Prepared(Transaction.create(version.version, operation, properties=options.properties), rows)
 
 
-def commit_prepared(version: TableVersion, prepared: Prepared) -> TableVersion:
-    """Commit on top of the newest version. When that surely failed, the files of the update are removed."""
+def commit_prepared(version: TableVersion, prepared: Prepared, *, keep_files: bool = False) -> TableVersion:
+    """Commit on top of the newest version. When that surely failed, the files of the update are removed.
+
+    `keep_files`: not even then, since the same commit may run elsewhere, or run again.
+    """
     try:
         return commit_transaction(
             version, prepared.transaction, affected_rows=prepared.gone, inserts_keys=prepared.inserts_keys
@@ -215,7 +218,8 @@ def commit_prepared(version: TableVersion, prepared: Prepared) -> TableVersion:
         raise
     except LanceError:
         # Other exceptions, such as an interrupt, may have come after the commit was published.
-        discard_prepared(version, prepared)
+        if not keep_files:
+            discard_prepared(version, prepared)
         raise
 
 

@@ -336,8 +336,11 @@ class LocalStore:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(name)
                 elif entry.is_file():
-                    with contextlib.suppress(FileNotFoundError):  # removed since the directory was read
-                        yield _meta(entry, name)
+                    try:
+                        found = _meta(entry, name)
+                    except FileNotFoundError:  # removed since the directory was read
+                        continue
+                    yield found
 
     def delete(self, paths: Iterable[str]) -> None:
         """Unlink files. See ObjectStore."""

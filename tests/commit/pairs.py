@@ -222,7 +222,7 @@ def state(uri: str) -> dict[str, Any]:
         fragment.deletion_file.file_type = 0
         fragment.deletion_file.read_version = 0
     for name in ("timestamp", "writer_version", "transaction_file", "transaction_section", "index_section"):
-        message.ClearField(name)  # type: ignore[arg-type]
+        message.ClearField(name)  # type: ignore[arg-type]  # the stub wants a literal
     section = newest.file.index_section(newest.store)
     indices = [] if section is None else table_pb2.IndexSection.FromString(section).indices
     transaction = transactions.read(newest.store, newest.base, newest.file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -56,7 +57,7 @@ class Overwritten:
 
         monkeypatch.setattr(owner, name, call)
 
-    def ids(self, version: int | None = None) -> list[int]:
+    def ids(self, version: int | str | None = None) -> list[int]:
         ids: list[int] = lancetable.dataset(self.uri, version).to_table()["id"].to_pylist()
         return ids
 
@@ -156,6 +157,45 @@ def test_a_detached_version_of_a_version_that_goes(
     assert table.names("_versions") == 2  # and the note
 
 
+def test_the_newest_version_stays_for_whoever_stands_beside_the_history(table: Overwritten) -> None:
+    detached = lancetable.LanceDataset.commit(
+        table.uri,
+        LanceOperation.UpdateConfig(LanceOperation.UpdateMap({"a": "b"})),
+        read_version=1,
+        detached=True,
+    ).table_version
+    plan = plan_cleanup(detached, Policy(older_than=timedelta(0)))
+    assert (plan.versions, plan.read_version) == ((1,), 2)
+    lancetable.write_dataset(pa.table({"id": pa.array([4], pa.int64())}), table.uri, mode="append")
+    run_cleanup(detached, plan)
+    assert (table.ids(), detached.manifest.fragments[0].num_rows) == ([3, 4], 2)
+    assert lancetable.dataset(table.uri, detached.version).to_table()["id"].to_pylist() == [1, 2]
+
+
+def test_the_newest_version_of_a_table_that_was_made_anew(table: Overwritten) -> None:
+    old = open_version(table.uri)
+    shutil.rmtree(table.uri)
+    lancetable.write_dataset(pa.table({"id": pa.array([5], pa.int64())}), table.uri)
+    run_cleanup(old, plan_cleanup(old, Policy(older_than=timedelta(0))))
+    assert table.ids() == [5]
+
+
+@pytest.mark.parametrize(("path", "is_dataset_root"), [("link", True), ("./t.lance", True), ("t.lance/data", False)])
+def test_a_base_path_that_leads_to_the_table_by_another_name(tmp_path: Path, path: str, is_dataset_root: bool) -> None:
+    uri = tmp_path / "t.lance"
+    (tmp_path / "link").symlink_to(uri)
+    base = lancetable.DatasetBasePath(f"{tmp_path}/{path}", "b", is_dataset_root=is_dataset_root)
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    lancetable.write_dataset(rows, uri, initial_bases=[base])
+    for mode in ("overwrite", "append"):
+        lancetable.write_dataset(rows, uri, mode=mode, target_bases=["b"])
+        lancetable.write_dataset(rows, uri, mode="append")
+    version = open_version(uri)
+    counts = run_cleanup(version, plan_cleanup(version, Policy(keep_newest=1, delete_unverified=True)))
+    assert counts.files["data"] == 1  # that of the first version
+    assert lancetable.dataset(uri).to_table().num_rows == 4
+
+
 def test_a_tag_or_a_branch_since_the_plan_was_made(table: Overwritten) -> None:
     lancetable.write_dataset(pa.table({"id": pa.array([4], pa.int64())}), table.uri, mode="overwrite")
     version = open_version(table.uri)
@@ -166,7 +206,7 @@ def test_a_tag_or_a_branch_since_the_plan_was_made(table: Overwritten) -> None:
     lancetable.dataset(table.uri, 2).create_branch("b", 2)
     counts = run_cleanup(version, plan)
     assert counts.old_versions == 0
-    assert (table.ids("late"), table.ids(2)) == ([1, 2], [3])  # type: ignore[arg-type]
+    assert (table.ids("late"), table.ids(2)) == ([1, 2], [3])
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -63,7 +63,7 @@ def run_pairs(
         for order in orders:
             uri = str(copy_table(template, directory / f"{first}-{order}"))
             COMMIT[order[0]](uri, other)
-            found = outcome(lambda uri=uri, order=order: COMMIT[order[1]](uri, mine))  # type: ignore[misc]
+            found = outcome(lambda uri=uri, order=order: COMMIT[order[1]](uri, mine))  # type: ignore[misc]  # mypy cannot infer such defaults
             if found != expected and cell in ("ok", "R", "X", "F") and (fragment_id == 0 or found != "ok"):
                 wrong.append(f"{second} after {first}, {order}: {found} instead of {expected}")
             seen = {"outcome": found, **state(uri)}

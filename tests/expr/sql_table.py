@@ -12,8 +12,9 @@ _D = decimal.Decimal
 _UTC = datetime.timezone.utc
 
 
-def _moment(*parts: int) -> datetime.datetime:
-    return datetime.datetime(*parts)  # type: ignore[arg-type]
+def _moment(year: int, month: int, day: int, *parts: int) -> datetime.datetime:
+    hour, minute, second, microsecond = [*parts, 0, 0, 0, 0][:4]
+    return datetime.datetime(year, month, day, hour, minute, second, microsecond)
 
 
 DATA = pa.table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -135,15 +136,15 @@ def test_a_tail_longer_than_the_first_read(tmp_path: Path) -> None:
 
 def test_pages_that_keep_too_much_forget_the_first() -> None:
     held = HeldPages()
-    column = SimpleNamespace()
-    pages = [Page(column, number, 1, [], b"") for number in range(12)]  # type: ignore[arg-type]
+    column: Any = SimpleNamespace()
+    pages = [Page(column, number, 1, [], b"") for number in range(12)]
     gone = pages.pop()
     for page in [pages[0], gone, *pages[1:]]:
         page.kept = page.index
         held.add(page, 1 << 20)
     del gone, page
     assert [page.kept for page in pages] == [None] * 7 + [7, 8, 9, 10]
-    alone = Page(column, 0, 1, [], b"")  # type: ignore[arg-type]
+    alone = Page(column, 0, 1, [], b"")
     alone.kept = "large"
     held.add(alone, 1 << 30)
     assert alone.kept == "large" and not any(page.kept for page in pages)

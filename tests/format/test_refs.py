@@ -82,6 +82,12 @@ def test_tags_of_pylance_can_be_replaced_by_ours(write_with_pylance):
     assert dataset.tags.list()["v2"]["version"] == 1
 
 
+def test_the_main_branch_may_be_called_by_its_name():
+    assert TagContents.from_json(b'{"branch": "main", "version": 1, "manifestSize": 1}').branch is None
+    branch = b'{"parentBranch": "main", "parentVersion": 1, "createAt": 1, "manifestSize": 1}'
+    assert BranchContents.from_json(branch).parent_branch is None
+
+
 def test_older_writers_leave_out_much():
     assert TagContents.from_json(b'{"version":3,"manifestSize":10}') == TagContents(3, 10)
     branch = BranchContents.from_json(b'{"parentVersion":3,"createAt":5,"manifestSize":10}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,11 +147,11 @@ def _crash_at(store: MemoryStore, rows: MemoryManifestStore, step: int, before: 
     class DoomedRows(MemoryManifestStore):
         def __init__(self) -> None:
             self._rows, self._lock = rows._rows, rows._lock
-            self.put_new = dying(super().put_new)  # type: ignore[method-assign]
-            self.put_final = dying(super().put_final)  # type: ignore[method-assign]
+            self.put_new = dying(super().put_new)  # type: ignore[method-assign]  # of this object alone
+            self.put_final = dying(super().put_final)  # type: ignore[method-assign]  # of this object alone
 
     with pytest.raises(_Crash):
-        _handler(DoomedRows()).commit(Doomed(), "t", 2, V2, b"two")  # type: ignore[arg-type]
+        _handler(DoomedRows()).commit(Doomed(), "t", 2, V2, b"two")
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
@@ -342,6 +343,16 @@ def test_a_decided_version_whose_objects_are_gone() -> None:
         _handler(rows).latest(store, "t")
 
 
+@pytest.mark.parametrize("base", ["t", "7.manifest/t", "my.manifest-x/t"])
+def test_whether_a_row_names_a_staged_manifest(base: str) -> None:
+    store, rows = MemoryStore.private(), MemoryManifestStore()
+    path = f"{manifest_path(base, 2, V2)}-{uuid4()}"
+    rows.put_new(base, ManifestRow(2, path, 3))
+    assert _handler(rows).names(store, base, path)
+    assert not _handler(rows).names(store, base, f"{manifest_path(base, 2, V2)}-{uuid4()}")
+    assert not _handler(rows).names(store, base, f"{manifest_path(base, 3, V2)}-{uuid4()}")
+
+
 def test_dropping_a_table_removes_its_rows() -> None:
     store, rows = MemoryStore.private(), MemoryManifestStore()
     handler = _handler(rows)
@@ -352,11 +363,17 @@ def test_dropping_a_table_removes_its_rows() -> None:
     assert rows.latest("t2") is not None
 
 
-@pytest.mark.parametrize(("path", "size"), [(b"\0", 3), ("t/_versions/x", "much")])
-def test_damaged_rows_of_sqlite(tmp_path: Path, path: Any, size: Any) -> None:
+@pytest.mark.parametrize(
+    ("version", "path", "size"),
+    [(1, b"\0", 3), (1, "t/_versions/x", "much"), ("x", "y", 3), (b"x", "y", 3), (1.5, "y", 3)],
+)
+def test_damaged_rows_of_sqlite(tmp_path: Path, version: Any, path: Any, size: Any) -> None:
     rows = SqliteManifestStore(str(tmp_path / "rows.db"))
-    rows.put_new("t", ManifestRow(1, path, size))
-    with pytest.raises(CorruptFileError, match="row of version 1"):
+    assert rows.latest("t") is None
+    with sqlite3.connect(rows.path) as connection:
+        connection.execute("INSERT INTO manifests VALUES ('t', ?, ?, ?)", (version, path, size))
+    connection.close()
+    with pytest.raises(CorruptFileError, match=f"row of version {version!r} is damaged"):
         rows.latest("t")
 
 

@@ -99,7 +99,7 @@ def test_what_is_no_target(ds: lance.LanceDataset, tmp_path: Path) -> None:
     with pytest.raises(InvalidOperationError, match="target_all_bases together with target_bases"):
         lance.write_dataset(TABLE, ds, mode="append", target_bases=["flat"], target_all_bases=True)
     with pytest.raises(InvalidInputError, match="list of names"):
-        lance.write_dataset(TABLE, ds, mode="append", target_bases="flat")  # type: ignore[arg-type]
+        lance.write_dataset(TABLE, ds, mode="append", target_bases="flat")  # type: ignore[arg-type]  # the point
     elsewhere = [DatasetBasePath("s3://bucket/x", name="far")]
     with pytest.raises(UnsupportedFeatureError, match="another store"):
         lance.write_dataset(TABLE, tmp_path / "u", initial_bases=elsewhere, target_bases=["far"])

@@ -134,7 +134,7 @@ def run(
 ) -> None:
     table = lancetable.write_dataset(START, uri, data_storage_version="2.0", storage_options=options)
     version = table.table_version
-    external = version.handler.external  # type: ignore[attr-defined]
+    external = version.handler.external  # type: ignore[attr-defined]  # an ExternalHandler
     disturbed = Disturbed(monkeypatch, version.store, external, step, fate)
     told = "done"
     try:
@@ -208,7 +208,7 @@ def test_two_finish_one_version(exclusive: bool) -> None:
             found, outcome = pool.map(meet, range(2), [version] * 2)
             assert (found.version, outcome) == (version, PutOutcome.LOST)
             assert store.read_all(found.path) == b"version %d" % version
-            assert rows.get("t", version).path == manifest_path("t", version, V2)  # type: ignore[union-attr]
+            assert rows.get("t", version).path == manifest_path("t", version, V2)  # type: ignore[union-attr]  # there is one
     assert not [meta.name for meta in store.list_names("t/_versions") if ".manifest-" in meta.name]
 
 

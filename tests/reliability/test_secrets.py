@@ -116,7 +116,7 @@ def test_where_nobody_answers(place: str, given: str, heard: Heard, monkeypatch:
         secret = (*KEYS, LONG)
         options = {key: value for key, value in options.items() if not any(each in value for each in secret)}
     for call in CALLS:
-        heard.call(lambda call=call: call(uri, {**options, **QUICK}))  # type: ignore[misc]
+        heard.call(lambda call=call: call(uri, {**options, **QUICK}))  # type: ignore[misc]  # mypy cannot infer such a default
     assert heard.told
 
 

@@ -61,7 +61,7 @@ class _Recording(fsspec.AbstractFileSystem):
         self.cut -= 1
         return self.data[start:end][: -1 if self.cut >= 0 else None]
 
-    def info(self, path, **kwargs):  # type: ignore[no-untyped-def]
+    def info(self, path, **kwargs):  # type: ignore[no-untyped-def]  # as fsspec has it
         self.requests.append((-1, -1))
         return {"name": path, "size": len(self.data), "type": "file"}
 
@@ -116,7 +116,7 @@ def test_errors_and_repr_hold_no_secrets() -> None:
     class Failing(_Recording):
         protocol = "failing"
 
-        def cat_file(self, path, *, start, end):  # type: ignore[no-untyped-def]
+        def cat_file(self, path, *, start, end):  # type: ignore[no-untyped-def]  # as fsspec has it
             raise RuntimeError(f"403 for key {secret}")
 
     store = FsspecStore("failing", {"secret": secret, "anon": False})

@@ -127,6 +127,6 @@ def test_an_option_that_is_neither_yes_nor_no() -> None:
 
 def test_what_is_no_address_is_a_type_error() -> None:
     with pytest.raises(TypeError):
-        open_store(7)  # type: ignore[arg-type]
+        open_store(7)  # type: ignore[arg-type]  # the point
     with pytest.raises(TypeError):
-        open_store(b"/t")  # type: ignore[arg-type]
+        open_store(b"/t")  # type: ignore[arg-type]  # the point

@@ -168,7 +168,7 @@ def load(job: Job) -> None:
     for day in range(3):
         while not has_day(job, day):
             rows = pa.table({"day": pa.array([day], pa.int64())})
-            if job.attempt(lambda rows=rows: lancetable.write_dataset(rows, job.uri, mode="append")) is not None:  # type: ignore[misc]
+            if job.attempt(partial(lancetable.write_dataset, rows, job.uri, mode="append")) is not None:
                 break
 
 

@@ -330,7 +330,7 @@ def test_deeply_nested_messages_are_refused() -> None:
         # CompressiveEncoding.general (10) of General.values (3), which no message object can be built from.
         general = bytes([3 << 3 | 2]) + length_of(encoding) + encoding
         encoding = bytes([10 << 3 | 2]) + length_of(general) + general
-    inner = pb.MiniBlockLayout(layers=[1], num_buffers=1, num_items=3).SerializeToString()  # type: ignore[list-item]
+    inner = pb.MiniBlockLayout(layers=[1], num_buffers=1, num_items=3).SerializeToString()  # type: ignore[list-item]  # takes numbers
     inner += bytes([3 << 3 | 2]) + length_of(encoding) + encoding
     layout = bytes([1 << 3 | 2]) + length_of(inner) + inner
     with pytest.raises(CorruptFileError, match="does not parse"):

@@ -47,7 +47,7 @@ def test_number_zones(native: Any, name: str, sizes: list[int], seed: int, null_
         validity = None if null_share is None else np.packbits(bits, bitorder="little")
         found = zones.number_zones(values, validity, skip, ends - sizes, ends)
     finally:
-        zones.native = saved  # type: ignore[misc]
+        zones.native = saved  # type: ignore[misc]  # and back
     assert found.low.dtype == found.high.dtype == values.dtype
     for number, (start, end) in enumerate(zip(ends - sizes, ends)):
         piece, kept = values[start:end], valid[start:end]
