@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyroaring
 
 from lancetable.format import transaction as tx
 from lancetable.format.blobs import with_bytes
@@ -47,6 +46,7 @@ from lancetable.ops.scan import matching_rows
 from lancetable.ops.spill import Divided
 from lancetable.ops.tracker import Tracker
 from lancetable.ops.write import WriteOptions, conform
+from lancetable.table._offset_files import build_roaring
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion
 from lancetable.table.version_rows import Offsets, physical_rows
@@ -311,7 +311,7 @@ class _Merge:
                     self._counts.updated += len(chosen.offsets)
                     batches = patched_columns(version, written, values, chosen)
                     updated.append(add_column_file(version, pairs.fragment, schema, batches, tracker=tracker))
-                    bitmaps[pairs.fragment.id] = pyroaring.BitMap(chosen.offsets.astype(np.uint32)).serialize()
+                    bitmaps[pairs.fragment.id] = build_roaring(chosen.offsets)
         except BaseException:
             discard_column_files(version, updated)
             raise

@@ -5,7 +5,8 @@
 
 A Connect client may reach neither the store nor its credentials; then nothing but JSON comes to it. A task may run
 twice. So the client gives a job's transaction its uuid: a commit that is tried again finds itself among the newer
-versions, and is done.
+versions, and is done. And a commit that fails there removes no file, since another run of it may commit them, or have
+done so; a cleanup finds what nobody committed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from lancetable.errors import InvalidInputError, LanceError
 from lancetable.ops.retry import retried
@@ -36,8 +37,11 @@ class Job(Protocol):
     def plan(self) -> Json:
         """{"pin", "tasks"} on the newest version; or {"result"}, if nothing is left to do."""
 
-    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
-        """Commit under this uuid; the result. Raises RetryableCommitConflictError, when all begins again."""
+    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
+        """Commit under this uuid; the result. When that surely failed, files are removed, unless told to keep them.
+
+        Raises RetryableCommitConflictError, when all begins again.
+        """
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         """Remove the files that results name, since other tasks were refused."""
@@ -51,11 +55,17 @@ class TaskJob(Job, Protocol):
 
 
 class Desk(Protocol):
+    @property
+    def repeats(self) -> bool:
+        """Whether it may answer a question more than once, even at the same time."""
+
     def ask(self, question: Callable[[], Json]) -> Json:
         """The answer of a question that needs the table. The question pickles."""
 
 
 class _Client:
+    repeats = False
+
     def ask(self, question: Callable[[], Json]) -> Json:
         return question()
 
@@ -73,6 +83,7 @@ class _Asked:
 @dataclass(frozen=True)
 class _Cluster:
     runner: Runner
+    repeats: ClassVar[bool] = True
 
     def ask(self, question: Callable[[], Json]) -> Json:
         return accepted(self.runner.run(_Asked(question), [{}]))[0]
@@ -91,9 +102,10 @@ class _Finish:
     planned: Json
     results: list[Json]
     uuid: str
+    keep_files: bool
 
     def __call__(self) -> Json:
-        return self.job.finish(self.planned, self.results, self.uuid)
+        return self.job.finish(self.planned, self.results, self.uuid, self.keep_files)
 
 
 def run_job(job: Job, desk: Desk, run: Callable[[Json], list[Json]], *, conflict_retries: int) -> Json:
@@ -114,7 +126,7 @@ def run_job(job: Job, desk: Desk, run: Callable[[Json], list[Json]], *, conflict
             if written := not_refused(results):
                 _discard(job, desk, planned, written)
             raise
-        return desk.ask(_Finish(job, planned, results, str(uuid.uuid4())))
+        return desk.ask(_Finish(job, planned, results, str(uuid.uuid4()), desk.repeats))
 
     return retried(attempt, conflict_retries=conflict_retries, retry_timeout_s=_RETRY_SECONDS)
 

@@ -18,12 +18,13 @@ deletion file; inserted rows are spread by key.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql.types import ArrayType, DecimalType, IntegralType, MapType, NumericType, StructType
 
 from lancetable.ops.merge_clauses import Clauses, Matched, check_source
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
@@ -33,14 +34,14 @@ from lancetable.ops.slices import Slice, options_of
 from lancetable.spark.desk import run_job
 from lancetable.spark.jobs import merged
 from lancetable.spark.pin import Pin
-from lancetable.spark.small_source import SmallSource, compares_as_spark, merge_small, small_source
+from lancetable.spark.small_source import SmallSource, compares_as_spark, merge_small, small_source, within_reach
 from lancetable.spark.tasks import Json, Runner, answer, settle_worker
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
 from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, quoted, schema_of, slices_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructField
 
     from lancetable.spark.table import SparkTable
 
@@ -102,7 +103,8 @@ class SparkMergeBuilder:
         The rows of a small source are all brought into the table's types, those of any other as far as they are
         written. So a null in a required column and a key out of the range of its type are errors in a small source
         even where its row matches nothing and is not inserted; and keys in nanoseconds, which Spark has not, merge
-        with a small source only.
+        with a small source only. Columns of other types are cast; what does not fit is an error, whatever
+        `spark.sql.ansi.enabled` says, and so is a key that would become another one, as 1.5 in a column of integers.
 
         `txn`, an application and the number of its change, makes a repeated merge do nothing: in `foreachBatch` give
         `txn=("name", batch_id)`. Raises InvalidInputError without an action, SchemaMismatchError for a source that does
@@ -129,9 +131,10 @@ class SparkMergeBuilder:
         clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_of(plan["incoming"])
         pin = pin_of(self._table.options, plan)
         if self._small is None and compares_as_spark([incoming.field(name).type for name in clauses.on]):
-            self._small = small_source(_typed(self._source, incoming))
+            self._small = small_source(_typed(self._source, incoming, clauses.on))
         if self._small is not None:
-            return merge_small(self._runner, pin, clauses, incoming, self._small, plan["parts"])
+            with within_reach(self._runner, self._small) as source:
+                return merge_small(self._runner, pin, clauses, incoming, source, plan["parts"])
         rows = self._joined(plan, pin, clauses, incoming)
         found = rows.mapInArrow(_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
         return [json.loads(row["result"]) for row in found]
@@ -139,7 +142,7 @@ class SparkMergeBuilder:
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         schema = spark_schema(schema_of(plan["keys"]))
         keys = self._table.scan(slices_of(plan), KeyScan(pin, plan["columns"]), schema)
-        source = _typed(self._source, incoming).withColumn(IN_SOURCE, F.lit(True))
+        source = _typed(self._source, incoming, clauses.on).withColumn(IN_SOURCE, F.lit(True))
         matches: Column = F.lit(True)
         for number, name in enumerate(clauses.on):
             matches = matches & (F.col(f"{KEY}{number}") == F.col(quoted(name)))
@@ -217,7 +220,7 @@ def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     return write
 
 
-def _typed(source: DataFrame, incoming: pa.Schema) -> DataFrame:
+def _typed(source: DataFrame, incoming: pa.Schema, on: Sequence[str]) -> DataFrame:
     """The source in the types under which Spark reads the table."""
     wanted = spark_schema(incoming)
     wire_schema(wanted)
@@ -225,10 +228,25 @@ def _typed(source: DataFrame, incoming: pa.Schema) -> DataFrame:
         return source
     columns = []
     for field in wanted.fields:
-        column = F.col(quoted(field.name))
-        same = source.schema[field.name].dataType.simpleString() == field.dataType.simpleString()
-        columns.append((column if same else column.cast(field.dataType)).alias(field.name))
+        column, given = F.col(quoted(field.name)), source.schema[field.name].dataType
+        if given.simpleString() != field.dataType.simpleString():
+            column = _cast(column, given, field, is_key=field.name in on)
+        columns.append(column.alias(field.name))
     return source.select(*columns)
+
+
+def _cast(column: Column, given: DataType, field: StructField, *, is_key: bool) -> Column:
+    """A column in another type. What does not fit is an error, as in an INSERT, whatever `spark.sql.ansi.enabled` makes
+    of casts; and so is a key that would become another one, since it would match that one's rows."""
+    nested = (ArrayType, MapType, StructType)
+    if isinstance(given, nested) or isinstance(field.dataType, nested):
+        return column.cast(field.dataType)
+    cast = column.try_cast(field.dataType)
+    fits = cast.isNotNull()
+    if is_key and isinstance(given, NumericType) and isinstance(field.dataType, (IntegralType, DecimalType)):
+        fits = fits & (cast == column)
+    told = F.concat(F.lit(f"{field.name} cannot become {field.dataType.simpleString()}: "), column.cast("string"))
+    return F.when(column.isNull() | fits, cast).otherwise(F.raise_error(told))
 
 
 def _kinds(schema: StructType) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -101,6 +102,21 @@ class SparkRunner:
         results = {row["task"]: row["result"] for row in frame.collect()}
         return [json.loads(results[number]) for number in range(len(texts))]
 
+    def directory_of_tasks(self) -> str | None:
+        """A directory of this machine that tasks of the session find at the same place, which Spark removes in the
+        end; None on a cluster, in a Connect session, which does not say, and where files shall be encrypted."""
+        from pyspark import SparkFiles
+        from pyspark.errors import PySparkException
+
+        try:
+            master = str(self._spark.sparkContext.master)
+        except PySparkException:
+            return None
+        encrypted = self._spark.conf.get("spark.io.encryption.enabled", "false")
+        if encrypted != "false" or not re.match(r"local($|\[)", master):
+            return None
+        return SparkFiles.getRootDirectory()
+
 
 def settle_worker() -> None:
     """In a worker of Spark, at the beginning of each task, before it reads what the task is given.
@@ -116,9 +132,13 @@ def settle_worker() -> None:
     if context is None:
         return  # a thread of the process that asks
     os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))
-    if not gc.get_freeze_count():
+    if not _settled:
+        _settled.append(True)
         gc.freeze()
     _acknowledge()
+
+
+_settled: list[bool] = []  # in a worker that had a task before; to ask the collector would be to count its objects
 
 
 def _acknowledge() -> None:

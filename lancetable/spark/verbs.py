@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from lancetable.commit.once import is_done, properties_of
 from lancetable.dataset import LanceDataset
-from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, LanceError, SchemaMismatchError
+from lancetable.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    LanceError,
+    SchemaMismatchError,
+    UnsupportedFeatureError,
+)
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
@@ -22,7 +28,7 @@ from lancetable.ops import commit as commits
 from lancetable.ops import evolution
 from lancetable.ops.marks import remove_marks
 from lancetable.ops.merge_clauses import Clauses, Condition, check_source, key_fields
-from lancetable.ops.merge_rows import ADDRESS
+from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.moved_rows import Prepared, commit_prepared, discard_prepared
 from lancetable.ops.scan_plan import ScanOptions, plan_scan, resolve_filter
 from lancetable.ops.slices import Slice, plan_slices, rows_of_each
@@ -220,7 +226,7 @@ class DeleteJob(_Numbered):
     def work(self, plan: Json) -> DeleteRows:
         return DeleteRows(pin_of(self.options, plan), self.predicate)
 
-    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         base, marked = self._base(plan), marked_of(results)
         operation = tx.Delete(marked.updated, marked.removed, self.predicate)
 
@@ -230,7 +236,8 @@ class DeleteJob(_Numbered):
             except CommitStateUnknownError:
                 raise
             except LanceError:
-                remove_marks(base, marked.updated)
+                if not keep_files:
+                    remove_marks(base, marked.updated)
                 raise
 
         return self._once(commit, {"rows": sum(each["rows"] for each in results)}, _NO_ROWS)
@@ -254,11 +261,11 @@ class UpdateJob(_Numbered):
     def work(self, plan: Json) -> UpdateRows:
         return UpdateRows(pin_of(self.options, plan), self.assignments, self.where)
 
-    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         base = self._base(plan)
         prepared = Prepared(self._transaction(base, update_of(results), uuid), {})
         rows = {"rows": sum(each["rows"] for each in results)}
-        return self._once(lambda: commit_prepared(base, prepared), rows, _NO_ROWS)
+        return self._once(lambda: commit_prepared(base, prepared, keep_files=keep_files), rows, _NO_ROWS)
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         return _discard_update(self._base(plan), update_of(results))
@@ -285,6 +292,9 @@ class MergeJob(_Numbered):
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
         incoming = incoming_schema(version, self.source)
         check_source(version.schema, replace(self.clauses, on=on), incoming)
+        for name in (ADDRESS, IN_SOURCE):
+            if name in incoming.names:
+                raise UnsupportedFeatureError(f"a merge by Spark has a column {name!r} of its own", feature="merge")
         if self.clauses.condition is not None:
             Condition(self.clauses.condition, version.schema, set(incoming.names))  # refused here, not in every task
         columns = _key_columns(self.clauses, on)
@@ -305,7 +315,7 @@ class MergeJob(_Numbered):
             "parts": [slice_task(task) for task in parts],
         }
 
-    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         base = self._base(plan)
         primary = {field.name for field in base.schema.primary_key()}
         unique = bool(primary) and primary == set(plan["on"])
@@ -316,7 +326,7 @@ class MergeJob(_Numbered):
             "num_updated_rows": sum(each["updated_rows"] for each in results),
             "num_deleted_rows": sum(each["deleted"] for each in results),
         }
-        return self._once(lambda: commit_prepared(base, prepared), merged, _NOTHING_MERGED)
+        return self._once(lambda: commit_prepared(base, prepared, keep_files=keep_files), merged, _NOTHING_MERGED)
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         return _discard_update(self._base(plan), update_of(results))
@@ -362,7 +372,7 @@ class CompactJob(_Numbered):
     def work(self, plan: Json) -> CompactFragments:
         return CompactFragments(pin_of(self.options, plan))
 
-    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         rewritten = [RewriteResult.from_json(each["result"]) for each in results]
         dataset = LanceDataset.from_version(self._base(plan))
         return asdict(Compaction.commit(dataset, rewritten, dict(self.settings)))
@@ -397,9 +407,9 @@ class AddColumnsJob(_Numbered):
         pin, new = pin_of(self.options, plan), schema_of(plan["new"])
         return AddColumns(pin, new, self.values, self.columns, self.batch_rows, self.job)
 
-    def finish(self, plan: Json, results: list[Json], uuid: str) -> Json:
+    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         fragments = [fragment_of(each["fragment"]) for each in results]
-        evolution.commit_fragments(self._base(plan), fragments, schema_of(plan["new"]))
+        evolution.commit_fragments(self._base(plan), fragments, schema_of(plan["new"]), uuid)
         return {"reused": sum(each["reused"] for each in results)}
 
     def discard(self, plan: Json, results: list[Json]) -> Json:

@@ -15,13 +15,15 @@ Roaring form: the portable serialisation of a 32-bit roaring bitmap (github.com/
 
 from __future__ import annotations
 
+import array
 import struct
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyroaring
 
 from lancetable.errors import CorruptFileError
 
@@ -58,6 +60,12 @@ def _failing(path: str, kind: str) -> Fail:
 
 
 # --- Arrow form ------------------------------------------------------------------------------------------------------
+
+
+def build_roaring(offsets: npt.NDArray[Any]) -> bytes:
+    """The roaring form of numbers that fit 32 bits, in any order."""
+    # A numpy array would be taken one number after the other.
+    return bytes(pyroaring.BitMap(array.array("I", offsets.astype(np.uint32, copy=False).tobytes())).serialize())
 
 
 def build_arrow(offsets: Offsets) -> bytes:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyroaring
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DeletionFile, DeletionKind
 from lancetable.format.paths import deletion_path
 from lancetable.store.base import Durability
-from lancetable.table._offset_files import Offsets, build_arrow, parse_arrow, parse_roaring
+from lancetable.table._offset_files import Offsets, build_arrow, build_roaring, parse_arrow, parse_roaring
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
@@ -192,7 +191,7 @@ def write(
         kind=kind, read_version=read_version, id=secrets.randbits(64), num_deleted_rows=len(vector), base_id=None
     )
     if kind is DeletionKind.BITMAP:
-        data = pyroaring.BitMap(vector.offsets()).serialize()
+        data = build_roaring(vector.offsets())
     else:
         data = build_arrow(vector.offsets())
     path = deletion_path(base, fragment_id, read_version, file.id, kind.suffix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import shutil
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable.commit.loop import commit_transaction
 from lancetable.commit.once import properties_of
 from lancetable.errors import (
     AlreadyExistsError,
@@ -23,8 +25,10 @@ from lancetable.errors import (
     InvalidOperationError,
     InvalidSqlError,
     StoreError,
+    UnsupportedFeatureError,
     VersionNotFoundError,
 )
+from lancetable.ops import moved_rows
 from lancetable.ops.merge_clauses import Clauses, Matched, check_source
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
 from lancetable.ops.moved_rows import commit_prepared
@@ -34,7 +38,7 @@ from lancetable.ops.slices import Slice, options_of, plan_slices
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 
-from lancetable.spark import SparkTable
+from lancetable.spark import SparkTable, verbs
 from lancetable.spark.desk import run_job
 from lancetable.spark.jobs import CompactFragments, CountRows, DeleteRows, UpdateRows
 from lancetable.spark.pin import Pin, _opened
@@ -48,6 +52,7 @@ from lancetable.spark.small_source import (
 )
 from lancetable.spark.tasks import Json, Runner, ThreadRunner, Work, _acknowledge
 from lancetable.spark.verbs import MergeJob, pin_of, schema_of
+from lancetable.table.version import TableVersion
 
 
 class Through(ThreadRunner):
@@ -104,10 +109,54 @@ def test_plans_and_commits_that_run_twice_on_the_cluster_change_once(tmp_path: P
     lancetable.write_dataset(rows(1000), path, max_rows_per_file=250)
     t = SparkTable.for_path(None, path, runner=Twice(), run_on="cluster")  # type: ignore[arg-type]  # no session
     assert t.delete("id < 300") == 300 and t.update({"v": "v + 100"}, where="id >= 990") == 10
-    assert t.dataset.version == 3
+    t.add_columns({"w": "v + 1"})
+    assert t.dataset.version == 4 and t.dataset.schema.names[-1] == "w"
     t.compact(target_rows_per_fragment=10_000)
     seen = lance.dataset(path).to_table().to_pydict()
     assert dict(zip(seen["id"], seen["v"])) == {i: i % 10 + (100 if i >= 990 else 0) for i in range(300, 1000)}
+    lancetable.dataset(path).validate()
+
+
+class Repeating(Through):
+    """What a cluster does: a task that fails is run again, whatever its first run has done."""
+
+    def run(self, work: Work, tasks: Any) -> list[Json]:
+        for _ in range(3):
+            with contextlib.suppress(StoreError):
+                return super().run(work, tasks)
+        return super().run(work, tasks)
+
+
+@pytest.mark.parametrize("answer", ["refused", "lost", "lost, and no other"])
+def test_a_commit_on_the_cluster_that_fails_leaves_the_files_for_its_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """Its answer may be lost after it has landed, and what comes after it fail."""
+    path = str(tmp_path / "t.lance")
+    lancetable.write_dataset(rows(1000), path, max_rows_per_file=250)
+    t = SparkTable.for_path(None, path, runner=Repeating(), run_on="cluster")  # type: ignore[arg-type]  # no session
+    real, calls = commit_transaction, 0
+
+    def failing(*arguments: Any, **options: Any) -> TableVersion:
+        nonlocal calls
+        calls += 1
+        if calls == 1 and answer != "refused":
+            real(*arguments, **options)
+        if calls <= (4 if answer == "lost, and no other" else 1):
+            raise StoreError("slow down")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(moved_rows, "commit_transaction", failing)
+    monkeypatch.setattr(verbs.commits, "commit", failing)
+    for change, kept in ((lambda: t.delete("id < 300"), 700), (lambda: t.update({"v": "100"}, where="id >= 990"), 700)):
+        calls = 0
+        if answer == "lost, and no other":
+            with pytest.raises(StoreError):
+                change()
+        else:
+            assert change() in (300, 10)
+        assert lancetable.dataset(path).to_table().num_rows == kept
+    assert lancetable.dataset(path).version == 3
     lancetable.dataset(path).validate()
 
 
@@ -137,6 +186,34 @@ def test_a_numbered_change_is_made_once_whatever_other_writers_do_between(tmp_pa
             lancetable.LanceDataset.commit(late, change)
     assert t.delete("id < 20", txn=("other", 0)) == 13
     assert t.delete("id < 30", txn=("etl", 4)) == 10
+
+
+def test_a_backfill_whose_task_runs_twice_keeps_the_file_that_was_first(tmp_path: Path) -> None:
+    """Spark runs slow tasks a second time; here the second one ends first, and a version has its file."""
+    path, runs = str(tmp_path / "t.lance"), 0
+    lancetable.write_dataset(rows(10), path)
+    faster: list[Json] = []
+
+    def values(batch: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal runs
+        runs += 1
+        text = "slow" * 100 if runs == 1 else "fast"
+        if runs == 1:
+            faster.extend(Twin().run(*twin.asked))
+        return pa.record_batch([pa.array([text] * batch.num_rows)], names=["s"])
+
+    class Twin(ThreadRunner):
+        asked: tuple[Work, Any]
+
+        def run(self, work: Work, tasks: Any) -> list[Json]:
+            self.asked = work, tasks
+            slower = super().run(work, tasks)
+            return faster if self is twin else slower
+
+    twin = Twin()
+    t = SparkTable.for_path(None, path, runner=twin)  # type: ignore[arg-type]  # no session
+    t.add_columns(values, schema=pa.schema([pa.field("s", pa.string())]))
+    assert set(lancetable.dataset(path).to_table()["s"].to_pylist()) == {"fast"}
 
 
 def test_a_backfill_goes_on_where_it_was_interrupted_and_takes_in_new_rows(tmp_path: Path) -> None:
@@ -250,14 +327,34 @@ def packed(source: pa.Table, cut: int) -> tuple[bytes, ...]:
 
 
 def merge_in_parts(
-    t: SparkTable, clauses: Clauses, source: pa.Table, cut: int = 5, runner: Runner | None = None, parts: int = 4
+    t: SparkTable,
+    clauses: Clauses,
+    source: pa.Table,
+    cut: int = 5,
+    runner: Runner | None = None,
+    parts: int = 4,
+    mapped: Path | None = None,
 ) -> Json:
+    """`mapped`: a directory for files of the source, as tasks get it that run on the machine of their client."""
+    streams: tuple[Any, ...] = packed(source, cut)
+    for number, stream in enumerate(streams if mapped else ()):
+        (mapped / f"{number}.arrow").write_bytes(stream)
+    given = tuple(str(mapped / f"{number}.arrow") for number in range(len(streams))) if mapped else streams
+
     def write(plan: Json) -> list[Json]:
         pin, incoming = pin_of(t.options, plan), schema_of(plan["incoming"])
         assert len(plan["parts"]) == parts
-        return merge_small(runner or Through(), pin, clauses, incoming, packed(source, cut), plan["parts"])
+        return merge_small(runner or Through(), pin, clauses, incoming, given, plan["parts"])
 
     return run_job(MergeJob(t.options, None, clauses, source.column_names, None), t.desk, write, conflict_retries=3)
+
+
+def test_a_merge_of_a_column_that_spark_needs_for_itself(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.lance")
+    lancetable.write_dataset(pa.table({"k": [1], ADDRESS: [2]}), path)
+    job = MergeJob(SparkTable.for_path(None, path).options, None, Clauses(("k",), insert=True), ("k", ADDRESS), None)  # type: ignore[arg-type]  # no session
+    with pytest.raises(UnsupportedFeatureError, match=ADDRESS):
+        job.plan()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -281,7 +378,7 @@ def test_a_small_source_in_tasks_does_what_the_library_does(
     if not clauses.insert and not clauses.delete_unmatched and matched is Matched.KEEP:
         clauses = Clauses(("id",), insert=True)
 
-    found = merge_in_parts(t, clauses, source)
+    found = merge_in_parts(t, clauses, source, mapped=tmp_path if seed % 2 else None)
     plain = lancetable.dataset(tmp_path / "same.lance").merge_insert("id")
     if matched is Matched.UPDATE:
         plain = plain.when_matched_update_all(condition)

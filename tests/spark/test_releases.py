@@ -23,7 +23,7 @@ class Ones(datasource.DataSource):  # type: ignore[misc, name-defined]  # import
         return "k bigint"
 
     def reader(self, schema: Any) -> Any:
-        class Reader(datasource.DataSourceReader):  # type: ignore[misc, name-defined]
+        class Reader(datasource.DataSourceReader):  # type: ignore[misc, name-defined]  # PySpark may be absent
             wanted: int | None = None
 
             def pushFilters(self, filters: list[Any]) -> Iterator[Any]:

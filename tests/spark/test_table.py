@@ -136,6 +136,68 @@ def test_a_source_is_collected_while_all_tasks_together_bring_little(
         assert sum(pa.ipc.open_stream(part).read_all().num_rows for part in parts or ()) == (8 * each if small else 0)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("1.7D", "1", "k cannot become bigint: 1.7"),  # would match 1
+        ("1.5BD", "1", "k cannot become bigint: 1.5"),
+        ("'x'", "1", "k cannot become bigint: x"),
+        ("1", "300", "v cannot become tinyint: 300"),
+        ("'1'", "2.0D", None),
+        ("null", "null", None),
+    ],
+)
+def test_a_merge_casts_what_fits(spark: Any, tmp_path: Path, key: str, value: str, told: str | None) -> None:
+    from lancetable.spark import SparkTable
+
+    path = str(tmp_path / "t.lance")
+    rows = pa.table({"k": pa.array([1, 44], pa.int64()), "v": pa.array([7, 8], pa.int8())})
+    lancetable.write_dataset(rows, path)
+    source = spark.range(1).selectExpr(f"{key} AS k", f"{value} AS v")
+    spark.conf.set("spark.sql.ansi.enabled", str(key == "1.7D"))  # casts that wrap and truncate, or not
+    try:
+        merge = SparkTable.for_path(spark, path).merge(source, "k").when_matched_update_all()
+        if told is None:
+            found = merge.when_not_matched_insert_all().execute()
+            assert (found["num_updated_rows"], found["num_inserted_rows"]) == ((1, 0) if key == "'1'" else (0, 1))
+        else:
+            with pytest.raises(Exception, match=told):
+                merge.execute()
+            assert lancetable.dataset(path).to_table() == rows
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def test_a_source_of_rows_that_spark_can_count_before_is_collected_as_it_is(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lancetable.spark.small_source import _most_rows, small_source
+
+    given = spark.sql("SELECT * FROM VALUES (1L), (2L) AS t (id)")
+    assert _most_rows(given) == _most_rows(spark.range(5).limit(2)) == 2 == _most_rows(given.where("id > 1"))
+    assert _most_rows(given.selectExpr("explode(sequence(1, id))")) is None and _most_rows(object()) is None
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASK", 80)
+    monkeypatch.setattr("lancetable.spark.small_source._first_of_tasks", None)
+    (part,) = small_source(spark.range(0, 10, 1, 3)) or ()
+    assert pa.ipc.open_stream(part).read_all()["id"].to_pylist() == list(range(10))
+    with pytest.raises(TypeError):
+        small_source(spark.range(0, 11, 1, 3))
+
+
+def test_a_source_goes_to_tasks_of_this_machine_in_a_file(spark: Any) -> None:
+    from lancetable.spark.small_source import small_source, within_reach
+    from lancetable.spark.tasks import SparkRunner, ThreadRunner
+
+    source = small_source(spark.range(1000))
+    assert source is not None
+    with within_reach(SparkRunner(spark), source) as reached:
+        (path,) = reached
+        assert isinstance(path, str) and Path(path).read_bytes() == source[0].to_pybytes()
+    assert not Path(path).exists()
+    with within_reach(ThreadRunner(), source) as reached:
+        assert reached is source
+
+
 @pytest.mark.usefixtures("source_goes")
 def test_a_merge_updates_inserts_and_deletes(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
