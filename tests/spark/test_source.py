@@ -113,13 +113,18 @@ def test_a_frame_that_does_not_fit_is_refused_and_nothing_is_written(spark: Any,
 def test_a_failing_task_leaves_no_version_and_no_file_of_finished_tasks(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"id": pa.array([0], pa.int64())}), path)
+    files = str(path / "data")
 
     def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if 99 in batch["id"].to_pylist():
                 from pyspark import TaskContext
 
-                time.sleep(0 if TaskContext.get().attemptNumber() else 3)  # by then the others have finished
+                if not TaskContext.get().attemptNumber():
+                    until = time.monotonic() + 60
+                    while len(os.listdir(files)) < 4 and time.monotonic() < until:
+                        time.sleep(0.05)
+                    time.sleep(3)  # from the last byte of the others until Spark knows that they finished
                 raise ValueError("broken")
             yield batch
 
