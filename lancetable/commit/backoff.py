@@ -21,6 +21,9 @@ away the more the longer it is (it adds the same to everybody's rate), and so al
 That alone takes long, and whoever is quicker than the others by then has won twice as often. But each transaction says
 on which version it was made, so all can see how many versions the others had to let pass. Whoever had to let fewer pass
 stands back for longer; nobody presses forward because others are quick, for those may have come just now.
+
+Writers of other libraries know none of this: each loss makes them wait for twice as long, and after 30 s they give up.
+Beside them the wait before the next commit is some times as long.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ _ASKED_AGAIN_SECONDS = 0.001  # for the turn, on average
 _GROWTH_OF_MET = 1.1
 _RATE_OF_A_WIN = 0.07  # what a win adds to the attempts for each length of one
 _MOST_FAVOURED = 2.0  # times as many versions that others let pass; more may be by chance
+_TIMES_BESIDE_OTHERS = 4.0
 _MET_FOR_ONE = 6  # so many attempts that needed neither a wait nor a look count as one
 
 _SMALLEST_CROWD = 1.0  # attempts long; below it nobody is in the way
@@ -66,13 +70,14 @@ _REMEMBERED_TABLES = 256
 class Crowd:
     """How contended a table was lately, as this process saw it. Threads may lose an update to each other."""
 
-    __slots__ = ("is_guessed", "seen_at", "streak", "unit_seconds", "window")
+    __slots__ = ("is_guessed", "others_seen_at", "seen_at", "streak", "unit_seconds", "window")
 
     def __init__(self) -> None:
         self.window = 0.0  # attempts long; 0: nobody was in the way
         self.unit_seconds = 0.0
         self.is_guessed = False  # the unit is that of a win: an attempt that loses takes longer
         self.seen_at = 0.0
+        self.others_seen_at = -math.inf  # a version that another library made
         self.streak = Streak()
 
     def gather(self, now: float) -> None:
@@ -132,7 +137,8 @@ class Backoff:
         self.is_crowded = bool(crowd and crowd.window and self._begun_at - crowd.seen_at <= _REMEMBERED_SECONDS)
         if crowd is not None and self.is_crowded:
             self._unit_seconds, self._window = crowd.unit_seconds, crowd.window
-            self._wait(0.5, 1.5)
+            beside_others = self._begun_at - crowd.others_seen_at <= _REMEMBERED_SECONDS
+            self._wait(0.5, 1.5, _TIMES_BESIDE_OTHERS if beside_others else 1.0)
         self._attempt_begun_at = self._clock()
 
     @property
@@ -204,10 +210,10 @@ class Backoff:
             self._sleep((0.5 + self._draw()) * _ASKED_AGAIN_SECONDS)
         return bool(taken)
 
-    def _wait(self, least: float, most: float) -> None:
-        """Between these parts of the window."""
+    def _wait(self, least: float, most: float, times: float = 1.0) -> None:
+        """Between these parts of the window, so many times."""
         seconds = (least + self._draw() * (most - least)) * self._window * self._unit_seconds
-        self._sleep(max(min(seconds, _LONGEST_WAIT_SECONDS, self._deadline - self._clock()), 0.0))
+        self._sleep(max(min(min(seconds, _LONGEST_WAIT_SECONDS) * times, self._deadline - self._clock()), 0.0))
 
     def _note(self, now: float) -> None:
         if self._crowd is not None:

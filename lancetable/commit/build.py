@@ -47,7 +47,15 @@ from lancetable.format.version import FileVersion
 from lancetable.proto import file_pb2, table_pb2
 from lancetable.table._offset_files import parse_roaring
 
-__all__ = ["Built", "Restored", "build_first_manifest", "build_manifest", "covered_fragments", "writer_version"]
+__all__ = [
+    "Built",
+    "Restored",
+    "build_first_manifest",
+    "build_manifest",
+    "covered_fragments",
+    "is_ours",
+    "writer_version",
+]
 
 _MAX_COVERED = 1 << 24  # fragments of one index; a manifest with as many would not fit its own limit
 
@@ -131,7 +139,7 @@ class _Draft:
         self.restored, self.file_version = restored, file_version
         self.mixed_versions = False
         self.new_deletions = False
-        self.trusts_flags = _is_ours(message)
+        self.trusts_flags = is_ours(message)
 
     @property
     def stable_row_ids(self) -> bool:
@@ -446,7 +454,7 @@ def _(operation: tx.Restore, draft: _Draft) -> None:
     message, newest = draft.message, table_pb2.Manifest()
     newest.CopyFrom(message)
     message.CopyFrom(draft.restored.manifest)
-    draft.trusts_flags = _is_ours(message)
+    draft.trusts_flags = is_ours(message)
     draft.index_section = draft.restored.index_section
     highest = max(used_fragment_ids(newest), used_fragment_ids(message))
     if highest >= 0:
@@ -711,7 +719,8 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
 _LIBRARY = "lancetable"
 
 
-def _is_ours(manifest: table_pb2.Manifest) -> bool:
+def is_ours(manifest: table_pb2.Manifest) -> bool:
+    """Whether this library made the version."""
     return manifest.writer_version.library == _LIBRARY
 
 

@@ -112,6 +112,19 @@ def test_a_crowd_is_remembered_and_forgotten() -> None:
     assert clock.waits[begun:] == []  # long ago
 
 
+@pytest.mark.parametrize(("seen_ago", "times"), [(None, 1.0), (1.0, 4.0), (11.0, 1.0)])
+def test_beside_another_library_the_wait_between_commits_is_longer(seen_ago: float | None, times: float) -> None:
+    clock, crowd = Clock(), Crowd()
+    crowd.window, crowd.unit_seconds, crowd.seen_at = 5.0, 0.1, clock.now
+    if seen_ago is not None:
+        crowd.others_seen_at = clock.now - seen_ago
+    waiting = Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 0.5)
+    assert clock.waits == [pytest.approx(0.5 * times)]
+    clock.now += 0.1
+    assert waiting.next_attempt()
+    assert clock.waits[1] < 0.5, "who has lost waits as always"
+
+
 def test_the_crowds_of_tables_are_kept_apart() -> None:
     assert crowd_at("s3://a/t") is crowd_at("s3://a/t")
     assert crowd_at("s3://a/t") is not crowd_at("s3://b/t")

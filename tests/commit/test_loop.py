@@ -668,6 +668,17 @@ def test_what_was_the_newest_a_moment_ago_is_not_looked_for(base: TableVersion, 
         assert store.requests["put_if_absent"] == 1
 
 
+def test_a_version_of_another_library_is_noticed(base: TableVersion, maker: Any, remote: Any) -> None:
+    held, store = remote(commit(base, maker.make("Append")))
+    crowd = backoff.crowd_at(store.key(base.base))
+    commit(held, maker.make("Append"))
+    assert crowd.others_seen_at < 0.0
+    held, _ = remote(latest(base))
+    lance.dataset(base.uri).delete("id = 2")
+    commit(held, maker.make("Append"))
+    assert crowd.others_seen_at == 1000.0
+
+
 @pytest.mark.parametrize(
     ("others", "looks"), [([2, 2, 2, 2, 2, 2], 2), ([6, 4, 3, 2, 2, 2], 5), ([2, 0, 0, 0, 0, 0], 2)]
 )
