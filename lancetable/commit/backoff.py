@@ -23,7 +23,7 @@ on which version it was made, so all can see how many versions the others had to
 stands back for longer; nobody presses forward because others are quick, for those may have come just now.
 
 Writers of other libraries know none of this: each loss makes them wait for twice as long, and after 30 s they give up.
-Beside them the wait before the next commit is some times as long.
+Beside them the wait before the next commit is many times as long. That holds for as long as one may still wait unseen.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ _ASKED_AGAIN_SECONDS = 0.001  # for the turn, on average
 _GROWTH_OF_MET = 1.1
 _RATE_OF_A_WIN = 0.07  # what a win adds to the attempts for each length of one
 _MOST_FAVOURED = 2.0  # times as many versions that others let pass; more may be by chance
-_TIMES_BESIDE_OTHERS = 4.0
+_TIMES_BESIDE_OTHERS = 12.0
+_LONGEST_WAIT_BESIDE_OTHERS_SECONDS = 8.0
+_OTHERS_TRY_SECONDS = 30.0  # pylance's limit
 _MET_FOR_ONE = 6  # so many attempts that needed neither a wait nor a look count as one
 
 _SMALLEST_CROWD = 1.0  # attempts long; below it nobody is in the way
@@ -137,8 +139,11 @@ class Backoff:
         self.is_crowded = bool(crowd and crowd.window and self._begun_at - crowd.seen_at <= _REMEMBERED_SECONDS)
         if crowd is not None and self.is_crowded:
             self._unit_seconds, self._window = crowd.unit_seconds, crowd.window
-            beside_others = self._begun_at - crowd.others_seen_at <= _REMEMBERED_SECONDS
-            self._wait(0.5, 1.5, _TIMES_BESIDE_OTHERS if beside_others else 1.0)
+            if self._begun_at - crowd.others_seen_at <= _OTHERS_TRY_SECONDS:
+                longest = min(_LONGEST_WAIT_BESIDE_OTHERS_SECONDS, budget_seconds / 4)  # the rest is for attempts
+                self._wait(0.5 * _TIMES_BESIDE_OTHERS, 1.5 * _TIMES_BESIDE_OTHERS, longest=longest)
+            else:
+                self._wait(0.5, 1.5)
         self._attempt_begun_at = self._clock()
 
     @property
@@ -210,10 +215,10 @@ class Backoff:
             self._sleep((0.5 + self._draw()) * _ASKED_AGAIN_SECONDS)
         return bool(taken)
 
-    def _wait(self, least: float, most: float, times: float = 1.0) -> None:
-        """Between these parts of the window, so many times."""
+    def _wait(self, least: float, most: float, *, longest: float = _LONGEST_WAIT_SECONDS) -> None:
+        """For between these parts of the window, and `longest` seconds at most."""
         seconds = (least + self._draw() * (most - least)) * self._window * self._unit_seconds
-        self._sleep(max(min(min(seconds, _LONGEST_WAIT_SECONDS) * times, self._deadline - self._clock()), 0.0))
+        self._sleep(max(min(seconds, longest, self._deadline - self._clock()), 0.0))
 
     def _note(self, now: float) -> None:
         if self._crowd is not None:

@@ -138,7 +138,7 @@ def _land(
         now = time.monotonic()
         if crowd.streak.meets_rivals(base.store, base.base, transaction.read_version, now):
             crowd.gather(now)
-        run.watch_for_others(crowd)
+        run.crowd = crowd
     turn = Turn(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
     backoff = Backoff(max_retries, timeout_s, crowd=crowd, turn=turn)
     looks = strict or not remote or max_retries < 2 or backoff.is_crowded or not run.is_fresh()
@@ -272,16 +272,7 @@ class _Run:
         self.has_met = False  # whether that was judged, so that the next attempt needs no look
         # By how many versions the others were after those they were made on, of the last ones.
         self.passed_of_others: deque[int] = deque(maxlen=_REMEMBERED)
-        self._crowd: Crowd | None = None
-
-    def watch_for_others(self, crowd: Crowd) -> None:
-        """Tell of every version that another library made."""
-        self._crowd = crowd
-        self._tell(self.base.file)
-
-    def _tell(self, file: ManifestFile) -> None:
-        if self._crowd is not None and not is_ours(file.manifest.message):
-            self._crowd.others_seen_at = time.monotonic()
+        self.crowd: Crowd | None = None  # told of versions of other libraries, except of the base, which may be old
 
     def is_fresh(self) -> bool:
         """Whether the transaction was made on a version that was the newest a moment ago.
@@ -333,7 +324,8 @@ class _Run:
         if strict:
             raise _conflict(self, theirs, number, _STRICT)
         self._judge(theirs, version)
-        self._tell(file)
+        if self.crowd is not None and not is_ours(file.manifest.message):
+            self.crowd.others_seen_at = time.monotonic()
         if theirs is not None:
             self.passed_of_others.append(number - theirs.read_version)
         if isinstance(self.ours.operation, tx.Delete | tx.Update):

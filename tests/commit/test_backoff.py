@@ -112,7 +112,7 @@ def test_a_crowd_is_remembered_and_forgotten() -> None:
     assert clock.waits[begun:] == []  # long ago
 
 
-@pytest.mark.parametrize(("seen_ago", "times"), [(None, 1.0), (1.0, 4.0), (11.0, 1.0)])
+@pytest.mark.parametrize(("seen_ago", "times"), [(None, 1.0), (1.0, 12.0), (29.0, 12.0), (31.0, 1.0)])
 def test_beside_another_library_the_wait_between_commits_is_longer(seen_ago: float | None, times: float) -> None:
     clock, crowd = Clock(), Crowd()
     crowd.window, crowd.unit_seconds, crowd.seen_at = 5.0, 0.1, clock.now
@@ -123,6 +123,14 @@ def test_beside_another_library_the_wait_between_commits_is_longer(seen_ago: flo
     clock.now += 0.1
     assert waiting.next_attempt()
     assert clock.waits[1] < 0.5, "who has lost waits as always"
+
+
+@pytest.mark.parametrize(("budget", "waited"), [(1000.0, 8.0), (10.0, 2.5)])
+def test_the_wait_beside_another_library_is_bounded(budget: float, waited: float) -> None:
+    clock, crowd = Clock(), Crowd()
+    crowd.window, crowd.unit_seconds, crowd.seen_at, crowd.others_seen_at = 60.0, 1.0, clock.now, clock.now
+    Backoff(20, budget, crowd=crowd, clock=clock, sleep=clock.sleep)
+    assert clock.waits == [waited]
 
 
 def test_the_crowds_of_tables_are_kept_apart() -> None:

@@ -669,10 +669,11 @@ def test_what_was_the_newest_a_moment_ago_is_not_looked_for(base: TableVersion, 
 
 
 def test_a_version_of_another_library_is_noticed(base: TableVersion, maker: Any, remote: Any) -> None:
-    held, store = remote(commit(base, maker.make("Append")))
+    lance.dataset(base.uri).delete("id = 1")
+    held, store = remote(latest(base))
     crowd = backoff.crowd_at(store.key(base.base))
     commit(held, maker.make("Append"))
-    assert crowd.others_seen_at < 0.0
+    assert crowd.others_seen_at < 0.0, "nobody knows how long ago it was made that the handle was opened at"
     held, _ = remote(latest(base))
     lance.dataset(base.uri).delete("id = 2")
     commit(held, maker.make("Append"))
