@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lancetable.errors import ColumnNotFoundError
+from lancetable.errors import ColumnNotFoundError, SchemaMismatchError
 from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of, plan_slices
@@ -52,7 +52,19 @@ def scan_slices(pin: Pin, slices: Iterable[Slice], options: ScanOptions, wire: p
     version = pin.open()
     for scan in options_of(slices, options):
         for batch in execute_scan(version, plan_scan(version, scan)):
-            yield convert_batch(batch, wire)
+            converted = convert_batch(batch, wire)
+            _check_no_nulls(converted, version.uri)
+            yield converted
+
+
+def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
+    """Spark ends at a null where its schema allows none, and does not say in which column."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise SchemaMismatchError(
+                f"column {field.name!r} of {uri} has nulls, and the schema to read it with says NOT NULL; "
+                "let it be nullable there"
+            )
 
 
 class LanceReader(DataSourceReader):

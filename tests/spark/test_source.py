@@ -52,6 +52,15 @@ def test_reads_columns_filter_and_version(spark: Any, tmp_path: Path) -> None:
     assert spark.sql("SELECT sum(id) FROM seen").collect()[0][0] == sum(range(100, 1000))
 
 
+def test_nulls_in_a_column_that_a_schema_says_has_none(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(table(10), path)
+    reader = spark.read.format("lance").schema("id bigint NOT NULL, s string NOT NULL")
+    with pytest.raises(Exception, match=r"column 's' of .* has nulls"):
+        reader.load(str(path)).collect()
+    assert len(reader.option("filter", "s IS NOT NULL").load(str(path)).collect()) == 8
+
+
 def test_filters_of_spark_never_leak_into_other_scans(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(table(60), path, max_rows_per_file=20)
