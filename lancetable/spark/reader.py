@@ -63,7 +63,7 @@ def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
         if not field.nullable and column.null_count:
             raise SchemaMismatchError(
                 f"column {field.name!r} of {uri} has nulls, and the schema to read it with says NOT NULL; "
-                "let it be nullable there"
+                "let it be nullable there; where the table itself says so, its files do not fit it"
             )
 
 
