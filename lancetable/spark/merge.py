@@ -1,6 +1,7 @@
 """`SparkTable.merge`: tasks write what comes of the rows of the table and of a source, one commit.
 
-A small source goes to every task as it is (`small_source.py`), which finds its rows by the library's own merge:
+A small source (`small_source.py`) goes to every task as it is, which finds its rows by the library's own merge
+(`merge_small.py`):
 
     source ─► collected ─┬─► a task for some fragments ─► rows of the source that none of them matched ─┐
                          └─► a task for some fragments ─► rows of the source that none of them matched ─┴► inserted
@@ -33,9 +34,10 @@ from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of
 from lancetable.spark.desk import run_job
 from lancetable.spark.jobs import merged
+from lancetable.spark.merge_small import compares_as_spark, merge_small
 from lancetable.spark.pin import Pin
-from lancetable.spark.small_source import SmallSource, compares_as_spark, merge_small, small_source, within_reach
-from lancetable.spark.tasks import Json, Runner, answer, settle_worker
+from lancetable.spark.small_source import SmallSource, small_source
+from lancetable.spark.tasks import Json, Runner, SparkRunner, answer, settle_worker
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
 from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, quoted, schema_of, slices_of
 
@@ -98,7 +100,9 @@ class SparkMergeBuilder:
     def execute(self, *, txn: tuple[str, int] | None = None, conflict_retries: int = 10) -> MergeResult:
         """Merge and commit. When another commit touched the same rows, everything runs again on the newer version, at
         most `conflict_retries` times. A source of up to 32 MB, spread evenly over its partitions, is computed once and
-        kept for them. Any other is computed for each attempt, twice where Spark took it for such a one.
+        kept for them; in a session on one machine one of up to 256 MB, where each row counts for 48 bytes more. It is
+        computed twice where Spark expected less of it. Any other is joined by Spark, several times slower, and computed
+        for each attempt.
 
         The rows of a small source are all brought into the table's types, those of any other as far as they are
         written. So a null in a required column and a key out of the range of its type are errors in a small source
@@ -116,6 +120,8 @@ class SparkMergeBuilder:
         try:
             done = run_job(job, self._table.desk, self._write, conflict_retries=conflict_retries)
         finally:
+            if self._small is not None:
+                self._small.close()
             self._small = None  # another call may find other rows in the source
         return MergeResult(
             num_inserted_rows=done["num_inserted_rows"],
@@ -131,10 +137,10 @@ class SparkMergeBuilder:
         clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_of(plan["incoming"])
         pin = pin_of(self._table.options, plan)
         if self._small is None and compares_as_spark([incoming.field(name).type for name in clauses.on]):
-            self._small = small_source(_typed(self._source, incoming, clauses.on))
+            directory = self._runner.directory_of_tasks() if isinstance(self._runner, SparkRunner) else None
+            self._small = small_source(_typed(self._source, incoming, clauses.on), directory)
         if self._small is not None:
-            with within_reach(self._runner, self._small) as source:
-                return merge_small(self._runner, pin, clauses, incoming, source, plan["parts"])
+            return merge_small(self._runner, pin, clauses, incoming, self._small.parts, plan["parts"])
         rows = self._joined(plan, pin, clauses, incoming)
         found = rows.mapInArrow(_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
         return [json.loads(row["result"]) for row in found]

@@ -8,6 +8,7 @@ import pickle
 import shutil
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,9 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 from lancetable.spark import SparkTable, verbs
 from lancetable.spark.desk import run_job
 from lancetable.spark.jobs import CompactFragments, CountRows, DeleteRows, UpdateRows
+from lancetable.spark.merge_small import InsertRows, MergeFragments, compares_as_spark, merge_small
 from lancetable.spark.pin import Pin, _opened
-from lancetable.spark.small_source import (
-    InsertRows,
-    MergeFragments,
-    _estimated_bytes,
-    _packed,
-    compares_as_spark,
-    merge_small,
-)
+from lancetable.spark.small_source import _estimated_bytes, _land, _pack, open_part
 from lancetable.spark.tasks import Json, Runner, ThreadRunner, Work, _acknowledge
 from lancetable.spark.verbs import MergeJob, pin_of, schema_of
 from lancetable.table.version import TableVersion
@@ -323,7 +318,7 @@ def test_joined_rows_become_updates_inserts_and_deletions(tmp_path: Path, stable
 def packed(source: pa.Table, cut: int) -> tuple[bytes, ...]:
     """A source as two tasks bring it."""
     halves = [source.slice(0, cut).to_batches(max_chunksize=7), source.slice(cut).to_batches()]
-    return tuple(part["part"][0].as_py() for half in halves for part in _packed(iter(half), 1 << 20))
+    return tuple(part["part"][0].as_py() for half in halves for part in _pack(iter(half), 1 << 20))
 
 
 def merge_in_parts(
@@ -362,7 +357,7 @@ def test_a_small_source_in_tasks_does_what_the_library_does(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lancetable.spark.verbs.DEFAULT_TASK_ROWS", 100)
-    monkeypatch.setattr("lancetable.spark.small_source._INSERTED_ROWS_OF_TASK", 6)
+    monkeypatch.setattr("lancetable.spark.merge_small._INSERTED_ROWS_OF_TASK", 6)
     rng = np.random.default_rng(seed)
     t = made(tmp_path / "t.lance", 400, enable_stable_row_ids=bool(seed % 2))
     t.delete("id % 50 = 3")
@@ -412,11 +407,31 @@ def test_a_small_source_that_is_refused_leaves_no_file(tmp_path: Path, monkeypat
     assert sorted(tmp_path.rglob("*.*")) == before
 
 
+def test_a_task_writes_its_rows_to_a_file_while_they_are_few(tmp_path: Path) -> None:
+    table = rows(1000)
+    each = table.nbytes // 1000 + 48
+    assert list(_land(iter(table.schema.empty_table().to_batches()), str(tmp_path), 0)) == []
+    (found,) = _land(iter(table.to_batches(max_chunksize=100)), str(tmp_path), 1000 * each)
+    assert open_part(found["path"][0].as_py()).read_all() == table and found["bytes"].to_pylist() == [1000 * each]
+    (only,) = tmp_path.iterdir()
+    assert str(only) == found["path"][0].as_py()
+    for chunk in (100, 1000):  # too much in the last batch, or in the first
+        (found,) = _land(iter(table.to_batches(max_chunksize=chunk)), str(tmp_path), 1000 * each - 1)
+        assert found["path"].null_count == 1 and list(tmp_path.iterdir()) == [only]
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from table.to_batches()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(_land(broken(), str(tmp_path), 1000 * each))
+
+
 def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark() -> None:
     batches = rows(1000).to_batches(max_chunksize=100)
-    assert list(_packed(iter(()), 0)) == [] and next(_packed(iter(batches), 16_000))["part"].null_count == 0
-    assert next(_packed(iter(batches), 15_999))["part"].null_count == 1
-    assert next(_packed(iter(rows(1000).to_batches()), 5000))["part"].null_count == 1, "too much in the first batch"
+    assert list(_pack(iter(()), 0)) == [] and next(_pack(iter(batches), 16_000))["part"].null_count == 0
+    assert next(_pack(iter(batches), 15_999))["part"].null_count == 1
+    assert next(_pack(iter(rows(1000).to_batches()), 5000))["part"].null_count == 1, "too much in the first batch"
     assert _estimated_bytes(object()) is None, "a session that does not say"
     assert compares_as_spark([pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())])
     assert not compares_as_spark([pa.int64(), pa.float32()]) and not compares_as_spark([pa.null()])

@@ -93,13 +93,27 @@ def test_tasks_suit_the_cores_of_the_session(spark: Any, tmp_path: Path) -> None
     assert len(tasks) == 2 and sum(tasks) == 1_000_000 and max(tasks) < 510_000
 
 
-@pytest.fixture(params=["to every task", "joined by Spark", "tried and joined"])
+@pytest.fixture(params=["to every task", "in files of tasks", "joined by Spark", "tried and joined"])
 def source_goes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The sources of these tests are small; as large ones, or where there was more than expected, Spark joins them."""
-    if request.param != "to every task":
-        limit = "_MOST_BYTES" if request.param == "joined by Spark" else "_MOST_BYTES_OF_TASK"
-        monkeypatch.setattr(f"lancetable.spark.small_source.{limit}", 0)
+    """The sources of these tests are small; they go as large ones go, or those with more rows than expected."""
+    name = "lancetable.spark.small_source"
+    if request.param == "tried and joined":
+        from lancetable.spark.small_source import _landing
+
+        monkeypatch.setattr(f"{name}._landing", lambda own, whole: _landing(own, 0))
+        monkeypatch.setattr(f"{name}._most_rows", lambda frame: None)
+        monkeypatch.setattr(f"{name}._unless_past", lambda rows, past: None)
+    elif request.param != "to every task":
+        monkeypatch.setattr(f"{name}._MOST_COLLECTED_BYTES", 0)
+        if request.param == "joined by Spark":
+            monkeypatch.setattr(f"{name}._MOST_MAPPED_BYTES", 0)
     return str(request.param)
+
+
+def rows_in(source: Any) -> pa.Table:
+    from lancetable.spark.small_source import open_part
+
+    return pa.concat_tables([open_part(part).read_all() for part in source.parts])
 
 
 @pytest.mark.parametrize("columns", ["id", "id, cast(id AS string) AS s"])
@@ -108,18 +122,19 @@ def test_a_source_is_collected_while_each_task_of_it_brings_little(
 ) -> None:
     from lancetable.spark.small_source import small_source
 
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASK", 2000)
-    for rows, small in ((0, True), (300, True), (756, columns == "id"), (759, False)):  # 250 * 8 = 2000
-        source = spark.range(0, rows, 1, 3).where(f"id % {max(1, rows // 3)} > 1").selectExpr(*columns.split(", "))
-        parts = small_source(source)
-        assert (parts is not None) == small
-        seen = [row for part in parts or () for row in pa.ipc.open_stream(part).read_all()["id"].to_pylist()]
-        assert not small or len(set(seen)) == len(seen) == max(0, rows - 6)
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 4000)
+    monkeypatch.setattr("lancetable.spark.small_source._estimated_bytes", lambda frame: 0)
+    for rows, small in ((0, True), (200, True), (504, columns == "id"), (506, False)):  # 250 * 8 = 4000 / 2
+        source = spark.range(0, rows, 1, 2).where(f"id % {max(1, rows // 2)} > 1").selectExpr(*columns.split(", "))
+        found = small_source(source, None)
+        assert (found is not None) == small
+        seen = rows_in(found)["id"].to_pylist() if found is not None and rows else []
+        assert not small or len(set(seen)) == len(seen) == max(0, rows - 4)
 
 
 @pytest.mark.parametrize(
     ("columns", "each", "more", "uneven"),
-    [("bigint(n) AS _past", 300, 400, (2000, 1000)), ("bigint(n), 'x' AS s", 100, 300, (1000, 600))],
+    [("bigint(n) AS _past", 300, 400, (1250, 1240)), ("bigint(n), 'x' AS s", 100, 300, (600, 590))],
 )
 def test_a_source_is_collected_while_all_tasks_together_bring_little(
     spark: Any, monkeypatch: pytest.MonkeyPatch, columns: str, each: int, more: int, uneven: tuple[int, int]
@@ -128,12 +143,50 @@ def test_a_source_is_collected_while_all_tasks_together_bring_little(
     from lancetable.spark.small_source import small_source
 
     monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 20_000)
-    for sizes, small in (([each] * 8, True), ([more] * 8, False), ([*uneven, 1, 1, 1, 1, 1, 1], False)):
-        texts = ", ".join(map(str, sizes))
-        source = spark.range(0, 8, 1, 8).selectExpr(f"explode(sequence(1, array({texts})[id])) AS n")
-        parts = small_source(source.selectExpr(*columns.split(", ")))
-        assert (parts is not None) == small, sizes
-        assert sum(pa.ipc.open_stream(part).read_all().num_rows for part in parts or ()) == (8 * each if small else 0)
+    for sizes, small in (([each] * 8, True), ([more] * 8, False), ([*uneven, 300, 1, 1, 1, 1, 1], False)):
+        source = small_source(sized(spark, sizes).selectExpr(*columns.split(", ")), None)
+        assert (source is not None) == small, sizes
+        assert source is None or rows_in(source).num_rows == 8 * each
+
+
+@pytest.mark.parametrize("columns", ["bigint(n) AS n", "bigint(n), 'x' AS s"])
+def test_a_source_lands_in_files_while_its_tasks_write_little(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    from lancetable.spark.small_source import small_source
+
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_COLLECTED_BYTES", 0)
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_MAPPED_BYTES", 20_000)  # a row counts as 48 more
+    for sizes, small in (([30] * 7 + [0], True), ([60] * 8, False), ([300, 150, 1, 1, 1, 1, 1, 1], False)):
+        source = small_source(sized(spark, sizes).selectExpr(*columns.split(", ")), str(tmp_path))
+        assert (source is not None) == small, sizes
+        if source is not None:
+            assert len(source.parts) == 7 and rows_in(source)["n"].to_pylist() == [*range(1, 31)] * 7
+            source.close()
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_source_with_more_rows_than_expected_lands_in_files(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lancetable.spark.small_source import small_source
+
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_COLLECTED_BYTES", 2000)
+    source = small_source(sized(spark, [100, 900]), str(tmp_path))
+    assert source is not None and rows_in(source).num_rows == 1000 and len(source.parts) == 2
+    source = small_source(sized(spark, [100, 90]), str(tmp_path))
+    assert source is not None and rows_in(source).num_rows == 190 and len(source.parts) == 1
+
+
+def sized(spark: Any, sizes: list[int]) -> Any:
+    """Tasks of so many rows, of which Spark knows only how many tasks there are."""
+    texts = ", ".join(map(str, sizes))
+    rows = "IF(size = 0, array(), sequence(1, size))"
+    return (
+        spark.range(0, len(sizes), 1, len(sizes))
+        .selectExpr(f"array({texts})[id] AS size")
+        .selectExpr(f"explode({rows}) AS n")
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,26 +229,40 @@ def test_a_source_of_rows_that_spark_can_count_before_is_collected_as_it_is(
     given = spark.sql("SELECT * FROM VALUES (1L), (2L) AS t (id)")
     assert _most_rows(given) == _most_rows(spark.range(5).limit(2)) == 2 == _most_rows(given.where("id > 1"))
     assert _most_rows(given.selectExpr("explode(sequence(1, id))")) is None and _most_rows(object()) is None
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASK", 80)
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 160)
     monkeypatch.setattr("lancetable.spark.small_source._first_of_tasks", None)
-    (part,) = small_source(spark.range(0, 10, 1, 3)) or ()
-    assert pa.ipc.open_stream(part).read_all()["id"].to_pylist() == list(range(10))
+    assert rows_in(small_source(spark.range(0, 10, 1, 3), None))["id"].to_pylist() == list(range(10))
+    monkeypatch.setattr("lancetable.spark.small_source._estimated_bytes", lambda frame: 0)
     with pytest.raises(TypeError):
-        small_source(spark.range(0, 11, 1, 3))
+        small_source(spark.range(0, 11, 1, 3), None)
 
 
 def test_a_source_goes_to_tasks_of_this_machine_in_a_file(spark: Any) -> None:
-    from lancetable.spark.small_source import small_source, within_reach
-    from lancetable.spark.tasks import SparkRunner, ThreadRunner
+    from lancetable.spark.small_source import small_source
+    from lancetable.spark.tasks import SparkRunner
 
-    source = small_source(spark.range(1000))
+    directory = SparkRunner(spark).directory_of_tasks()
+    assert directory is not None and Path(directory).is_dir()
+    source = small_source(spark.range(1000), directory)
     assert source is not None
-    with within_reach(SparkRunner(spark), source) as reached:
-        (path,) = reached
-        assert isinstance(path, str) and Path(path).read_bytes() == source[0].to_pybytes()
-    assert not Path(path).exists()
-    with within_reach(ThreadRunner(), source) as reached:
-        assert reached is source
+    (path,) = source.parts
+    assert isinstance(path, str) and Path(directory) in Path(path).parents
+    assert rows_in(source) == rows_in(small_source(spark.range(1000), None))
+    source.close()
+    assert not Path(path).exists() and Path(directory).is_dir()
+
+
+@pytest.mark.usefixtures("source_goes")
+def test_a_merge_leaves_no_file_of_its_source(spark: Any, tmp_path: Path) -> None:
+    from lancetable.spark.tasks import SparkRunner
+
+    t, directory = made(spark, tmp_path / "t.lance"), Path(SparkRunner(spark).directory_of_tasks() or "")
+    before = sorted(directory.rglob("*"))
+    source = spark.range(900, 1100, 1, 3).selectExpr("cast(id as int) AS id", "cast(-id as float) AS v")
+    t.merge(source, "id").when_matched_update_all().execute()
+    with pytest.raises(InvalidOperationError, match="id = "):
+        t.merge(source.union(source), "id").when_matched_update_all().execute()
+    assert sorted(directory.rglob("*")) == before
 
 
 @pytest.mark.usefixtures("source_goes")
