@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from lancetable.file.container import FileMetadata
+from lancetable.file.container import ColumnPages, FileMetadata
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.format.schema import Field, Schema
 
@@ -137,7 +137,10 @@ class Family:
     `open_field(file, field, columns)`: a reader of `field`, whose ids `columns` maps to columns of the file.
     `writers(schema, options, blobs)`: a writer for each top-level field of the schema; None for 0.1, whose files are
     not made of columns and have a writer of their own (encodings_v0_1/writer.py).
+    `has_no_nulls(pages)`: whether a column that is a top-level field of its own says of all pages that nothing in them
+    is null; also False where it does not say. None for 0.1.
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
     writers: Callable[[Schema, WriteOptions, BlobSink], list[ColumnWriter]] | None
+    has_no_nulls: Callable[[ColumnPages], bool] | None

@@ -41,6 +41,7 @@ __all__ = [
     "FileMetadata",
     "FileRows",
     "family_of",
+    "has_no_nulls",
     "open_data_file",
     "read_chunks",
     "read_chunks_of_files",
@@ -218,6 +219,16 @@ def read_chunks_of_files(store: ObjectStore, files: Sequence[FileRows]) -> list[
             paths.append(path)
     found = iter(run_each(plans, sources, paths))
     return [next(found) if readers else [[] for _ in file.fields] for file, readers in zip(files, opened)]
+
+
+def has_no_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int]) -> bool:
+    """Whether the file says of a top-level field without children that none of its values is null; False where it does
+    not say. What it says is not checked against the values. Raises as `open_data_file`."""
+    index, family = columns.get(field.id), family_of(meta.version, meta.path)
+    if index is None or family.has_no_nulls is None:
+        return False
+    pages = meta.column(index)
+    return pages.num_rows == meta.num_rows and family.has_no_nulls(pages)
 
 
 def _readers(

@@ -30,6 +30,7 @@ from lancetable.ops.marks import remove_marks
 from lancetable.ops.merge_clauses import Clauses, Condition, check_source, key_fields
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.moved_rows import Prepared, commit_prepared, discard_prepared
+from lancetable.ops.null_free import null_free_columns
 from lancetable.ops.scan_plan import ScanOptions, plan_scan, resolve_filter
 from lancetable.ops.slices import Slice, plan_slices, rows_of_each
 from lancetable.optimize import Compaction, RewriteResult
@@ -118,9 +119,16 @@ def _tasks(version: TableVersion, *, whole: bool) -> list[Json]:
 # --- questions -----------------------------------------------------------------------------------------------------
 
 
+_MOST_TAILS = 64  # of data files, each read in about 0.2 ms
+
+
 @dataclass(frozen=True)
 class ReadPlan:
-    """The version, schema and tasks of a read: of `task_rows` rows, or as many as suit the `cores` of the cluster."""
+    """The version, schema and tasks of a read: of `task_rows` rows, or as many as suit the `cores` of the cluster.
+
+    `without_nulls` are nullable columns in which files have no nulls. It is empty for a single task: with the union of
+    `SparkTable.scan`, Spark would no longer see that all rows are in one partition.
+    """
 
     options: SourceOptions
     columns: tuple[str, ...] | None
@@ -137,7 +145,12 @@ class ReadPlan:
             resolve_filter(version.schema, self.filter)  # a mistake is told here rather than by a task
         task_rows = self.task_rows or _suitable(version, self.cores)
         tasks = plan_slices(version, columns=schema.names, task_rows=task_rows, task_bytes=self.task_bytes)
-        return {"pin": _pin(version), "schema": _schema_text(schema), "tasks": [slice_task(task) for task in tasks]}
+        return {
+            "pin": _pin(version),
+            "schema": _schema_text(schema),
+            "without_nulls": null_free_columns(version, schema.names, _MOST_TAILS) if len(tasks) > 1 else [],
+            "tasks": [slice_task(task) for task in tasks],
+        }
 
 
 @dataclass(frozen=True)

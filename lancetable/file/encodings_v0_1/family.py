@@ -9,4 +9,4 @@ from lancetable.file.encodings_v0_1.fields import open_field
 
 __all__ = ["FAMILY"]
 
-FAMILY: Final = Family(open_field=open_field, writers=None)
+FAMILY: Final = Family(open_field=open_field, writers=None, has_no_nulls=None)

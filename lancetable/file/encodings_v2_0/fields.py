@@ -24,7 +24,8 @@ from lancetable.file.column import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.base import unpack_any
 from lancetable.file.encodings_v2_0.binary import unwrap
-from lancetable.file.encodings_v2_0.flat import value_width
+from lancetable.file.encodings_v2_0.bitpacked import Bitpacked, BitpackedForNonNeg
+from lancetable.file.encodings_v2_0.flat import Flat, value_width
 from lancetable.file.encodings_v2_0.lists import List
 from lancetable.file.encodings_v2_0.registry import encoding_of
 from lancetable.file.encodings_v2_0.scattered import Scattered
@@ -33,7 +34,7 @@ from lancetable.file.kernels import varbin
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
-__all__ = ["ByteListReader", "LeafReader", "ListReader", "StructReader", "open_field", "split_rows"]
+__all__ = ["ByteListReader", "LeafReader", "ListReader", "StructReader", "has_no_nulls", "open_field", "split_rows"]
 
 COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
 _FEW: Final = 48  # rows that Python divides among pages faster than NumPy starts
@@ -63,6 +64,12 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     if varbin.offset_dtype(field.data_type) is not None and len(pages) and encoding_of(pages.page(0)).arm == "list":
         return ByteListReader(pages, field, LeafReader(file.column(index + 1), pa.uint8()))
     return LeafReader(pages, field.data_type)
+
+
+def has_no_nulls(pages: ColumnPages) -> bool:
+    """Whether all pages of numbers say that none is null; False for other pages, whose values may say it."""
+    encodings = [unwrap(encoding_of(pages.page(number))) for number in range(len(pages))]
+    return all(isinstance(each, (Flat, Bitpacked, BitpackedForNonNeg)) for each in encodings)
 
 
 def _open_child(file: FileMetadata, field: Field, columns: Mapping[int, int], num_rows: int | None) -> ColumnReader:

@@ -28,15 +28,16 @@ from lancetable.file.column import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
 from lancetable.file.encodings_v2_1.base import Column, Decoded
+from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
-from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, NULLABLE_ITEM, Level, unravel
+from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, ITEM, LIST, NULLABLE_ITEM, Level, unravel
 from lancetable.file.fetch import ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
 from lancetable.format.schema import BLOB_KEY, Field
 
-__all__ = ["open_field"]
+__all__ = ["has_no_nulls", "open_field"]
 
 _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _MAX_INT32: Final = (1 << 31) - 1
@@ -56,6 +57,18 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     if isinstance(root, _Missing):
         raise file.corrupt(f"no column for field {field.name!r}", f"a column for field id {field.id}")
     return FieldReader(file, field, root, builder.leaves)
+
+
+def has_no_nulls(pages: ColumnPages) -> bool:
+    """Whether all pages have values, and no layer in which one could be null; False for layouts that do not say."""
+    return all(_has_no_nulls(pages.page(number)) for number in range(len(pages)))
+
+
+def _has_no_nulls(page: Page) -> bool:
+    layout = layout_of(page)
+    if isinstance(layout, ConstantPage):
+        return layout.layers == (ALL_VALID_ITEM,) and layout.has_value(page)
+    return isinstance(layout, (MiniBlock, FullZip)) and layout.layers == (ALL_VALID_ITEM,)
 
 
 # -------------------------------------------------------------------------------------------------------------- tree

@@ -73,12 +73,16 @@ class ConstantPage:
     num_repetition: int = 0
     num_definition: int = 0
 
+    def has_value(self, page: Page) -> bool:
+        """Whether there is a value at all; otherwise everything is null."""
+        return self.inline_value is not None or len(page.buffers) in (1, 3)
+
     def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
         layers = layers_of(self.layers)
         count = len(page.buffers)
         if count not in ((0, 2) if self.inline_value is not None else (0, 1, 2, 3)):
             raise CorruptFileError("a wrong number of buffers", expected="0 to 3", found=count)
-        is_valued = self.inline_value is not None or count in (1, 3)
+        is_valued = self.has_value(page)
         if is_valued and column.version is FileVersion.V2_1:
             raise CorruptFileError("a page of one value in a file of version 2.1")
         buffers = list((yield page.buffers) if count else ())
