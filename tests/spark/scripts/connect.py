@@ -26,6 +26,9 @@ assert t.update({"v": "0"}, where="id < 200") == 100
 t.add_columns(lambda batch: pa.record_batch({"n": batch.column("id")}), schema="n bigint", input_columns=["id"])
 t.compact(target_rows_per_fragment=10_000)
 assert t.to_df(["id"], "v = -1").count() == 200 == t.count_rows("v = -1")
+told = t.to_df(["n"], target_rows_per_task=300)  # of a column that Spark knows to be without nulls
+assert "Union" in told._explain_string() and told.schema["n"].nullable
+assert told.count() == 1000 and told.where("n IS NULL").count() == 0
 assert spark.read.format("lance").option("version", 1).load(path).count() == 1000
 assert t.history().count() >= 6 and t.fragments().count() == 1
 seen = lancetable.dataset(path).to_table()
