@@ -376,10 +376,15 @@ class _Run:
         first = self.rows.fragments[plan.fragments[0]] if plan.fragments else None
         local = self.version.store.capabilities.local
 
+        last: list[tuple[Fragment, float] | None] = [None]  # windows of one fragment follow one another
+
         def estimate(fragment: Fragment) -> float:
             # Where a look at the footer of every file takes time, the first one speaks for all.
             known = fragment if local or first is None else first
-            return made_bytes + memory_per_row(self.version, known, columns)
+            found = last[0]
+            if found is None or found[0] is not known:
+                found = last[0] = known, made_bytes + memory_per_row(self.version, known, columns)
+            return found[1]
 
         limited = plan.predicate is not None and plan.limit is not None
         joined = plan.strict_batch_size or plan.predicate is not None

@@ -58,12 +58,13 @@ def scan_slices(pin: Pin, slices: Iterable[Slice], options: ScanOptions, wire: p
 
 
 def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
-    """Spark ends at a null where its schema allows none, and does not say in which column."""
+    """Spark ends at a null where its schema allows none, or takes it for a 0, and does not say in which column."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise SchemaMismatchError(
-                f"column {field.name!r} of {uri} has nulls, and the schema to read it with says NOT NULL; "
-                "let it be nullable there; where the table itself says so, its files do not fit it"
+                f"column {field.name!r} of {uri} has nulls, and the schema to read it with says NOT NULL; let it be"
+                " nullable there; where the table itself says so, its files do not fit it; where neither does, they"
+                " are others than when the read was planned"
             )
 
 

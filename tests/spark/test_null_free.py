@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lancetable
-from lancetable.errors import CorruptFileError
+from lancetable.errors import SchemaMismatchError
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 
@@ -244,7 +244,7 @@ def test_a_null_where_files_promised_none_is_an_error(tmp_path: Path) -> None:
     lancetable.write_dataset(pa.table({"a": [1, None, 3]}), path)
     pin = pinned(SourceOptions(uri=str(path)))
     strict = wire_schema(spark_schema(pa.schema([pa.field("a", pa.int64(), nullable=False)])))
-    with pytest.raises(CorruptFileError, match=r"'a' of .*t\.lance has nulls"):
+    with pytest.raises(SchemaMismatchError, match=r"'a' of .*t\.lance has nulls"):
         list(scan_slices(pin, [Slice(0, 0, 3)], ScanOptions(columns=["a"]), strict))
     (batch,) = scan_slices(pin, [Slice(0, 2, 3)], ScanOptions(columns=["a"]), strict)
     assert batch.column(0).to_pylist() == [3]
