@@ -32,7 +32,7 @@ _KNOWN = (
     "data_storage_version",
     "checkpointlocation",
 )
-DEFAULT_BATCH_ROWS = 131_072  # or 16 MB: what a batch costs in Python, 2 to 3 ms of 20 columns, is then a tenth of it
+DEFAULT_BATCH_ROWS = 262_144  # or 16 MB: what a batch costs in Python, 2 to 3 ms of 20 columns, is then a tenth of it
 _CATALOG_OPTION = "owner"  # Spark adds it to the options of a table of its catalog
 DEFAULT_TASK_ROWS = 1_048_576
 MOST_TASK_ROWS, LEAST_TASK_ROWS = 8 << 20, 128 << 10

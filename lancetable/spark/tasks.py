@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from lancetable import errors
@@ -45,6 +46,7 @@ __all__ = [
 Json: TypeAlias = dict[str, Any]
 
 _REFUSED = "refused"
+_BLOCK_BYTES = 30 << 20  # of 32 MB and more the C library learns nothing
 
 
 class Work(Protocol):
@@ -123,8 +125,8 @@ def settle_worker() -> None:
 
     As many threads as its task has cores (`spark.task.cpus`), since other tasks run beside it; LANCETABLE_THREADS among
     the executor's variables says otherwise. And what was imported is taken out of the garbage collector's sight: a
-    worker that Spark keeps collects everything after each task, which took longer than the rest of a small task.
-    Last, Spark is told that its first words have come.
+    worker that Spark keeps collects everything after each task, which took longer than the rest of a small task. Memory
+    is kept from batch to batch. Last, Spark is told that its first words have come.
     """
     from pyspark import TaskContext
 
@@ -135,6 +137,9 @@ def settle_worker() -> None:
     if not _settled:
         _settled.append(True)
         gc.freeze()
+        # The C library returns what is freed at the end of its heap, and gets it again for the next batch, page by
+        # page; but it keeps twice as much as the largest block that it has seen freed, here up to 60 MB.
+        np.empty(_BLOCK_BYTES, np.uint8)
     _acknowledge()
 
 
