@@ -41,8 +41,8 @@ __all__ = [
     "FileMetadata",
     "FileRows",
     "family_of",
-    "has_no_nulls",
     "open_data_file",
+    "pages_without_nulls",
     "read_chunks",
     "read_chunks_of_files",
     "read_columns",
@@ -221,14 +221,17 @@ def read_chunks_of_files(store: ObjectStore, files: Sequence[FileRows]) -> list[
     return [next(found) if readers else [[] for _ in file.fields] for file, readers in zip(files, opened)]
 
 
-def has_no_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int]) -> bool:
-    """Whether the file says of a top-level field without children that none of its values is null; False where it does
-    not say. What it says is not checked against the values. Raises as `open_data_file`."""
+def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], most: int) -> int | None:
+    """How many pages a top-level field without children has, if the file says of all that nothing in them is null; None
+    where it does not say, and of more than `most` pages. What it says is not checked against the values. Raises as
+    `open_data_file`."""
     index, family = columns.get(field.id), family_of(meta.version, meta.path)
     if index is None or family.has_no_nulls is None:
-        return False
+        return None
     pages = meta.column(index)
-    return pages.num_rows == meta.num_rows and family.has_no_nulls(pages)
+    if pages.num_rows != meta.num_rows or pages.num_pages > most or not family.has_no_nulls(pages):
+        return None
+    return pages.num_pages
 
 
 def _readers(

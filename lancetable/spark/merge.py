@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
@@ -60,6 +61,18 @@ class MergeResult(TypedDict):
     num_deleted_rows: int
 
 
+@dataclass
+class _Kept:
+    """What one call knows of its source, for all attempts: another call may find other rows in it."""
+
+    source: SmallSource | None = None
+    looked: bool = False
+
+    def close(self) -> None:
+        if self.source is not None:
+            self.source.close()
+
+
 class SparkMergeBuilder:
     """Says what a merge does, and runs it. Each `when_...` may also be written as Delta's builder has it.
 
@@ -71,7 +84,6 @@ class SparkMergeBuilder:
     ) -> None:
         self._table, self._source, self._runner, self._cores = table, source, runner, cores
         self._clauses = Clauses(on)
-        self._small: SmallSource | None = None
 
     def when_matched_update_all(self, condition: str | None = None) -> SparkMergeBuilder:
         """Rows that match get the values of the source, of all columns that it has.
@@ -100,9 +112,9 @@ class SparkMergeBuilder:
     def execute(self, *, txn: tuple[str, int] | None = None, conflict_retries: int = 10) -> MergeResult:
         """Merge and commit. When another commit touched the same rows, everything runs again on the newer version, at
         most `conflict_retries` times. A source of up to 32 MB, spread evenly over its partitions, is computed once and
-        kept for them; in a session on one machine one of up to 256 MB, where each row counts for 48 bytes more. It is
-        computed twice where Spark expected less of it. Any other is joined by Spark, several times slower, and computed
-        for each attempt.
+        kept for them; in a session on one machine one of up to 256 MB (1 GB by the number of cores), where each row
+        counts for 48 bytes more. It is computed two or three times where Spark expected less of it. Any other is joined
+        by Spark, several times slower, and computed for each attempt.
 
         The rows of a small source are all brought into the table's types, those of any other as far as they are
         written. So a null in a required column and a key out of the range of its type are errors in a small source
@@ -117,12 +129,11 @@ class SparkMergeBuilder:
         """
         self._clauses.check()
         job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._cores)
+        kept = _Kept()
         try:
-            done = run_job(job, self._table.desk, self._write, conflict_retries=conflict_retries)
+            done = run_job(job, self._table.desk, partial(self._write, kept), conflict_retries=conflict_retries)
         finally:
-            if self._small is not None:
-                self._small.close()
-            self._small = None  # another call may find other rows in the source
+            kept.close()
         return MergeResult(
             num_inserted_rows=done["num_inserted_rows"],
             num_updated_rows=done["num_updated_rows"],
@@ -133,14 +144,15 @@ class SparkMergeBuilder:
         self._clauses = replace(self._clauses, **changes)  # type: ignore[arg-type]  # names and types are those above
         return self
 
-    def _write(self, plan: Json) -> list[Json]:
+    def _write(self, kept: _Kept, plan: Json) -> list[Json]:
         clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_of(plan["incoming"])
         pin = pin_of(self._table.options, plan)
-        if self._small is None and compares_as_spark([incoming.field(name).type for name in clauses.on]):
+        if not kept.looked and compares_as_spark([incoming.field(name).type for name in clauses.on]):
             directory = self._runner.directory_of_tasks() if isinstance(self._runner, SparkRunner) else None
-            self._small = small_source(_typed(self._source, incoming, clauses.on), directory)
-        if self._small is not None:
-            return merge_small(self._runner, pin, clauses, incoming, self._small.parts, plan["parts"])
+            kept.source = small_source(_typed(self._source, incoming, clauses.on), directory, self._cores)
+            kept.looked = True
+        if kept.source is not None:
+            return merge_small(self._runner, pin, clauses, incoming, kept.source.parts, plan["parts"])
         rows = self._joined(plan, pin, clauses, incoming)
         found = rows.mapInArrow(_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
         return [json.loads(row["result"]) for row in found]

@@ -37,10 +37,11 @@ __all__ = ["Part", "SmallSource", "open_part", "small_source"]
 # it do not know of each other: each brings at most half of that, and the one of partition p at most 1 / (p + 1), so
 # that any even spread passes, and n partitions never bring more than 1 + ln n times as much.
 _MOST_BYTES = 32 << 20
-# The same where only the driver holds it, and for a moment; and where nobody does, since tasks map files. They share
-# the rows then, but each indexes them for itself.
+# The same where the driver writes a file, and where tasks write files, that tasks map. Each task makes one table and an
+# index of it all the same, so all that run at a time are held to a bound too.
 _MOST_COLLECTED_BYTES = 64 << 20
 _MOST_MAPPED_BYTES = 256 << 20
+_MOST_BYTES_OF_TASKS = 1 << 30
 _INDEX_BYTES_OF_ROW = 48
 
 Part: TypeAlias = "pa.Buffer | str"  # an Arrow stream, or the path of a file that holds one
@@ -62,20 +63,23 @@ def open_part(part: Part) -> pa.RecordBatchStreamReader:
     return pa.ipc.open_stream(pa.memory_map(part) if isinstance(part, str) else part)
 
 
-def small_source(frame: DataFrame, directory: str | None) -> SmallSource | None:
-    """The rows of a source in the types of the table, if Spark takes it for small and it is; else None.
+def small_source(frame: DataFrame, directory: str | None, cores: int | None = None) -> SmallSource | None:
+    """The rows of a source in the types of the table, if Spark takes it for small and it is; else None. What is small
+    depends on how many tasks run at a time, on how many cores.
 
     `directory` is one that the tasks of the session find at the same place, None if there is no such. In the pickle of
     their work 12 MB would take 80 ms before the first task begins: to the JVM, which packs it into blocks, to another
     file and to the memory of each task.
     """
     bits = _bits_of_row(wire_schema(frame.schema))
-    most = _MOST_BYTES if directory is None else _MOST_COLLECTED_BYTES
+    each = max(_MOST_BYTES, _MOST_BYTES_OF_TASKS // (cores or 1))
+    most = _MOST_BYTES if directory is None else min(_MOST_COLLECTED_BYTES, each)
+    most_mapped = 0 if directory is None else min(_MOST_MAPPED_BYTES, each)
     most_rows = None if bits is None else _most_rows(frame)
     if bits is not None and most_rows is not None and most_rows * bits <= 8 * (most // 2):
         return _kept(frame.toArrow(), directory)  # however its rows are spread
     size = _estimated_bytes(frame)
-    if size is None or size > (most if directory is None else _MOST_MAPPED_BYTES):
+    if size is None or size > max(most, most_mapped):
         return None
     if bits is not None and size <= most:
         past = "_past" + "_" * max(map(len, frame.columns), default=0)  # longer than any name that there is
@@ -83,7 +87,7 @@ def small_source(frame: DataFrame, directory: str | None) -> SmallSource | None:
         if rows is not None and rows.nbytes <= most:
             return _kept(rows, directory)
     if directory is not None:
-        return _landed(frame, directory)
+        return _landed(frame, directory, most_mapped)
     return None if bits is not None else _packed(frame)
 
 
@@ -120,9 +124,13 @@ def _unless_past(table: pa.Table, past: str) -> pa.Table | None:
 def _kept(rows: pa.Table, directory: str | None) -> SmallSource:
     if directory is not None:
         own = tempfile.mkdtemp(prefix="merge-", dir=directory)
-        path = os.path.join(own, "source.arrow")
-        _write_stream(rows, path)
-        return SmallSource((path,), own)
+        source = SmallSource((os.path.join(own, "source.arrow"),), own)
+        try:
+            _write_stream(rows, source.parts[0])
+        except BaseException:
+            source.close()
+            raise
+        return source
     sizes = pa.MockOutputStream()
     _write_stream(rows, sizes)
     stream = pa.allocate_buffer(sizes.size())  # one that grows would copy what it has again and again
@@ -138,12 +146,12 @@ def _write_stream(rows: pa.Table, sink: Any) -> None:
 # --- files that tasks write
 
 
-def _landed(frame: DataFrame, directory: str) -> SmallSource | None:
+def _landed(frame: DataFrame, directory: str, most: int) -> SmallSource | None:
     own = tempfile.mkdtemp(prefix="merge-", dir=directory)
     source = None
     try:
-        found = frame.mapInArrow(_landing(own, _MOST_MAPPED_BYTES), "path string, bytes bigint").toArrow()
-        if not found["path"].null_count and (pc.sum(found["bytes"]).as_py() or 0) <= _MOST_MAPPED_BYTES:
+        found = frame.mapInArrow(_landing(own, most), "path string, bytes bigint").toArrow()
+        if not found["path"].null_count and (pc.sum(found["bytes"]).as_py() or 0) <= most:
             source = SmallSource(tuple(found["path"].to_pylist()), own)
     finally:
         if source is None:
@@ -179,7 +187,7 @@ def _land(batches: Iterator[pa.RecordBatch], directory: str, most: int) -> Itera
     if held > most and path:
         with suppress(OSError):
             os.unlink(path)
-    if held:  # even if there is no file, since the first batch was too much
+    if path or held > most:  # even if there is no file, since the first batch was too much
         yield pa.record_batch({"path": pa.array([None if held > most else path], pa.string()), "bytes": [held]})
 
 
@@ -213,7 +221,7 @@ def _pack(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBat
             writer.write_batch(batch)
     if writer is not None:
         writer.close()
-    if held:  # even if there is no writer, since the first batch was too much
+    if writer is not None or held > most:  # even if there is no writer, since the first batch was too much
         part = None if held > most else sink.getvalue().to_pybytes()
         yield pa.record_batch({"part": pa.array([part], pa.binary())})
 

@@ -119,7 +119,7 @@ def _tasks(version: TableVersion, *, whole: bool) -> list[Json]:
 # --- questions -----------------------------------------------------------------------------------------------------
 
 
-_MOST_TAILS = 64  # of data files, each read in about 0.2 ms
+_MOST_TAILS, _MOST_PAGES = 64, 512  # 0.2 ms to read the tail of a data file, 0.04 ms for each page of a column
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,13 @@ class ReadPlan:
         return {
             "pin": _pin(version),
             "schema": _schema_text(schema),
-            "without_nulls": null_free_columns(version, schema.names, _MOST_TAILS) if len(tasks) > 1 else [],
+            "without_nulls": self._without_nulls(version, schema) if len(tasks) > 1 else [],
             "tasks": [slice_task(task) for task in tasks],
         }
+
+    @staticmethod
+    def _without_nulls(version: TableVersion, schema: pa.Schema) -> list[str]:
+        return null_free_columns(version, schema.names, most_files=_MOST_TAILS, most_pages=_MOST_PAGES)
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,10 @@ def rows(n: int = N) -> pa.Table:
     )
 
 
-def told(path: Path, *columns: str, most_files: int = 64) -> list[str]:
+def told(path: Path, *columns: str, most_files: int = 64, most_pages: int = 64) -> list[str]:
     version = lancetable.dataset(path).table_version
-    return null_free_columns(version, columns or version.schema.to_arrow().names, most_files)
+    names = columns or version.schema.to_arrow().names
+    return null_free_columns(version, names, most_files=most_files, most_pages=most_pages)
 
 
 def promised(frame: Any) -> list[str]:
@@ -87,6 +88,8 @@ def test_what_files_say(tmp_path: Path, version: str) -> None:
     assert told(path) == ["full", "one"]
     assert told(path, "holes", "one") == ["one"]
     assert told(path, "full", most_files=1) == []
+    assert told(path, "full", "one", most_pages=3) == ["full"], "two pages each"
+    assert told(path, "full", "one", most_pages=1) == []
     assert told(path, "pair.x", "no such column", "_rowid") == []
 
 

@@ -15,6 +15,7 @@ from lancetable.errors import (
     ColumnNotFoundError,
     InvalidInputError,
     InvalidOperationError,
+    RetryableCommitConflictError,
     SchemaMismatchError,
 )
 
@@ -263,6 +264,71 @@ def test_a_merge_leaves_no_file_of_its_source(spark: Any, tmp_path: Path) -> Non
     with pytest.raises(InvalidOperationError, match="id = "):
         t.merge(source.union(source), "id").when_matched_update_all().execute()
     assert sorted(directory.rglob("*")) == before
+
+
+def test_a_source_that_cannot_be_written_leaves_no_file(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lancetable.spark.small_source import small_source
+
+    def full(rows: pa.Table, sink: Any) -> None:
+        Path(sink).write_bytes(b"begun")
+        raise OSError("no space left")
+
+    monkeypatch.setattr("lancetable.spark.small_source._write_stream", full)
+    with pytest.raises(OSError, match="no space"):
+        small_source(spark.range(10), str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_small_depends_on_how_many_tasks_hold_it(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lancetable.spark.small_source import small_source
+
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 100)
+    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASKS", 160_000)
+    for cores, small in ((None, True), (2, True), (16, False)):
+        source = small_source(spark.range(0, 1000, 1, 2).selectExpr("cast(id AS string) AS s"), str(tmp_path), cores)
+        assert (source is not None) == small, cores
+        if source is not None:
+            source.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("source_goes")
+def test_two_threads_may_execute_one_merge(spark: Any, tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from lancetable.spark.tasks import SparkRunner
+
+    t, directory = made(spark, tmp_path / "t.lance"), Path(SparkRunner(spark).directory_of_tasks() or "")
+    before = sorted(directory.rglob("*"))
+    source = spark.range(900, 1100, 1, 3).selectExpr("cast(id as int) AS id", "cast(-id as float) AS v")
+    merge = t.merge(source, "id").when_matched_update_all()
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: merge.execute()["num_updated_rows"], range(4)))
+    assert found == [100] * 4 and t.dataset.version == 5
+    assert sorted(directory.rglob("*")) == before
+
+
+def test_a_source_that_was_too_large_is_not_looked_at_again(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lancetable.spark.verbs import MergeJob
+
+    looked = []
+    monkeypatch.setattr("lancetable.spark.merge.small_source", lambda *given: looked.append(given))
+    t, real = made(spark, tmp_path / "t.lance"), MergeJob.finish
+
+    def lost(self: MergeJob, *given: Any) -> Any:
+        monkeypatch.setattr(MergeJob, "finish", real)
+        raise RetryableCommitConflictError("another commit")
+
+    monkeypatch.setattr(MergeJob, "finish", lost)
+    source = spark.range(900, 1100, 1, 3).selectExpr("cast(id as int) AS id", "cast(-id as float) AS v")
+    assert t.merge(source, "id").when_matched_update_all().execute()["num_updated_rows"] == 100
+    assert len(looked) == 1
 
 
 @pytest.mark.usefixtures("source_goes")
