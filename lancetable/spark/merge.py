@@ -112,9 +112,9 @@ class SparkMergeBuilder:
     def execute(self, *, txn: tuple[str, int] | None = None, conflict_retries: int = 10) -> MergeResult:
         """Merge and commit. When another commit touched the same rows, everything runs again on the newer version, at
         most `conflict_retries` times. A source of up to 32 MB, spread evenly over its partitions, is computed once and
-        kept for them; in a session on one machine one of up to 256 MB (1 GB by the number of cores), where each row
-        counts for 48 bytes more. It is computed two or three times where Spark expected less of it. Any other is joined
-        by Spark, several times slower, and computed for each attempt.
+        kept for them; in a session on one machine one of up to 256 MB, or 1 GB divided by the cores if that is less,
+        where each row counts for 48 bytes more. It is computed two or three times where Spark expected less of it. Any
+        other is joined by Spark, several times slower, and computed for each attempt.
 
         The rows of a small source are all brought into the table's types, those of any other as far as they are
         written. So a null in a required column and a key out of the range of its type are errors in a small source
