@@ -29,7 +29,6 @@ _STREAM_BYTES = 3 * 1024 * 1024
 _START_ROWS = 8 * 1024
 # Windows of small fragments share one return of memory: pages that come back from the system cost more than reading.
 _GIVE_BACK_BYTES = 1024 * 1024
-_GIVE_BACK_BYTES_ALONE = 64 * 1024 * 1024
 _LARGE_BYTES = 4 * 1024 * 1024
 
 _thread = threading.local()
@@ -142,9 +141,8 @@ def give_back() -> None:
     made enough for that to matter.
 
     Arrays are made by one thread and freed by another; without this, what each thread keeps grows for a long time.
-    One that is alone takes most of it again itself, and pages from the system would cost it a fifth of a scan.
     """
-    if _made() < (_GIVE_BACK_BYTES if pool.size() > 1 else _GIVE_BACK_BYTES_ALONE):
+    if _made() < _GIVE_BACK_BYTES:
         return
     _thread.made = 0
     arrow = pa.default_memory_pool()

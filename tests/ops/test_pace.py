@@ -13,7 +13,7 @@ from lancetable.file import pool
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.ops import pace, scan
 from lancetable.ops.collector import collector_paused
-from lancetable.ops.pace import Pace, give_back, note_made
+from lancetable.ops.pace import Pace
 from lancetable.table.row_sizes import least_bytes
 
 FRAGMENT = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 10_000_000)
@@ -159,26 +159,3 @@ def test_the_collector_waits_and_goes_on() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
-
-
-def test_a_thread_that_is_alone_keeps_more_of_what_it_has_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Allocator:
-        backend_name = "mimalloc"
-        returned = 0
-
-        def release_unused(self) -> None:
-            self.returned += 1
-
-    allocator = Allocator()
-    monkeypatch.setattr(pa, "default_memory_pool", lambda: allocator)
-    monkeypatch.setattr(pace._thread, "made", 0, raising=False)
-    for threads, most in ((2, 1 << 20), (1, 64 << 20)):
-        monkeypatch.setattr("lancetable.file.pool._size", threads)
-        before = allocator.returned
-        note_made(most - 1)
-        give_back()
-        assert allocator.returned == before
-        note_made(1)
-        for _ in range(3):
-            give_back()
-        assert allocator.returned == before + 1
