@@ -76,7 +76,7 @@ def small_source(frame: DataFrame, directory: str | None, cores: int | None = No
     most = _MOST_BYTES if directory is None else min(_MOST_COLLECTED_BYTES, each)
     most_mapped = 0 if directory is None else min(_MOST_MAPPED_BYTES, each)
     most_rows = None if bits is None else _most_rows(frame)
-    if bits is not None and most_rows is not None and most_rows * bits <= 8 * (most // 2):
+    if bits is not None and most_rows is not None and most_rows * bits <= 8 * most:
         return _kept(frame.toArrow(), directory)  # however its rows are spread
     size = _estimated_bytes(frame)
     if size is None or size > max(most, most_mapped):

@@ -140,6 +140,8 @@ def settle_worker() -> None:
         # The C library returns what is freed at the end of its heap, and gets it again for the next batch, page by
         # page; but it keeps twice as much as the largest block that it has seen freed, here up to 60 MB.
         np.empty(_BLOCK_BYTES, np.uint8)
+        if not os.environ.get("ARROW_DEFAULT_MEMORY_POOL"):
+            pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own allocator returns all that is large
     _acknowledge()
 
 

@@ -232,10 +232,10 @@ def test_a_source_of_rows_that_spark_can_count_before_is_collected_as_it_is(
     assert _most_rows(given.selectExpr("explode(sequence(1, id))")) is None and _most_rows(object()) is None
     monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 160)
     monkeypatch.setattr("lancetable.spark.small_source._first_of_tasks", None)
-    assert rows_in(small_source(spark.range(0, 10, 1, 3), None))["id"].to_pylist() == list(range(10))
+    assert rows_in(small_source(spark.range(0, 20, 1, 3), None))["id"].to_pylist() == list(range(20))
     monkeypatch.setattr("lancetable.spark.small_source._estimated_bytes", lambda frame: 0)
     with pytest.raises(TypeError):
-        small_source(spark.range(0, 11, 1, 3), None)
+        small_source(spark.range(0, 21, 1, 3), None)
 
 
 def test_a_source_goes_to_tasks_of_this_machine_in_a_file(spark: Any) -> None:
