@@ -39,7 +39,7 @@ FILES = 8
 WANTED = {"2 columns": 1.0, "20 columns": 0.9, "selective filter": 1.5}
 CORES_WANTED, CORES_WANTED_DISTURBED, UNDISTURBED = 1.6, 1.4, 1.9
 TRIES = 3
-WARM_UP = 4  # rounds of jobs: the JVM's compilers take the second core until then
+WARM_UP = 10  # rounds of jobs: the JVM's compilers take the second core until then
 DRIVER_MB = 512
 NARROW = ["a0", "a1"]
 FILTER = "a0 = 5"
