@@ -138,7 +138,8 @@ def settle_worker() -> None:
         _settled.append(True)
         gc.freeze()
         # The C library returns what is freed at the end of its heap, and gets it again for the next batch, page by
-        # page; but it keeps twice as much as the largest block that it has seen freed, here up to 60 MB.
+        # page; but it keeps twice as much as the largest block that it has seen freed, here up to 60 MB, and all that
+        # is free between blocks in use.
         np.empty(_BLOCK_BYTES, np.uint8)
         if not os.environ.get("ARROW_DEFAULT_MEMORY_POOL"):
             pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own allocator returns all that is large
