@@ -4,11 +4,11 @@
     jobs      compaction and merge with local[1] / local[2], beside what the machine itself makes of a second core
     memory    anonymous memory of the Python driver while jobs run on local-cluster[2,1,1024]
 
-Each session is a process of its own. Both sides of a ratio alternate, and the best of some runs counts. Where two
-processes that only add numbers are not nearly twice as fast as one (neighbours, two halves of one core), jobs are
-wanted to be 1.4 instead of 1.6 times as fast with two cores, and the best of three sessions of each side counts. Prints
-ratios (above 1: lancetable is faster, two cores are faster) and ends with 1 if one misses what is promised. `--cpu`
-prints the CPU seconds of Spark and all of its Python workers besides, for machines that are busy with something else.
+Each session is a process of its own. Both sides of a ratio alternate run by run, and the best run of each counts. Where
+two processes that only add numbers are not nearly twice as fast as one (neighbours, two halves of one core), jobs are
+wanted to be 1.4 instead of 1.6 times as fast with two cores, in the best of three tries. Prints ratios (above 1:
+lancetable is faster, two cores are faster) and ends with 1 if one misses what is promised. `--cpu` prints the CPU
+seconds of Spark and all of its Python workers besides, for machines that are busy with something else.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -149,38 +150,77 @@ def frames(base: Path, rounds: int) -> dict[str, Any]:
     # Frames are made before: neither the plan of a table nor the footers of Parquet files are part of what is timed.
     for name, sides in cases.items():
         assert sides[0].count() == sides[1].count(), name
-        seen = [[timed(lambda side=side: sink(side)) for side in sides] for _ in range(rounds + 1)][1:]
+        seen = [[timed(partial(sink, side)) for side in sides] for _ in range(rounds + 1)][1:]
         best = [[min(each[side][kind] for each in seen) for side in (0, 1)] for kind in (0, 1)]
         found[name] = {"wall": best[0], "cpu": best[1]}
     spark.stop()
     return found
 
 
-def jobs(base: Path, master: str, rounds: int) -> dict[str, Any]:
-    """Seconds of each job, best of some; what it changes is put back by linking the table's files again."""
+# Names and, of merges, to how many rows of the table there is one of the source.
+JOBS: dict[str, int | None] = {"compaction": None, "merge of 1/16": 16, "merge of 1/4": 4}
+
+
+def jobs(base: Path, master: str) -> None:
+    """Run each job whose name comes in, and print its seconds; what it changes is put back by linking the table's
+    files again."""
     from lancetable.spark import SparkTable
 
     spark = session(master)
     spark.range(4).mapInArrow(lambda batches: batches, "id bigint").count()  # workers and their imports
     scratch = base / f"scratch-{os.getpid()}"
-    found: dict[str, list[tuple[float, float]]] = {"compaction": [], "merge": []}
     count = lancetable.dataset(base / "t.lance").count_rows()
-    for _ in range(rounds + WARM_UP):
-        for name in found:
-            shutil.rmtree(scratch, ignore_errors=True)
-            # Data files never change, and a copy of all would leave the machine busy with its memory.
-            origin = base / ("small.lance" if name == "compaction" else "t.lance")
-            shutil.copytree(origin, scratch, copy_function=os.link)
-            table = SparkTable.for_path(spark, str(scratch))
-            if name == "compaction":
-                found[name].append(timed(lambda t=table: t.compact(target_rows_per_fragment=count // FILES)))
-            else:
-                source = spark.range(0, count, 16, 4).selectExpr("id", "id * 2 AS a0", "cast(id AS double) AS x0")
-                merge = table.merge(source, "id").when_matched_update_all().when_not_matched_insert_all()
-                found[name].append(timed(lambda m=merge: m.execute()))
+    for line in sys.stdin:
+        part = JOBS[line.rstrip("\n")]
+        shutil.rmtree(scratch, ignore_errors=True)
+        # Data files never change, and a copy of all would leave the machine busy with its memory.
+        shutil.copytree(base / ("small.lance" if part is None else "t.lance"), scratch, copy_function=os.link)
+        table = SparkTable.for_path(spark, str(scratch))
+        if part is None:
+            seconds = timed(partial(table.compact, target_rows_per_fragment=count // FILES))
+        else:
+            source = spark.range(0, count, part, 4).selectExpr("id", "id * 2 AS a0", "cast(id AS double) AS x0")
+            merge = table.merge(source, "id").when_matched_update_all().when_not_matched_insert_all()
+            seconds = timed(merge.execute)
+        print(json.dumps(seconds), flush=True)
     shutil.rmtree(scratch, ignore_errors=True)
     spark.stop()
-    return {name: [min(each[kind] for each in seen[WARM_UP:]) for kind in (0, 1)] for name, seen in found.items()}
+
+
+def job_ratios(base: Path, rounds: int) -> tuple[float, dict[str, list[tuple[float, float]]]]:
+    """What a second core is worth here, and the best seconds of each job on one core and on two."""
+    sides = [Part("jobs", str(base), f"local[{cores}]") for cores in (1, 2)]
+
+    def best(name: str, runs: int) -> list[tuple[float, float]]:
+        seen: list[list[tuple[float, float]]] = [[], []]
+        for number in range(2 * runs):
+            wall, cpu = sides[number % 2].ask(name)
+            seen[number % 2].append((wall, cpu))
+        return [(min(wall for wall, _ in each), min(cpu for _, cpu in each)) for each in seen]
+
+    for _ in range(WARM_UP):
+        for name in JOBS:
+            best(name, 1)
+    found = {name: [(0.0, 0.0), (1.0, 1.0)] for name in JOBS}
+    before = second_core()
+    for _ in range(TRIES):
+        seen = {name: best(name, rounds) for name in JOBS}
+        after = second_core()
+        machine, before = min(before, after), after
+        if machine >= UNDISTURBED:
+            found = seen
+            break
+        found = {name: max(found[name], seen[name], key=ratio_of) for name in JOBS}
+        if all(ratio_of(each) >= CORES_WANTED_DISTURBED for each in found.values()):
+            break
+    for side in sides:
+        side.result()
+    return machine, found
+
+
+def ratio_of(sides: list[tuple[float, float]]) -> float:
+    """How many times as fast two cores were as one, by the clock."""
+    return sides[0][0] / sides[1][0]
 
 
 @contextmanager
@@ -234,26 +274,48 @@ def second_core(rounds: int = 5) -> float:
     return statistics.median(2 * seconds(1) / seconds(2) for _ in range(rounds))
 
 
-def in_process(name: str, *arguments: str) -> Any:
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": str(ROOT),
-        "LANCETABLE_FSYNC": "0",
-    }
-    command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--part", name, *arguments]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        raise SystemExit(ran.stderr[-4000:])
-    return json.loads(ran.stdout.splitlines()[-1])
+class Part:
+    """A part of this bench in a process of its own, which prints lines of JSON. Raises SystemExit if it fails."""
+
+    def __init__(self, name: str, *arguments: str) -> None:
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(ROOT),
+            "LANCETABLE_FSYNC": "0",
+        }
+        command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--part", name, *arguments]
+        self._told = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the process
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._told, text=True
+        )
+
+    def ask(self, question: str) -> Any:
+        print(question, file=self._process.stdin, flush=True)
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline() or self._fail())
+
+    def result(self) -> Any:
+        """What it printed last."""
+        printed, _ = self._process.communicate()
+        if self._process.returncode:
+            self._fail()
+        self._told.close()
+        return json.loads(printed.splitlines()[-1]) if printed else None
+
+    def _fail(self) -> NoReturn:
+        self._process.kill()
+        self._process.wait()
+        self._told.seek(0)
+        raise SystemExit(self._told.read()[-4000:])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=8_000_000)
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each side after those to warm up")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each side after those to warm up")
     parser.add_argument("--only", choices=["frames", "jobs", "memory"])
     parser.add_argument("--data", type=Path, help="where the data lies; made there if it is not, and kept")
     parser.add_argument("--cpu", action="store_true", help="CPU seconds and their ratios too")
@@ -263,10 +325,12 @@ def main() -> int:
         name, base, *rest = given.part
         run: dict[str, Callable[[], Any]] = {
             "frames": lambda: frames(Path(base), int(rest[0])),
-            "jobs": lambda: jobs(Path(base), rest[0], int(rest[1])),
+            "jobs": lambda: jobs(Path(base), rest[0]),
             "memory": lambda: memory(Path(base)),
         }
-        print(json.dumps(run[name]()))
+        result = run[name]()
+        if result is not None:
+            print(json.dumps(result))
         return 0
 
     base = given.data or Path(tempfile.mkdtemp(prefix="lancetable-spark-"))
@@ -275,7 +339,7 @@ def main() -> int:
         if not (base / "small.lance").exists():
             make(base, given.rows)
         if given.only in (None, "frames"):
-            found = in_process("frames", str(base), str(given.rounds))
+            found = Part("frames", str(base), str(given.rounds)).result()
             print(f"{'read into Spark':<20} {'lancetable':>11} {'Parquet':>9} {'ratio':>7} {'wanted':>7}")
             for name, seen in found.items():
                 ratio = seen["wall"][1] / seen["wall"][0]
@@ -285,28 +349,18 @@ def main() -> int:
                     ours, theirs = seen["cpu"]
                     print(f"{'  CPU':<20} {ours:>9.2f} s {theirs:>7.2f} s {theirs / ours:>7.2f}")
         if given.only in (None, "jobs"):
-            # The machine counts as disturbed only if it never was free, and only then is there a second try.
-            machine, best = second_core(), {}
-            for _ in range(TRIES):
-                for side, cores in enumerate((1, 2)):
-                    for name, seen in in_process("jobs", str(base), f"local[{cores}]", str(given.rounds)).items():
-                        best[name, side] = min(best.get((name, side), seen), seen)
-                machine = max(machine, second_core())
-                wanted = CORES_WANTED if machine >= UNDISTURBED else CORES_WANTED_DISTURBED
-                names = [name for name, side in best if side == 0]
-                ratios = {name: best[name, 0][0] / best[name, 1][0] for name in names}
-                if wanted == CORES_WANTED or min(ratios.values()) >= wanted:
-                    break
+            machine, ratios = job_ratios(base, given.rounds)
+            wanted = CORES_WANTED if machine >= UNDISTURBED else CORES_WANTED_DISTURBED
             print(f"{'job':<20} {'local[1]':>11} {'local[2]':>9} {'ratio':>7} {'wanted':>7}")
             print(f"{'adding numbers':<20} {'':>11} {'':>9} {machine:>7.2f}")
-            for name, ratio in ratios.items():
-                one, two = best[name, 0], best[name, 1]
-                missed += [name] if ratio < wanted else []
-                print(f"{name:<20} {one[0]:>9.2f} s {two[0]:>7.2f} s {ratio:>7.2f} {wanted:>7}")
+            for name, sides in ratios.items():
+                (one, one_cpu), (two, two_cpu) = sides
+                missed += [name] if ratio_of(sides) < wanted else []
+                print(f"{name:<20} {one:>9.2f} s {two:>7.2f} s {ratio_of(sides):>7.2f} {wanted:>7}")
                 if given.cpu:
-                    print(f"{'  CPU':<20} {one[1]:>9.2f} s {two[1]:>7.2f} s")
+                    print(f"{'  CPU':<20} {one_cpu:>9.2f} s {two_cpu:>7.2f} s")
         if given.only in (None, "memory"):
-            driver = in_process("memory", str(base))["driver"]
+            driver = Part("memory", str(base)).result()["driver"]
             missed += ["driver's memory"] if driver >= DRIVER_MB else []
             print(f"anonymous memory of the driver on local-cluster: {driver:.0f} MB, wanted below {DRIVER_MB}")
     finally:

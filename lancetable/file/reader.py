@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from lancetable.errors import OutOfRangeError, UnsupportedFeatureError
+from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.column import ColumnReader, Family
 from lancetable.file.container import (
     DEFAULT_LIMITS,
@@ -143,7 +143,8 @@ def read_columns(
     of the file. `rows` is a range of step 1, ascending row numbers without repeats (int64), or None for all.
     Ranges give chunked arrays, a chunk for each page, over the bytes of the file where the encoding allows; row numbers
     give arrays, chunked only where the dictionaries of pages differ.
-    Raises OutOfRangeError for rows that the file does not have, CorruptFileError if the bytes break the format.
+    Raises OutOfRangeError for rows that the file does not have, CorruptFileError if the bytes break the format,
+    SchemaMismatchError for nulls in a field that has none.
     """
     rows = _checked_rows(meta, rows)
     if isinstance(rows, range):
@@ -155,6 +156,7 @@ def read_columns(
     source, gap = _source(store, meta)
     wanted = _as_range(rows)
     parts = run(gather([reader.read(wanted, gap) for reader in readers]), source, path)
+    _check_required(fields, parts, path)
     return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
 
 
@@ -183,10 +185,11 @@ def read_chunks(
             plans.append(reader.read(part, gap))
             heavy.append(reader.heavy)
     found = run_all(plans, heavy, source, path)
-    if len(found) == len(fields):
-        return found
-    each = iter(found)
-    return [[array for _ in range(count) for array in next(each)] for count in counts]
+    if len(found) != len(fields):
+        each = iter(found)
+        found = [[array for _ in range(count) for array in next(each)] for count in counts]
+    _check_required(fields, found, path)
+    return found
 
 
 class FileRows(NamedTuple):
@@ -217,8 +220,11 @@ def read_chunks_of_files(store: ObjectStore, files: Sequence[FileRows]) -> list[
             plans.append(gather([reader.read(rows, gap) for reader in readers]))
             sources.append(source)
             paths.append(path)
-    found = iter(run_each(plans, sources, paths))
-    return [next(found) if readers else [[] for _ in file.fields] for file, readers in zip(files, opened)]
+    each = iter(run_each(plans, sources, paths))
+    found = [next(each) if readers else [[] for _ in file.fields] for file, readers in zip(files, opened)]
+    for file, chunks in zip(files, found):
+        _check_required(file.fields, chunks, file.path)
+    return found
 
 
 def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], most: int) -> int | None:
@@ -241,6 +247,18 @@ def _readers(
         return _open_readers(meta, fields, columns)
     except IndirectEncodings:
         return run(_plan_readers(meta, fields, columns), store, path)
+
+
+def _check_required(fields: Sequence[Field], found: Sequence[Sequence[pa.Array]], path: str) -> None:
+    """The encodings of a file may hold nulls where a schema has none: that of the table, which came later, or its own.
+    Who reads them by that schema would take them for values."""
+    for field, arrays in zip(fields, found):
+        if not field.nullable and any(array.null_count for array in arrays):
+            raise SchemaMismatchError(
+                f"{path}: column {field.name!r} has nulls, and the schema says that it has none; make it nullable to"
+                " read them, as alter_columns does",
+                column=field.name,
+            )
 
 
 class _Content(NamedTuple):

@@ -11,6 +11,7 @@ indexed by the value itself where they lie close together, else through hash tab
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -86,10 +87,17 @@ class KeyIndex:
             [nothing, *(each[1] for each in found)]
         )
 
+    @cached_property
+    def is_unique(self) -> bool:
+        """Whether each source row has a key, of its own."""
+        return bool((self.representative == np.arange(self.num_rows)).all())
+
     @property
     def has_repeats(self) -> bool:
         """Whether some key stands in several source rows."""
-        return bool((self.representative[self.representative >= 0] != np.flatnonzero(self.representative >= 0)).any())
+        return not self.is_unique and bool(
+            (self.representative[self.representative >= 0] != np.flatnonzero(self.representative >= 0)).any()
+        )
 
 
 class _Part(Protocol):

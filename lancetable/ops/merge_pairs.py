@@ -85,6 +85,8 @@ class SourcePart:
 
     def unmatched(self) -> Rows:
         """Once all pairs were found: the rows whose key is null or was not; of repeated ones those that count."""
+        if self.index.is_unique:
+            return np.flatnonzero(~self.found)
         first = self.index.representative
         known = np.flatnonzero(first >= 0)
         alone = np.ones(len(first), np.bool_)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeResult", "SparkMergeBuilder"]
 
-_PLACE = "_place"
+_SOURCE, _PLACE = "_source_", "_place"
 
 
 class MergeResult(TypedDict):
@@ -160,10 +160,12 @@ class SparkMergeBuilder:
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         schema = spark_schema(schema_of(plan["keys"]))
         keys = self._table.scan(slices_of(plan), KeyScan(pin, plan["columns"]), schema)
-        source = _typed(self._source, incoming, clauses.on).withColumn(IN_SOURCE, F.lit(True))
+        # Columns of the source may have any name.
+        names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
+        source = _typed(self._source, incoming, clauses.on).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
         matches: Column = F.lit(True)
         for number, name in enumerate(clauses.on):
-            matches = matches & (F.col(f"{KEY}{number}") == F.col(quoted(name)))
+            matches = matches & (F.col(f"{KEY}{number}") == F.col(names[name]))
         how = {
             (False, False): "inner",
             (True, False): "right_outer",
@@ -175,11 +177,10 @@ class SparkMergeBuilder:
             rows = rows.where(F.col(IN_SOURCE) | F.coalesce(F.col(DELETE), F.lit(False)))
         if clauses.matched is Matched.KEEP:
             rows = rows.where(F.col(ADDRESS).isNull() | ~F.col(IN_SOURCE))
-        hashed = F.pmod(F.xxhash64(*[F.col(quoted(name)) for name in clauses.on]), F.lit(1 << 20))
+        hashed = F.pmod(F.xxhash64(*[names[name] for name in clauses.on]), F.lit(1 << 20))
         place = F.when(F.col(ADDRESS).isNull(), -1 - hashed).otherwise(F.shiftrightunsigned(F.col(ADDRESS), 32))
-        columns = [F.col(quoted(name)) for name in incoming.names]
         return (
-            rows.select(*columns, ADDRESS, IN_SOURCE, place.alias(_PLACE))
+            rows.select(*names.values(), ADDRESS, IN_SOURCE, place.alias(_PLACE))
             .repartition(F.col(_PLACE))
             .sortWithinPartitions(F.col(ADDRESS).asc_nulls_last())
             .drop(_PLACE)
@@ -204,7 +205,7 @@ class KeyScan:
 
 @dataclass(frozen=True)
 class MergeRows:
-    """Batches of joined rows -> what was written for them."""
+    """Batches of joined rows, first the columns of `incoming`, -> what was written for them."""
 
     pin: Pin
     clauses: Clauses
@@ -218,7 +219,8 @@ class MergeRows:
         def converted() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 if batch.num_rows:
-                    source = convert_batch(batch.select(self.incoming.names), self.incoming)
+                    given = pa.RecordBatch.from_arrays(batch.columns[: len(self.incoming)], names=self.incoming.names)
+                    source = convert_batch(given, self.incoming)
                     beside = [batch.column(ADDRESS), batch.column(IN_SOURCE)]
                     yield pa.RecordBatch.from_arrays([*source.columns, *beside], names=names)
 

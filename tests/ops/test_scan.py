@@ -13,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lancetable
-from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidSqlError, OutOfRangeError
+from lancetable.errors import (
+    ColumnNotFoundError,
+    InvalidInputError,
+    InvalidSqlError,
+    OutOfRangeError,
+    SchemaMismatchError,
+)
 from lancetable.ops.scan import (
     ScanStatistics,
     analyze_plan,
@@ -316,3 +322,31 @@ def test_the_callback_learns_what_was_read(busy: Any) -> None:
     assert statistics.bytes_read >= 8 * busy.theirs.count_rows()
     assert statistics.all_counts["fragments_scanned"] == len(busy.ours.manifest.fragments)
     assert statistics.requests > 0
+
+
+@pytest.mark.parametrize("data_storage_version", ["2.0", "2.1", "2.2"])
+def test_nulls_of_a_column_that_the_schema_says_has_none_are_refused_by_name(
+    tmp_path: Path, data_storage_version: str
+) -> None:
+    """A file of a schema that allows them may be named under one that does not."""
+    rows = pa.table({"x": pa.array([1, None, 3, 4]), "y": [1, 2, 3, 4]})
+    dataset = lancetable.write_dataset(rows, tmp_path / "t", data_storage_version=data_storage_version)
+    files = dataset.get_fragments()[0].metadata
+    required = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.int64())])
+    dataset = lancetable.LanceDataset.commit(
+        str(tmp_path / "t"), lancetable.LanceOperation.Overwrite(required, [files]), read_version=1
+    )
+    for read in (
+        dataset.to_table,
+        lambda: dataset.to_table(filter="y = 2"),
+        lambda: dataset.to_table(columns={"z": "x + 1"}),
+        lambda: dataset.take([1]),
+        lambda: dataset.take([0, 1, 3]),
+        lambda: dataset.get_fragments()[0].to_table(),
+    ):
+        with pytest.raises(SchemaMismatchError, match="column 'x' has nulls"):
+            read()
+    assert dataset.to_table(columns=["y"])["y"].to_pylist() == [1, 2, 3, 4]
+    assert dataset.take([0, 2, 3])["x"].to_pylist() == [1, 3, 4]
+    dataset.alter_columns({"path": "x", "nullable": True})
+    assert dataset.to_table()["x"].to_pylist() == [1, None, 3, 4]

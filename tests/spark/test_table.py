@@ -361,6 +361,30 @@ def test_a_merge_updates_inserts_and_deletes(spark: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("source_goes")
+def test_columns_may_have_the_names_that_a_merge_uses(spark: Any, tmp_path: Path) -> None:
+    from lancetable.spark import SparkTable
+
+    names = ["_key_0", "_KEY_1", "_delete", "_place", "_source_1", "a b", "_source_0"]
+    rows = pa.table({name: pa.array([number, number + 10]) for number, name in enumerate(names)})
+    lance.write_dataset(rows, tmp_path / "t.lance")
+    t = SparkTable.for_path(spark, str(tmp_path / "t.lance"))
+    source = t.to_df().selectExpr(
+        *[f"`{name}`" for name in names[:2]], *[f"-`{name}` AS `{name}`" for name in names[2:]]
+    )
+    added = source.selectExpr(*[f"`{name}` + 100 AS `{name}`" for name in names])
+    merge = t.merge(source.union(added), ["_key_0", "_KEY_1"])
+    merge = merge.when_matched_update_all("source._place < 0").when_not_matched_insert_all()
+    found = merge.when_not_matched_by_source_delete("_delete > 0").execute()
+    assert found == {"num_inserted_rows": 2, "num_updated_rows": 2, "num_deleted_rows": 0}
+    signs = [1, 1, -1, -1, -1, -1, -1]
+    wanted = [
+        [sign * (number + more) + past for number, sign in enumerate(signs)] for past in (0, 100) for more in (0, 10)
+    ]
+    seen = lance.dataset(tmp_path / "t.lance").to_table().sort_by("_key_0")
+    assert seen.column_names == names and [list(row.values()) for row in seen.to_pylist()] == wanted
+
+
+@pytest.mark.usefixtures("source_goes")
 def test_a_merge_that_runs_again_takes_the_rows_of_its_source_then(spark: Any, tmp_path: Path) -> None:
     t, file = made(spark, tmp_path / "t.lance"), tmp_path / "updates.json"
     file.write_text('{"id": 1, "v": 10}')

@@ -157,6 +157,29 @@ def find(const uint64_t[::1] wanted, const uint64_t[::1] keys, const int32_t[::1
     return hits[:found].copy(), rows[:found].copy()
 
 
+def build_near(const uint64_t[::1] values, const int64_t[::1] rows, uint64_t low, int32_t[::1] slots, int64_t[::1] own):
+    """Enter each row at the distance of its value from `low` unless an earlier one is there; `own` says which one is.
+
+    (n,) `rows` are those of the (n,) values; None: 0 to n - 1."""
+    cdef int64_t i, row, num_own = own.shape[0], count = values.shape[0]
+    cdef uint64_t place, num_slots = <uint64_t>slots.shape[0]
+    cdef bint every = rows is None, wrong = False
+    if not every and rows.shape[0] != count:
+        raise ValueError(f"{rows.shape[0]} rows of {count} values")
+    with nogil:
+        for i in range(count):
+            row = i if every else rows[i]
+            place = values[i] - low
+            if place >= num_slots or row < 0 or row >= num_own:
+                wrong = True
+                break
+            if slots[place] < 0:
+                slots[place] = <int32_t>row
+            own[row] = slots[place]
+    if wrong:
+        raise ValueError("values or rows that are out of range")
+
+
 def find_near(const uint64_t[::1] wanted, uint64_t low, const int32_t[::1] slots):
     """The same where the row of a value lies at its distance from `low`."""
     cdef int64_t i, found = 0

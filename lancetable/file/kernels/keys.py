@@ -106,13 +106,14 @@ def equal_values(
 
 def table_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> KeyTable:
     """A table of (n,) integers of any width, without those that are not `valid` (None: all are)."""
-    rows = np.arange(len(values), dtype=np.int64) if valid is None else np.flatnonzero(valid)
-    kept = values if valid is None else values[rows]
+    rows = None if valid is None else np.flatnonzero(valid)
+    kept = values if rows is None else values[rows]
     if len(kept):
         low, high = int(kept.min()), int(kept.max())
         slots = high - low + 1
         if slots <= min(max(_MIN_SLOTS, _SLOTS_PER_VALUE * len(kept)), _MAX_SLOTS):
             return _NearTable(kept, rows, len(values), low, slots)
+    rows = np.arange(len(values), dtype=np.int64) if rows is None else rows
     if native is not None and 4 * len(values) < 2**31:
         return _NativeTable(kept, rows, len(values))
     return _HashTable(kept, rows, len(values))
@@ -140,13 +141,18 @@ class KeyTable:
 class _NearTable(KeyTable):
     """One slot for every value between the least and the greatest."""
 
-    def __init__(self, values: npt.NDArray[Any], rows: Rows, num_rows: int, low: int, slots: int) -> None:
+    def __init__(self, values: npt.NDArray[Any], rows: Rows | None, num_rows: int, low: int, slots: int) -> None:
+        """`rows` are those of the values, None: all."""
         self._low, self._high = low, low + slots - 1
         self._slots = np.full(slots, -1, np.int64 if num_rows > 2**31 else np.int32)
+        self.own = np.full(num_rows, -1, np.int64)
+        if native is not None and self._slots.dtype == np.int32:
+            native.build_near(_unsigned(values), rows, low % 2**64, self._slots, self.own)
+            return
+        rows = np.arange(num_rows, dtype=np.int64) if rows is None else rows
         # Unsigned distances are right whatever the type of the values.
         places = (_unsigned(values) - np.uint64(low % 2**64)).astype(np.int64)
         self._slots[places[::-1]] = rows[::-1]
-        self.own = np.full(num_rows, -1, np.int64)
         self.own[rows] = self._slots[places]
 
     def matches(self, values: npt.NDArray[Any]) -> Matches:
