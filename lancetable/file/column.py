@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -22,7 +22,20 @@ from lancetable.format.schema import Field, Schema
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["BlobSink", "ColumnReader", "ColumnWriter", "Decoded", "EncodedPage", "Family", "Pieces", "WriteOptions"]
+__all__ = [
+    "BlobSink",
+    "ColumnReader",
+    "ColumnWriter",
+    "Cursor",
+    "Decoded",
+    "EncodedPage",
+    "Family",
+    "Pieces",
+    "RunPlan",
+    "WriteOptions",
+]
+
+T = TypeVar("T")
 
 
 class Decoded(NamedTuple):
@@ -53,6 +66,19 @@ class Decoded(NamedTuple):
             -1 if self.validity is not None else 0,
             children=self.children,
         )
+
+
+class RunPlan(Protocol):
+    """Answers plans from one file whose bytes lie at hand: mapped, or in memory."""
+
+    def __call__(self, plan: ReadPlan[T]) -> T: ...
+
+
+class Cursor(Protocol):
+    """Reads stretches of rows of one field that follow each other, `rows` as in `ColumnReader.read`: what a page says
+    of itself is looked at once."""
+
+    def __call__(self, rows: range) -> list[pa.Array]: ...
 
 
 class ColumnReader(Protocol):
@@ -139,8 +165,11 @@ class Family:
     not made of columns and have a writer of their own (encodings_v0_1/writer.py).
     `has_no_nulls(pages)`: whether a column that is a top-level field of its own says of all pages that nothing in them
     is null; also False where it does not say. None for 0.1.
+    `open_cursor(reader, run)`: for many stretches of rows of one of these readers; None where planning each of them
+    costs little, and for families in which it always does.
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
     writers: Callable[[Schema, WriteOptions, BlobSink], list[ColumnWriter]] | None
     has_no_nulls: Callable[[ColumnPages], bool] | None
+    open_cursor: Callable[[ColumnReader, RunPlan], Cursor | None] | None = None

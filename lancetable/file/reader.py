@@ -9,13 +9,16 @@ of the field, `Field.data_type`; whoever shows them to users wraps extension typ
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column import ColumnReader, Family
+from lancetable.file import pool
+from lancetable.file.column import ColumnReader, Cursor, Family, RunPlan
 from lancetable.file.container import (
     DEFAULT_LIMITS,
     FileMetadata,
@@ -38,6 +41,7 @@ from lancetable.store.base import ByteRange, ObjectStore, short_read
 
 __all__ = [
     "FAMILIES",
+    "Cursors",
     "FileMetadata",
     "FileRows",
     "family_of",
@@ -190,6 +194,69 @@ def read_chunks(
         found = [[array for _ in range(count) for array in next(each)] for count in counts]
     _check_required(fields, found, path)
     return found
+
+
+class Cursors:
+    """`read_columns` for stretches of rows of a file that follow each other, as the windows of a scan do: of small ones
+    the plans take longer than decoding. Every stretch is decoded by the thread that asks for it.
+
+    Keeps what belongs to the files that were read last. Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[str, tuple[Sequence[Field], list[Cursor] | None]] = {}
+
+    def read_columns(
+        self,
+        store: ObjectStore,
+        path: str,
+        meta: FileMetadata,
+        fields: Sequence[Field],
+        columns: Mapping[int, int],
+        rows: Rows | None = None,
+    ) -> list[Arrays]:
+        cursors = None
+        if isinstance(rows, range) and len(rows):
+            _checked_rows(meta, rows)
+            cursors = self._cursors(store, path, meta, fields, columns)
+        if cursors is None:
+            return read_columns(store, path, meta, fields, columns, rows)
+        assert isinstance(rows, range)
+        found = [cursor(rows) for cursor in cursors]
+        _check_required(fields, found, path)
+        return [pa.chunked_array(arrays, type=field.data_type) for arrays, field in zip(found, fields)]
+
+    def _cursors(
+        self, store: ObjectStore, path: str, meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
+    ) -> list[Cursor] | None:
+        """None where plans cost little, or their bytes have to be fetched."""
+        known = self._files.get(path)
+        if known is not None and known[0] is fields:
+            return known[1]
+        with self._lock:
+            source, gap = _source(store, meta)
+            open_cursor = family_of(meta.version, path).open_cursor
+            made: list[Cursor] | None = None
+            if gap == MAPPED and open_cursor is not None:
+                answer = partial(run, store=source, path=path)
+                readers = _readers(store, path, meta, fields, columns)
+                made = [open_cursor(reader, answer) or _Plans(reader, answer) for reader in readers]
+            if len(self._files) > 2 * pool.size():
+                del self._files[next(iter(self._files))]
+            self._files[path] = fields, made
+            return made
+
+
+class _Plans:
+    """A cursor of a reader that has none."""
+
+    def __init__(self, reader: ColumnReader, answer: RunPlan) -> None:
+        self._reader = reader
+        self._answer = answer
+
+    def __call__(self, rows: range) -> list[pa.Array]:
+        return self._answer(self._reader.read(rows, MAPPED))
 
 
 class FileRows(NamedTuple):

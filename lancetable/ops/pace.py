@@ -25,7 +25,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 # Large enough to make the work per window small beside its bytes, small enough to hold a few.
-_STREAM_BYTES = 3 * 1024 * 1024
+_STREAM_BYTES = 8 * 1024 * 1024
 _START_ROWS = 8 * 1024
 # Windows of small fragments share one return of memory: pages that come back from the system cost more than reading.
 _GIVE_BACK_BYTES = 1024 * 1024

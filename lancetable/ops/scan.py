@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from lancetable.expr import Expr, evaluate
 from lancetable.expr.ast import Literal
 from lancetable.file import pool
+from lancetable.file.reader import Cursors
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.collector import collector_paused
@@ -263,6 +264,7 @@ class _Run:
         self.rows: VersionRows = rows_of(version)
         self.meter: MeteredStore | None = None
         self.pace: Pace | None = None  # of a scan whose result is streamed
+        self.cursors: Cursors | None = None  # likewise, where one thread decodes each window
         # Small windows so far, and those with matches; threads may lose a count to each other.
         self.num_looked = self.num_matched = 0
         self.counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
@@ -293,6 +295,8 @@ class _Run:
             windows, affordable = self.windows(self.table_rows()), None
         else:
             self.pace = self._pace(batch_rows)
+            if self.meter is None and plan.limit is None and (self._parallel() or pool.in_worker() or pool.size() == 1):
+                self.cursors = Cursors()
             windows, affordable = self.windows(self.pace.window_rows), self.pace.shared_rows
         if plan.predicate is None:
             yield from self.map(self.read_window, windows)
@@ -602,7 +606,7 @@ class _Run:
     def _all_arrays(self, window: _Window) -> tuple[Selection, list[ColumnLike]]:
         selection = select(self.version, window.fragment, window.rows, keep_deleted=self.plan.include_deleted)
         columns = self.plan.projection.columns
-        return selection, read_columns_of(self.version, window.fragment, columns, selection, self.rows)
+        return selection, read_columns_of(self.version, window.fragment, columns, selection, self.rows, self.cursors)
 
     def count_windows(self, windows: Sequence[_Window]) -> int:
         """How many rows of windows pass the filter."""
@@ -659,7 +663,7 @@ class _Run:
             parts = [[_as_column(found, field) for found, field in zip(each, columns)] for each in chunks]
         else:
             parts = [
-                read_columns_of(self.version, window.fragment, columns, selection, self.rows)
+                read_columns_of(self.version, window.fragment, columns, selection, self.rows, self.cursors)
                 for window, selection in looked
             ]
         for (window, selection), read in zip(looked, parts):

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
-from lancetable.file.reader import FileRows, read_chunks, read_chunks_of_files, read_columns
+from lancetable.file.reader import Cursors, FileRows, read_chunks, read_chunks_of_files, read_columns
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table import row_id_lookup
@@ -203,25 +203,26 @@ def read_columns_of(
     columns: Sequence[Field],
     selection: Selection,
     known: VersionRows | None = None,
+    cursors: Cursors | None = None,
 ) -> list[Column]:
     """The columns of a selection, one array each, in the order of `columns`; the part of `read_rows` that does I/O.
 
-    `known` are the `rows_of` the version, for callers that have them at hand.
+    `known` are the `rows_of` the version, for callers that have them at hand; `cursors` of those that read one
+    selection of a fragment after the other.
     """
     if not columns:
         return []
     if known is None:
         known = rows_of(version)
     if known.holds_blob_files:
-        read = [known.described(field) for field in columns]
-        if any(one is not other for one, other in zip(read, columns)):
-            arrays = read_columns_of(version, fragment, read, selection, known)
+        stored = [known.described(field) for field in columns]
+        if any(one is not other for one, other in zip(stored, columns)):
+            arrays = read_columns_of(version, fragment, stored, selection, known, cursors)
             return _with_blobs(version, fragment, columns, arrays)
     layout = layout_of(version, known, fragment, columns)
     fetch = None if selection.whole else selection.fetch
-    pieces = [
-        read_columns(version.store, part.path, part.metadata, part.fields, part.columns, fetch) for part in layout.parts
-    ]
+    read = read_columns if cursors is None else cursors.read_columns
+    pieces = [read(version.store, part.path, part.metadata, part.fields, part.columns, fetch) for part in layout.parts]
     if layout.direct:
         arrays = pieces[0]
     else:

@@ -30,7 +30,7 @@ from google.protobuf.message import Message
 from lancetable.errors import LanceError
 from lancetable.file.columns import column_map
 from lancetable.file.legacy_writer import LegacyFileWriter
-from lancetable.file.reader import open_data_file, read_columns
+from lancetable.file.reader import Cursors, open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
@@ -373,27 +373,53 @@ def walk(message: Message) -> Iterator[tuple[Message, Any]]:
 # ---------------------------------------------------------------------------------------------------------- one reading
 
 
+WINDOW_ROWS = 90
+
+
 def read(
-    data: bytes, schema: Schema, rows: range | np.ndarray | None, version: FileVersion = FileVersion.V2_0
+    data: bytes,
+    schema: Schema,
+    rows: range | np.ndarray | None,
+    version: FileVersion = FileVersion.V2_0,
+    windows: bool = False,
 ) -> list[pa.Array | pa.ChunkedArray]:
-    """As a table reads: with the schema and the columns of the manifest, not those of the file."""
+    """As a table reads: with the schema and the columns of the manifest, not those of the file; all rows at once or in
+    `windows`."""
     store = MemoryStore.private()
     store.put("f", data)
     meta = open_data_file(store, "f")
     columns = column_map(schema, version)
-    found = read_columns(store, "f", meta, schema.fields, columns, rows)
+    if windows and meta.num_rows <= 100 * WINDOW_ROWS:
+        cursors = Cursors()
+        parts = [
+            cursors.read_columns(store, "f", meta, schema.fields, columns, stretch)
+            for start in range(0, meta.num_rows, WINDOW_ROWS)
+            for stretch in [range(start, min(start + WINDOW_ROWS, meta.num_rows))]
+        ]
+        found = [
+            pa.chunked_array([chunk for array in arrays for chunk in array.chunks], type=field.data_type)
+            for field, *arrays in zip(schema.fields, *parts)
+        ]
+    else:
+        found = read_columns(store, "f", meta, schema.fields, columns, rows)
     for array in found:
         array.validate(full=True)
     return found
 
 
-def outcome(data: bytes, table: pa.Table, rows: Sequence[int] | None, version: FileVersion = FileVersion.V2_0) -> str:
+def outcome(
+    data: bytes,
+    table: pa.Table,
+    rows: Sequence[int] | None,
+    version: FileVersion = FileVersion.V2_0,
+    windows: bool = False,
+) -> str:
     """`same`, `changed`, `error`, or what went wrong."""
     schema = Schema.from_arrow(table.schema)
     started = time.process_time()
     try:
         wanted = None if rows is None else np.array(rows, np.int64)
-        found = read(data, schema, wanted, version)
+        found = read(data, schema, wanted, version, windows)
         expected = table if rows is None else table.take(rows)
         verdict = "same"
         for array, column in zip(found, expected.columns, strict=True):
@@ -425,6 +451,7 @@ def run_damage(kind: str, version: FileVersion, seed: int, count: int) -> None:
     for name, (table, data) in originals.items():
         read(data, Schema.from_arrow(table.schema), None, version)  # threads and caches are there before the limit
         assert outcome(data, table, None, version) == "same", name
+        assert outcome(data, table, None, version, windows=True) == "same", name
     limit_memory(LIMIT_BYTES)
     names = list(originals)
     for trial in range(count):
@@ -434,7 +461,7 @@ def run_damage(kind: str, version: FileVersion, seed: int, count: int) -> None:
         bad = damaged(kind, data, rng)
         rows = None if trial % 3 else sorted(rng.choice(table.num_rows, 7, replace=False).tolist())
         print(json.dumps([kind, seed, trial, name, "begun"]), flush=True)
-        verdict = outcome(bad, table, rows, version)
+        verdict = outcome(bad, table, rows, version, windows=trial % 3 == 1)
         pages_end = end_of_pages(data, version)
         if verdict == "changed" and bad[:pages_end] == data[:pages_end]:
             verdict = f"changed by {what_changed(data, bad, version)}"

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError
+from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.file import pool
 from lancetable.file.columns import column_map, column_of, number_columns
 from lancetable.file.container import FileMetadata, Limits
 from lancetable.file.encodings_v2_0.base import encoding_of
-from lancetable.file.reader import open_data_file, read_columns
+from lancetable.file.reader import Cursors, open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
@@ -291,3 +291,46 @@ def test_files_of_the_corpus(corpus: Path) -> None:
             for field, found in zip(fields, read_columns(store, inner, meta, fields, columns, rows)):
                 found.validate(full=True)
                 assert texts(found) == texts(expected[field.name]), (path.name, field.name)
+
+
+@pytest.mark.parametrize("version", [FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2], ids=lambda v: v.number)
+@pytest.mark.parametrize("name", TYPE_CASES)
+def test_windows_by_cursors_are_the_same_rows(name: str, version: FileVersion) -> None:
+    """In order and in any other, within pages and across, from memory and from a store that is not mapped."""
+    rng = np.random.default_rng(5)
+    table = TYPE_CASES[name].table(rng, 5000, 0.2)
+    for store in (MemoryStore.private(), Remote()):
+        try:
+            meta = written(store, table, data_cache_bytes=8000, version=version)
+        except UnsupportedFeatureError as error:
+            pytest.skip(str(error))
+        columns = column_map(meta.schema, meta.version)
+        expected = read(store, meta)[0]
+        cursors = Cursors()
+        in_order = [range(start, min(start + 700, 5000)) for start in range(0, 5000, 700)]
+        bounds = np.sort(rng.integers(0, 5000, (6, 2)), axis=1)
+        for rows in [*in_order, *(range(start, end + 1) for start, end in bounds.tolist()), range(0), range(5000)]:
+            (found,) = cursors.read_columns(store, "f", meta, meta.schema.fields, columns, rows)
+            found.validate(full=True)
+            assert found.type == expected.type
+            assert texts(found) == texts(expected.slice(rows.start, len(rows))), rows
+        with pytest.raises(OutOfRangeError):
+            cursors.read_columns(store, "f", meta, meta.schema.fields, columns, range(4990, 5001))
+
+
+def test_cursors_belong_to_fields_and_keep_few_files() -> None:
+    cursors = Cursors()
+    store = MemoryStore.private()
+    for number in range(4 * pool.size()):
+        batch = pa.record_batch({"a": np.arange(3000) + number, "b": np.arange(3000) - number})
+        with FileWriter(store.open_writer(f"{number}"), Schema.from_arrow(batch.schema)) as writer:
+            writer.write(batch)
+    for _ in range(2):
+        for number in range(4 * pool.size()):
+            meta = open_data_file(store, f"{number}")
+            columns = column_map(meta.schema, meta.version)
+            for fields in (meta.schema.fields, meta.schema.fields[1:], meta.schema.fields[:1]):
+                found = cursors.read_columns(store, f"{number}", meta, fields, columns, range(1000, 1002))
+                wanted = {"a": [1000 + number, 1001 + number], "b": [1000 - number, 1001 - number]}
+                assert [column.to_pylist() for column in found] == [wanted[field.name] for field in fields]
+    assert len(cursors._files) <= 2 * pool.size() + 1

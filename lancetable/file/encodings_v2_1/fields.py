@@ -17,27 +17,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import ColumnReader
+from lancetable.file.column import ColumnReader, Cursor, RunPlan
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
 from lancetable.file.encodings_v2_1.base import Column, Decoded
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
-from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
+from lancetable.file.encodings_v2_1.layouts.miniblock import FlatPage, MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, ITEM, LIST, NULLABLE_ITEM, Level, unravel
-from lancetable.file.fetch import ReadPlan, Rows, gather
+from lancetable.file.fetch import MAPPED, ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
 from lancetable.format.schema import BLOB_KEY, Field
 
-__all__ = ["has_no_nulls", "open_field"]
+__all__ = ["has_no_nulls", "open_cursor", "open_field"]
 
 _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _MAX_INT32: Final = (1 << 31) - 1
@@ -57,6 +57,13 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     if isinstance(root, _Missing):
         raise file.corrupt(f"no column for field {field.name!r}", f"a column for field id {field.id}")
     return FieldReader(file, field, root, builder.leaves)
+
+
+def open_cursor(reader: ColumnReader, run: RunPlan) -> Cursor | None:
+    """A cursor of a field that is a column of its own, without lists and structs."""
+    if not isinstance(reader, FieldReader) or not isinstance(reader._root, _Leaf) or not reader._leaves[0].is_plain:
+        return None
+    return _LeafCursor(reader._leaves[0], run)
 
 
 def has_no_nulls(pages: ColumnPages) -> bool:
@@ -313,14 +320,8 @@ class LeafColumn:
         """The spine of what a plan decodes; errors name the page."""
         try:
             return self._spine(page, (yield from plan))
-        except (CorruptFileError, UnsupportedFeatureError) as error:
-            if error.__dict__.get("path") is not None:
-                raise
-            if isinstance(error, UnsupportedFeatureError):
-                raise page.unsupported(str(error.feature)) from error
-            raise page.corrupt(str(error)) from error
-        except pa.ArrowInvalid as error:
-            raise page.corrupt(f"values that Arrow refuses: {error}") from error
+        except _REFUSALS as error:
+            _refuse(page, error)
 
     def _spine(self, page: Page, decoded: Decoded) -> Spine:
         if decoded.layers == (NULLABLE_ITEM,) and self._is_hollow:
@@ -332,6 +333,69 @@ class LeafColumn:
         if self._column.data_type is not self._field_type and not values.type.equals(self._field_type):
             values = _wanted_children(values, self._field_type)
         return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
+
+
+_REFUSALS: Final = (CorruptFileError, UnsupportedFeatureError, pa.ArrowInvalid)
+
+
+def _refuse(page: Page, error: Exception) -> NoReturn:
+    """Raise what a page was refused for, with its name."""
+    if isinstance(error, pa.ArrowInvalid):
+        raise page.corrupt(f"values that Arrow refuses: {error}") from error
+    if error.__dict__.get("path") is not None:
+        raise error
+    if isinstance(error, UnsupportedFeatureError):
+        raise page.unsupported(str(error.feature)) from error
+    raise page.corrupt(str(error)) from error
+
+
+class _Open(NamedTuple):
+    """A page at hand: the rows `start` to `stop` of its column."""
+
+    start: int
+    stop: int
+    page: Page
+    rows: FlatPage
+
+
+class _LeafCursor:
+    """Stretches of rows of a plain leaf, one after the other, of bytes that lie at hand. Threads may share it."""
+
+    __slots__ = ("_leaf", "_open", "_run")
+
+    def __init__(self, leaf: LeafColumn, run: RunPlan) -> None:
+        self._leaf = leaf
+        self._run = run
+        self._open: _Open | None = None
+
+    def __call__(self, rows: range) -> list[pa.Array]:
+        at_hand = self._open
+        if at_hand is not None and at_hand.start <= rows.start and rows.stop <= at_hand.stop:
+            return [self._values(at_hand, rows)]
+        return [self._of_page(number, within) for number, within in split_rows(self._leaf._pages, rows)]
+
+    def _of_page(self, number: int, within: Rows) -> pa.Array:
+        leaf, page = self._leaf, self._leaf._pages.page(number)
+        start = leaf._pages.start_list[number]
+        at_hand = self._open
+        if at_hand is None or at_hand.page is not page:
+            layout = layout_of(page)
+            if not isinstance(layout, MiniBlock) or len(within) == page.length:
+                return self._run(leaf._read_page(page, within, MAPPED)).values
+            try:
+                opened = self._run(layout.open_flat(page, leaf._column))
+            except _REFUSALS as error:
+                _refuse(page, error)
+            at_hand = self._open = _Open(start, start + page.length, page, opened)
+        return self._values(at_hand, range(start + within[0], start + within[-1] + 1))
+
+    def _values(self, at_hand: _Open, rows: range) -> pa.Array:
+        page = at_hand.page
+        try:
+            decoded = at_hand.rows.read(range(rows.start - at_hand.start, rows.stop - at_hand.start))
+            return self._leaf._spine(page, decoded).values
+        except _REFUSALS as error:
+            _refuse(page, error)
 
 
 def _follows(before: Page, page: Page) -> bool:

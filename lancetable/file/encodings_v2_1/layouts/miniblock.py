@@ -67,7 +67,7 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EncodedItems", "MiniBlock", "chunk_limits", "encode_miniblock"]
+__all__ = ["EncodedItems", "FlatPage", "MiniBlock", "chunk_limits", "encode_miniblock"]
 
 _FEW: Final = 64  # rows that are picked one by one, though they lie side by side
 _MAX_ITEMS: Final = (1 << 31) - 1  # of a dictionary
@@ -189,21 +189,34 @@ class MiniBlock:
         self, data: Bytes, starts: Ints, sizes: Ints, counts: Ints, layers: Layers, page: Page
     ) -> tuple[Block, Levels | None, Levels | None, Ints]:
         """Values, levels, and the (k,) number of entries of chunks at `starts` in `data`."""
-        limit = page.limits.page_bytes
-        has_repetition, has_definition = self.repetition is not None, self.definition is not None
+        num_levels, buffers = self._chunks(data, starts, sizes, counts, layers)
+        return (*self._decode_chunks(buffers, num_levels, counts, page), num_levels)
+
+    def _chunks(
+        self, data: Bytes, starts: Ints, sizes: Ints, counts: Ints, layers: Layers
+    ) -> tuple[Ints, list[Chunks]]:
+        """The (k,) number of entries of chunks at `starts` in `data`, and their buffers."""
+        num_kinds = (self.repetition is not None) + (self.definition is not None)
         num_levels, found_sizes, found_starts = miniblock.chunk_headers(
-            data, starts, sizes, has_repetition + has_definition, self.values.num_buffers, self.large_chunks
+            data, starts, sizes, num_kinds, self.values.num_buffers, self.large_chunks
         )
-        buffers = [Chunks(data, at, size) for at, size in zip(found_starts, found_sizes)]
-        repetition = definition = None
-        if (has_repetition or has_definition) and not layers.num_lists and (num_levels != counts).any():
+        if num_kinds and not layers.num_lists and (num_levels != counts).any():
             raise CorruptFileError("levels and values of a chunk differ in number")
-        if has_repetition:
-            repetition = decode_levels(self.repetition, buffers.pop(0), num_levels, limit)  # type: ignore[arg-type]
-        if has_definition:
-            definition = decode_levels(self.definition, buffers.pop(0), num_levels, limit)  # type: ignore[arg-type]
-        values = self.values.decode_chunks(buffers, counts, limit)
-        return values, repetition, definition, num_levels
+        return num_levels, [Chunks(data, at, size) for at, size in zip(found_starts, found_sizes)]
+
+    def _decode_chunks(
+        self, buffers: Sequence[Chunks], num_levels: Ints, counts: Ints, page: Page
+    ) -> tuple[Block, Levels | None, Levels | None]:
+        limit = page.limits.page_bytes
+        repetition = definition = None
+        first = 0
+        if self.repetition is not None:
+            repetition = decode_levels(self.repetition, buffers[first], num_levels, limit)
+            first += 1
+        if self.definition is not None:
+            definition = decode_levels(self.definition, buffers[first], num_levels, limit)
+            first += 1
+        return self.values.decode_chunks(buffers[first:], counts, limit), repetition, definition
 
     def _read_flat(
         self, page: Page, rows: range, gap: int, layers: Layers, table: ChunkTable, dictionary: pa.Array | None
@@ -247,6 +260,12 @@ class MiniBlock:
         _check_index(part, repetition, num_levels, layers.num_lists)
         base = int(part.starts[0])
         return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
+
+    def open_flat(self, page: Page, column: Column) -> ReadPlan[FlatPage]:
+        """The page at hand, for many stretches of its rows; there are no lists in it. Takes all of its bytes."""
+        (known,), (data,) = yield from _fetch_metadata([(page, self)], column, False, page.buffers[1:2])
+        table, _, dictionary = known
+        return FlatPage(page, self, table, dictionary, np.frombuffer(data, np.uint8))
 
     # --------------------------------------------------------------------------------------------------- messages
 
@@ -296,6 +315,42 @@ class MiniBlock:
             num_items=self.num_items,
             has_large_chunk=self.large_chunks,
         )
+
+
+class FlatPage:
+    """A page without lists, whose chunks have been looked at once: any stretch of its rows."""
+
+    __slots__ = ("_buffers", "_dictionary", "_layers", "_layout", "_num_levels", "_page", "_table")
+
+    def __init__(
+        self, page: Page, layout: MiniBlock, table: ChunkTable, dictionary: pa.Array | None, data: Bytes
+    ) -> None:
+        """`data` is all of the page's chunks."""
+        self._page = page
+        self._layout = layout
+        self._table = table
+        self._dictionary = dictionary
+        self._layers = layers_of(layout.layers)
+        start = page.buffers[1].start
+        self._num_levels, self._buffers = layout._chunks(
+            data, table.starts - start, table.ends - table.starts, table.counts, self._layers
+        )
+
+    def read(self, rows: range) -> Decoded:
+        ends = self._table.values
+        first = int(ends.searchsorted(rows.start, "right")) - 1
+        end = int(ends.searchsorted(rows.stop, "left"))
+        base = int(ends[first])
+        chosen = slice(first, end)
+        values, repetition, definition = self._layout._decode_chunks(
+            [Chunks(data, starts[chosen], sizes[chosen]) for data, starts, sizes in self._buffers],
+            self._num_levels[chosen],
+            ends[first + 1 : end + 1] - ends[chosen],
+            self._page,
+        )
+        values = _indexed(values, self._dictionary)
+        check_levels(repetition, definition, self._layers, values.length, None)
+        return select_rows(values, repetition, definition, self._layers, range(rows.start - base, rows.stop - base))
 
 
 def _fetch_metadata(
