@@ -37,9 +37,9 @@ import pyarrow as pa
 
 import lancetable
 
-# What a scan of ten times the rows may take more: three windows, since the smaller tables end before the allocators have
-# seen all that they will keep. With four times the rows on both sides 12 MB are enough. Where one run of each says that
-# it takes more, the medians of RUNS further ones decide.
+# What a scan of ten times the rows may take more: three windows, since the smaller tables end before the allocators
+# have seen all that they will keep; with four times the rows on both sides 12 MB are enough. Where one run of each says
+# that it takes more, the medians of RUNS further ones decide.
 MAX_GROWTH_MB = 24
 RUNS = 5
 MAX_WRITE_MB = 1024
