@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -334,3 +335,17 @@ def test_cursors_belong_to_fields_and_keep_few_files() -> None:
                 wanted = {"a": [1000 + number, 1001 + number], "b": [1000 - number, 1001 - number]}
                 assert [column.to_pylist() for column in found] == [wanted[field.name] for field in fields]
     assert len(cursors._files) <= 2 * pool.size() + 1
+
+
+def test_cursors_refuse_lists_where_there_should_be_none() -> None:
+    store = MemoryStore.private()
+    rows = [[number] * (number % 4) for number in range(3000)]
+    meta = written(store, pa.table({"l": pa.array(rows, pa.list_(pa.int32()))}), version=FileVersion.V2_1)
+    (field,) = meta.schema.fields
+    wrong = (replace(field.children[0], id=field.children[0].id, nullable=True),)
+    columns = column_map(meta.schema, meta.version)
+    for stretch in (range(10, 20), range(2990, 3000), range(3000)):
+        with pytest.raises(CorruptFileError, match="layers that do not fit the schema"):
+            read_columns(store, "f", meta, wrong, columns, stretch)
+        with pytest.raises(CorruptFileError, match="layers that do not fit the schema"):
+            Cursors().read_columns(store, "f", meta, wrong, columns, stretch)

@@ -262,7 +262,9 @@ class MiniBlock:
         return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
 
     def open_flat(self, page: Page, column: Column) -> ReadPlan[FlatPage]:
-        """The page at hand, for many stretches of its rows; there are no lists in it. Takes all of its bytes."""
+        """The page at hand, for many stretches of its rows. Takes all of its bytes. For columns without lists."""
+        if layers_of(self.layers).num_lists:
+            raise CorruptFileError("layers that do not fit the schema", expected="no lists", found=self.layers)
         (known,), (data,) = yield from _fetch_metadata([(page, self)], column, False, page.buffers[1:2])
         table, _, dictionary = known
         return FlatPage(page, self, table, dictionary, np.frombuffer(data, np.uint8))
