@@ -41,7 +41,7 @@ from lancetable.file.columns import column_map
 from lancetable.file.container import ALIGNMENT, ColumnPages, Page
 from lancetable.file.extension import storage_array, user_array
 from lancetable.file.fetch import Rows
-from lancetable.file.reader import open_data_file, read_columns
+from lancetable.file.reader import open_data_file, read_columns, refuse_nulls
 from lancetable.file.writer import FileWriter
 from lancetable.format.blobs import replace_blobs, stored_schema
 from lancetable.format.schema import Field, Schema
@@ -280,6 +280,8 @@ class LanceFileReader:
         if not isinstance(rows, range) and len(rows) > 1 and (rows[1:] == rows[:-1]).any():
             distinct, places = np.unique(rows, return_inverse=True)
         arrays = read_columns(self._store, self._path, self._meta, self._fields, self._columns, distinct)
+        for field, array in zip(self._fields, arrays):
+            refuse_nulls(field, [array], self._path)
         if places is not None:
             arrays = [array.take(pa.array(places)) for array in arrays]
         shown = [user_array(array, field.type) for array, field in zip(arrays, self._schema)]

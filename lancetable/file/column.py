@@ -33,6 +33,7 @@ __all__ = [
     "Pieces",
     "RunPlan",
     "WriteOptions",
+    "holds_null",
 ]
 
 T = TypeVar("T")
@@ -66,6 +67,15 @@ class Decoded(NamedTuple):
             -1 if self.validity is not None else 0,
             children=self.children,
         )
+
+
+def holds_null(array: pa.Array) -> bool:
+    """Whether a value is null, be it that its dictionary has one."""
+    if array.null_count:
+        return True
+    if not pa.types.is_dictionary(array.type) or not array.dictionary.null_count:
+        return False
+    return bool(array.dictionary_decode().null_count)
 
 
 class RunPlan(Protocol):

@@ -50,6 +50,7 @@ __all__ = [
     "read_chunks",
     "read_chunks_of_files",
     "read_columns",
+    "refuse_nulls",
 ]
 
 FAMILIES: Final[dict[FileVersion, Family]] = {
@@ -147,8 +148,8 @@ def read_columns(
     of the file. `rows` is a range of step 1, ascending row numbers without repeats (int64), or None for all.
     Ranges give chunked arrays, a chunk for each page, over the bytes of the file where the encoding allows; row numbers
     give arrays, chunked only where the dictionaries of pages differ.
-    Raises OutOfRangeError for rows that the file does not have, CorruptFileError if the bytes break the format,
-    SchemaMismatchError for nulls in a field that has none.
+    Raises OutOfRangeError for rows that the file does not have, CorruptFileError if the bytes break the format. Nulls
+    in a field that has none are returned: see `refuse_nulls`.
     """
     rows = _checked_rows(meta, rows)
     if isinstance(rows, range):
@@ -160,7 +161,6 @@ def read_columns(
     source, gap = _source(store, meta)
     wanted = _as_range(rows)
     parts = run(gather([reader.read(wanted, gap) for reader in readers]), source, path)
-    _check_required(fields, parts, path)
     return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
 
 
@@ -189,11 +189,10 @@ def read_chunks(
             plans.append(reader.read(part, gap))
             heavy.append(reader.heavy)
     found = run_all(plans, heavy, source, path)
-    if len(found) != len(fields):
-        each = iter(found)
-        found = [[array for _ in range(count) for array in next(each)] for count in counts]
-    _check_required(fields, found, path)
-    return found
+    if len(found) == len(fields):
+        return found
+    each = iter(found)
+    return [[array for _ in range(count) for array in next(each)] for count in counts]
 
 
 class Cursors:
@@ -224,7 +223,6 @@ class Cursors:
             return read_columns(store, path, meta, fields, columns, rows)
         assert isinstance(rows, range)
         found = [cursor(rows) for cursor in cursors]
-        _check_required(fields, found, path)
         return [pa.chunked_array(arrays, type=field.data_type) for arrays, field in zip(found, fields)]
 
     def _cursors(
@@ -235,10 +233,10 @@ class Cursors:
         if known is not None and known[0] is fields:
             return known[1]
         with self._lock:
-            source, gap = _source(store, meta)
             open_cursor = family_of(meta.version, path).open_cursor
             made: list[Cursor] | None = None
-            if gap == MAPPED and open_cursor is not None:
+            if open_cursor is not None and (meta.content is not None or gap_bytes(store) == MAPPED):
+                source, _ = _source(store, meta)
                 answer = partial(run, store=source, path=path)
                 readers = _readers(store, path, meta, fields, columns)
                 made = [open_cursor(reader, answer) or _Plans(reader, answer) for reader in readers]
@@ -288,10 +286,7 @@ def read_chunks_of_files(store: ObjectStore, files: Sequence[FileRows]) -> list[
             sources.append(source)
             paths.append(path)
     each = iter(run_each(plans, sources, paths))
-    found = [next(each) if readers else [[] for _ in file.fields] for file, readers in zip(files, opened)]
-    for file, chunks in zip(files, found):
-        _check_required(file.fields, chunks, file.path)
-    return found
+    return [next(each) if readers else [[] for _ in file.fields] for file, readers in zip(files, opened)]
 
 
 def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], most: int) -> int | None:
@@ -316,16 +311,19 @@ def _readers(
         return run(_plan_readers(meta, fields, columns), store, path)
 
 
-def _check_required(fields: Sequence[Field], found: Sequence[Sequence[pa.Array]], path: str) -> None:
-    """The encodings of a file may hold nulls where a schema has none: that of the table, which came later, or its own.
-    Who reads them by that schema would take them for values."""
-    for field, arrays in zip(fields, found):
-        if not field.nullable and any(array.null_count for array in arrays):
-            raise SchemaMismatchError(
-                f"{path}: column {field.name!r} has nulls, and the schema says that it has none; make it nullable to"
-                " read them, as alter_columns does",
-                column=field.name,
-            )
+def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:
+    """Raise SchemaMismatchError for nulls in what was read of a field that has none.
+
+    The encodings of a file may hold nulls where a schema has none: that of the table, which came later, or its own. Who
+    reads them by that schema would take them for values. Deleted rows may have them; so this is for callers, who know
+    which rows those are.
+    """
+    if not field.nullable and any(array.null_count for array in arrays):
+        raise SchemaMismatchError(
+            f"{path}: column {field.name!r} has nulls, and the schema says that it has none; make it nullable to"
+            " read them, as alter_columns does",
+            column=field.name,
+        )
 
 
 class _Content(NamedTuple):

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import ColumnWriter, EncodedPage, WriteOptions
+from lancetable.file.column import ColumnWriter, EncodedPage, WriteOptions, holds_null
 from lancetable.file.columns import number_columns
 from lancetable.file.container import ALIGNMENT, PADDING, build_tail
 from lancetable.file.custom import check_fields
@@ -174,7 +174,7 @@ class FileWriter:
     def _may_be_refused(self, arrays: Sequence[pa.Array]) -> bool:
         """Whether nulls stand where there may be none: the error belongs to the call that brought them."""
         return any(
-            array.null_count and (not field.nullable or field.children)
+            (array.null_count and field.children) or (not field.nullable and holds_null(array))
             for array, field in zip(arrays, self._schema.fields)
         )
 

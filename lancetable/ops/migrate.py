@@ -47,7 +47,7 @@ from lancetable.handlers.external import ExternalHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 from lancetable.table.file_layouts import files_of
-from lancetable.table.fragments import Selection, read_columns_of
+from lancetable.table.fragments import read_columns_of, select
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion, latest
 from lancetable.table.version_rows import physical_rows
@@ -204,7 +204,7 @@ def _batches(version: TableVersion, fragment: Fragment, fields: list[Field]) -> 
     names = [each.name for each in fields]
     for start in range(0, num_rows, step):
         rows = range(start, min(start + step, num_rows))
-        found = read_columns_of(version, fragment, fields, Selection(rows, len(rows) == num_rows, len(rows)))
+        found = read_columns_of(version, fragment, fields, select(version, fragment, rows, keep_deleted=True))
         yield from pa.Table.from_arrays(list(found), names=names).combine_chunks().to_batches()
 
 

@@ -33,6 +33,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.file.blob_files import is_prepared, plain_field, with_fields
+from lancetable.file.column import holds_null
 from lancetable.file.extension import storage_array
 from lancetable.file.reader import FAMILIES
 from lancetable.format import flags
@@ -562,7 +563,7 @@ def _has_required(each: Field) -> bool:
 
 def _check_required(array: pa.Array, each: Field, path: str) -> None:
     """Raises SchemaMismatchError for a null where the schema allows none. Children of a null parent do not count."""
-    if not each.nullable and array.null_count:
+    if not each.nullable and holds_null(array):
         raise SchemaMismatchError(
             f"The field `{path}` contained null values even though the field is marked non-null in the schema"
         )

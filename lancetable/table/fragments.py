@@ -23,12 +23,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
-from lancetable.file.reader import Cursors, FileRows, read_chunks, read_chunks_of_files, read_columns
+from lancetable.file.reader import Cursors, FileRows, read_chunks, read_chunks_of_files, read_columns, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table import row_id_lookup
 from lancetable.table.blobs import DataFilePlace, blob_bytes
-from lancetable.table.file_layouts import Column, files_of, join_pieces, layout_of, layouts_of
+from lancetable.table.file_layouts import Column, Layout, files_of, join_pieces, layout_of, layouts_of
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 from lancetable.table.version_rows import Deleted, Offsets, VersionRows, deleted_offsets, physical_rows, rows_of
@@ -231,7 +231,24 @@ def read_columns_of(
     if selection.keep is not None:
         mask = pa.array(selection.keep)
         arrays = [array.filter(mask) for array in arrays]
+    _refuse_nulls(layout, [[array] for array in arrays], selection)
     return arrays
+
+
+def _refuse_nulls(layout: Layout, found: Sequence[Sequence[Column]], selection: Selection) -> None:
+    """Raise SchemaMismatchError for nulls in live rows of a field that has none; `found` are rows of the selection."""
+    for source, arrays in zip(layout.sources, found):
+        if source.field.nullable or not source.pieces:
+            continue
+        if selection.dead is not None:
+            arrays = [_joined(arrays).filter(pa.array(~selection.dead))]
+        refuse_nulls(source.field, arrays, layout.parts[source.pieces[0][0]].path)
+
+
+def _joined(arrays: Sequence[Column]) -> Column:
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.chunked_array([chunk for array in arrays for chunk in getattr(array, "chunks", [array])])
 
 
 def _with_blobs(
@@ -268,7 +285,9 @@ def read_chunks_of(
         layout = layout_of(version, known, fragment, columns)
         if layout.direct:
             part = layout.parts[0]
-            return [*read_chunks(version.store, part.path, part.metadata, part.fields, part.columns, selection.fetch)]
+            chunks = read_chunks(version.store, part.path, part.metadata, part.fields, part.columns, selection.fetch)
+            _refuse_nulls(layout, chunks, selection)
+            return [*chunks]
     arrays = read_columns_of(version, fragment, columns, selection, known)
     return [array.chunks if isinstance(array, pa.ChunkedArray) else [array] for array in arrays]
 
@@ -290,6 +309,7 @@ def read_chunks_of_many(
                 direct.append(number)
                 files.append(FileRows(*layout.parts[0], selection.fetch))
         for number, chunks in zip(direct, read_chunks_of_files(version.store, files)):
+            _refuse_nulls(layouts[number], chunks, selections[number][1])
             found[number] = [*chunks]
     return [
         read_chunks_of(version, fragment, columns, selection, known) if chunks is None else chunks

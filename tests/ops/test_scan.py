@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -350,3 +351,52 @@ def test_nulls_of_a_column_that_the_schema_says_has_none_are_refused_by_name(
     assert dataset.take([0, 2, 3])["x"].to_pylist() == [1, 3, 4]
     dataset.alter_columns({"path": "x", "nullable": True})
     assert dataset.to_table()["x"].to_pylist() == [1, None, 3, 4]
+
+
+@pytest.mark.parametrize("how", ["delete", "update"])
+@pytest.mark.parametrize("data_storage_version", ["legacy", "2.0", "2.1", "2.2"])
+@pytest.mark.parametrize("fragments", [1, 40])
+def test_nulls_of_deleted_rows_do_not_count(
+    tmp_path: Path, data_storage_version: str, how: str, fragments: int
+) -> None:
+    """A column may be made NOT NULL once its nulls are deleted; the files keep them."""
+    count = 2000
+    # Files of 0.1 hold nulls in texts only.
+    values = pa.array([None if number % 100 == 0 else f"{number:05}" for number in range(count)])
+    rows = pa.table({"k": np.arange(count), "v": values})
+    dataset = lancetable.write_dataset(
+        rows, tmp_path / "t", data_storage_version=data_storage_version, max_rows_per_file=count // fragments
+    )
+    if how == "delete":
+        dataset.delete("v IS NULL")
+    else:
+        dataset.update({"v": "'00000'"}, where="v IS NULL")
+    dataset.alter_columns({"path": "v", "nullable": False})
+    dataset = lancetable.dataset(tmp_path / "t")
+    assert not dataset.schema.field("v").nullable
+    live = count - 20 if how == "delete" else count
+    expected = sorted(value or "00000" for value in values.to_pylist() if value or how == "update")
+    assert sorted(dataset.to_table()["v"].to_pylist()) == expected
+    assert sorted(value for batch in dataset.to_batches(batch_size=90) for value in batch["v"].to_pylist()) == expected
+    assert dataset.to_table(filter="v >= '00001'").num_rows == 1980
+    assert dataset.to_table(columns={"w": "upper(v)"}, filter="k >= 0").num_rows == live
+    assert dataset.count_rows("v >= '00001' AND k >= 0") == 1980
+    assert dataset.take([0, 1, 500]).num_rows == 3
+    assert dataset.scanner(include_deleted_rows=True, with_row_id=True).to_table().num_rows == live + 20
+    assert sum(fragment.to_table().num_rows for fragment in dataset.get_fragments()) == live
+    updated = dataset.update({"v": "concat(v, 'x')"}, where="k < 300")
+    assert updated["num_rows_updated"] == 300 - 3 * (how == "delete")
+    dataset.optimize.compact_files(materialize_deletions_threshold=0.0)
+    assert dataset.to_table().num_rows == live
+    assert lance.dataset(tmp_path / "t").to_table().num_rows == live
+
+
+@pytest.mark.parametrize("data_storage_version", ["2.0", "2.1"])
+def test_a_null_in_a_dictionary_is_refused_where_there_may_be_none(tmp_path: Path, data_storage_version: str) -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 50, pa.int32()), pa.array(["a", None]))
+    rows = pa.table([words], schema=pa.schema([pa.field("d", words.type, nullable=False)]))
+    with pytest.raises(SchemaMismatchError):
+        lancetable.write_dataset(rows, tmp_path / "t", data_storage_version=data_storage_version)
+    unused = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array(["a", None]))
+    kept = lancetable.write_dataset(pa.table([unused], rows.schema), tmp_path / "u")
+    assert kept.to_table()["d"].to_pylist() == ["a"] * 100

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, WriteOptions
+from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, WriteOptions, holds_null
 from lancetable.file.custom import encode_custom, wanted_encoding
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
@@ -223,7 +223,7 @@ class BlobWriter:
 
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
         field = self._leaf.leaf.field
-        if not field.nullable and array.null_count:
+        if not field.nullable and holds_null(array):
             raise null_refused(field.name)
         if len(array) == 0:
             return
@@ -279,7 +279,7 @@ def _refuse_nulls(field: Field, array: pa.Array, path: str) -> None:
     """Raise SchemaMismatchError for a null where the schema says that there is none; what lies under a null is nobody's
     business.
     """
-    if not field.nullable and array.null_count:
+    if not field.nullable and holds_null(array):
         raise null_refused(path)
     for number, child in enumerate(field.children):
         if not _has_strict(child):

@@ -147,7 +147,7 @@ class _NearTable(KeyTable):
         self._slots = np.full(slots, -1, np.int64 if num_rows > 2**31 else np.int32)
         self.own = np.full(num_rows, -1, np.int64)
         if native is not None and self._slots.dtype == np.int32:
-            native.build_near(_unsigned(values), rows, low % 2**64, self._slots, self.own)
+            native.build_near(np.ascontiguousarray(_unsigned(values)), rows, low % 2**64, self._slots, self.own)
             return
         rows = np.arange(num_rows, dtype=np.int64) if rows is None else rows
         # Unsigned distances are right whatever the type of the values.
