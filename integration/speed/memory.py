@@ -37,10 +37,9 @@ import pyarrow as pa
 
 import lancetable
 
-# What a scan of ten times the rows may take more: three windows, since the smaller tables end before the allocators
-# have seen all that they will keep; with four times the rows on both sides 12 MB are enough. Where one run of each says
-# that it takes more, the medians of RUNS further ones decide.
-MAX_GROWTH_MB = 24
+# What a scan of ten times the rows may take more. Where one run of each says that it takes more than that, the medians
+# of RUNS further ones decide.
+MAX_GROWTH_MB = 12
 RUNS = 5
 MAX_WRITE_MB = 1024
 BATCH_ROWS = 64 * 1024
@@ -205,7 +204,7 @@ def check_write(root: Path, gigabytes: float, version: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=10, help="how much the write streams; 0 leaves it out")
-    parser.add_argument("--scale", type=float, default=1, help="factor on the rows of the scanned tables")
+    parser.add_argument("--scale", type=float, default=4, help="factor on the rows; by 1 the tables end too soon")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="names, separated by commas; may be empty")
     parser.add_argument("--versions", default="2.0,2.1,2.2", help="data file versions, separated by commas")
     parser.add_argument("--dir", help="where the tables are made; they are removed again")

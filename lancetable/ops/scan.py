@@ -78,6 +78,7 @@ _MAX_PENDING = 256
 # A batch put together from several tables is full with so many bytes, too, unless its rows must be exact: it is held
 # three times for a moment, as its parts, as a whole and, the one before, by whoever asked for it.
 _FULL_BYTES = 4 * 1024 * 1024
+_MOST_BYTES = 2 * _FULL_BYTES
 # Rows of which the late columns are read to learn how large they are.
 _SAMPLE_ROWS = 256
 # Rows fetched together when a sorted result is streamed.
@@ -846,6 +847,8 @@ def _batches(tables: Iterable[pa.Table], plan: ScanPlan, *, together: bool) -> I
             continue
         joined = _concatenated(pending)
         full = num_pending // rows * rows or num_pending
+        if heavy:  # a window may be larger than what a batch shall have
+            rows = min(rows, -(-full // -(-pending_bytes // _MOST_BYTES)))
         num_pending -= full
         pending = [joined.slice(full)] if num_pending else []
         pending_bytes = sum(map(_own_bytes, pending))

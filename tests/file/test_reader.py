@@ -303,8 +303,9 @@ def test_windows_by_cursors_are_the_same_rows(name: str, version: FileVersion) -
     for store in (MemoryStore.private(), Remote()):
         try:
             meta = written(store, table, data_cache_bytes=8000, version=version)
-        except UnsupportedFeatureError as error:
-            pytest.skip(str(error))
+        except UnsupportedFeatureError:
+            assert (name, version) == ("struct packed", FileVersion.V2_1)  # it has a fixed-size list
+            return
         columns = column_map(meta.schema, meta.version)
         expected = read(store, meta)[0]
         cursors = Cursors()
