@@ -13,11 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lancetable.errors import AlreadyExistsError, InvalidInputError
+from lancetable.errors import AlreadyExistsError, InvalidInputError, InvalidOperationError
 from lancetable.format.transaction import Transaction
 from lancetable.proto import table_pb2
 
-__all__ = ["APP_PROPERTY", "NUMBER_PROPERTY", "is_done", "last_number", "note", "properties_of", "refuse_repeat"]
+__all__ = [
+    "APP_PROPERTY",
+    "NUMBER_PROPERTY",
+    "config_key",
+    "is_done",
+    "is_next_batch",
+    "last_number",
+    "note",
+    "properties_of",
+    "refuse_repeat",
+]
 
 APP_PROPERTY = "lancetable.txn.app"
 NUMBER_PROPERTY = "lancetable.txn.version"
@@ -33,9 +43,14 @@ def properties_of(app: str, number: int) -> dict[str, str]:
     return {APP_PROPERTY: app, NUMBER_PROPERTY: str(number)}
 
 
+def config_key(app: str) -> str:
+    """Return the config key that stores the number of the application's last change."""
+    return _PREFIX + app
+
+
 def last_number(config: Mapping[str, str], app: str) -> int | None:
     """The number of the application's last change, None if there was none or somebody else set the key."""
-    text = config.get(_PREFIX + app, "")
+    text = config.get(config_key(app), "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
@@ -43,6 +58,49 @@ def is_done(config: Mapping[str, str], txn: tuple[str, int] | None) -> bool:
     """Whether the change, an application and its number, or a later one of it, was made."""
     last = None if txn is None else last_number(config, txn[0])
     return txn is not None and last is not None and last >= txn[1]
+
+
+def is_next_batch(config: Mapping[str, str], app: str, number: int, *, uri: str, remedy: str) -> bool:
+    """Compare a batch with the last one that a table records, for an application that leaves no number out.
+
+    Parameters
+    ----------
+    config
+        Config of the newest version of the table.
+    app, number
+        The application and the number of its batch. The first batch is 0.
+    uri, remedy
+        For the message: the address of the table, and the setting that accepts the table as it is.
+
+    Returns
+    -------
+    bool
+        True for the batch after the last recorded one, False for a repeat of the last recorded one.
+
+    Raises
+    ------
+    InvalidOperationError
+        If the batch is neither: then batches are missing from the table, or the batch would be added twice.
+    """
+    last = last_number(config, app)
+    expected = 0 if last is None else last + 1
+    if number in (last, expected):
+        return number == expected
+    if number > expected:
+        recorded = "no batch" if last is None else f"batch {last} as the last one"
+        left_out = f"batch {expected}" if number == expected + 1 else f"batches {expected} to {number - 1}"
+        raise InvalidOperationError(
+            f"batch {number} does not follow: {uri} records {recorded} of {app!r}. The table was removed, replaced or"
+            " restored since, or the checkpoint belongs to another table or another name. Start again with a new"
+            f" checkpoint, or pass {remedy} to accept the table as it is; the rows of {left_out} are then not read"
+            " again"
+        )
+    raise InvalidOperationError(
+        f"batch {number} does not follow: {uri} records batch {last} of {app!r} already. The checkpoint is new, was"
+        " restored, or belongs to another stream of the same name. Use the checkpoint that the table was written with,"
+        f" give a new stream another name, or pass {remedy} to continue from this checkpoint; rows of batches"
+        f" {number} to {last} that are read again are then added again"
+    )
 
 
 def refuse_repeat(config: Mapping[str, str], transaction: Transaction) -> None:
@@ -60,7 +118,7 @@ def note(message: table_pb2.Manifest, transaction: Transaction) -> None:
     """Set the config key in the manifest that the transaction becomes."""
     asked = _asked(transaction)
     if asked is not None:
-        message.config[_PREFIX + asked[0]] = str(asked[1])
+        message.config[config_key(asked[0])] = str(asked[1])
 
 
 def _asked(transaction: Transaction) -> tuple[str, int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,7 +18,17 @@ from lancetable.format.schema import Field, Schema
 from lancetable.ops.columns import column_not_found, evaluation_schema
 from lancetable.ops.write import conforming
 
-__all__ = ["Clauses", "Condition", "Counts", "Matched", "Repeated", "WriteMode", "check_source", "key_fields"]
+__all__ = [
+    "Clauses",
+    "Condition",
+    "Counts",
+    "Matched",
+    "Repeated",
+    "WriteMode",
+    "check_source",
+    "key_fields",
+    "null_keys",
+]
 
 
 class Matched(Enum):
@@ -53,6 +63,10 @@ class Clauses:
     `condition` restricts UPDATE to pairs of rows for which SQL over `source.` and `target.` columns is true.
     `delete_unmatched` deletes rows whose key the source does not have, `delete_condition` of them only those for which
     it is true.
+
+    `newest_by` restricts UPDATE to pairs in which this column of the source is not less than that of the table, or
+    the table's is null. `skip_unchanged` leaves rows alone whose new values equal the stored ones. With
+    `insert_null_keys=False` source rows with a null in their key, which match nothing, are counted, not inserted.
     """
 
     on: tuple[str, ...]
@@ -63,9 +77,24 @@ class Clauses:
     delete_condition: str | None = None
     write_mode: WriteMode = WriteMode.AUTO
     repeated: Repeated = Repeated.REFUSE
+    newest_by: str | None = None
+    skip_unchanged: bool = False
+    insert_null_keys: bool = True
+
+    @property
+    def update_condition(self) -> str | None:
+        """The SQL predicate over pairs that restricts UPDATE: `condition`, or the comparison that `newest_by` means."""
+        if self.newest_by is None:
+            return self.condition
+        name = "`" + self.newest_by.replace("`", "``") + "`"
+        return f"target.{name} IS NULL OR source.{name} >= target.{name}"
 
     def check(self) -> None:
-        """Raises InvalidInputError for clauses that change nothing whatever the rows are."""
+        """Raise InvalidInputError for clauses that change nothing whatever the rows are, or that exclude each other."""
+        if self.condition is not None and self.newest_by is not None:
+            raise InvalidInputError(
+                f"a merge takes either a condition ({self.condition!r}) or newest_by ({self.newest_by!r}), not both"
+            )
         if self.matched is Matched.KEEP and not self.insert and not self.delete_unmatched:
             raise InvalidInputError(
                 "The merge insert job is not configured to change the data in any way: choose an action with when_..."
@@ -106,11 +135,33 @@ class Clauses:
 
 @dataclass(slots=True)
 class Counts:
-    """How many rows a merge inserted, updated and deleted."""
+    """Numbers of rows that a merge inserted, updated and deleted, and of source rows that it left out.
+
+    `older` and `without_order` matched a row with a greater value of `Clauses.newest_by`, the latter because theirs is
+    null; `unchanged` matched an equal row; `null_keys` have a null in their key and were not inserted.
+    """
 
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    unchanged: int = 0
+    older: int = 0
+    without_order: int = 0
+    null_keys: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Add the numbers of another part of the same merge."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def null_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
+    """Return (n,) whether any column of a key is null: such a row never matches."""
+    null = np.zeros(len(columns[0]), np.bool_)
+    for column in columns:
+        if column.null_count:
+            null |= np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+    return null
 
 
 def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field]:

@@ -30,7 +30,8 @@ from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.ops.column_files import add_column_file, discard_column_files
 from lancetable.ops.join import Rows, concat, whole
-from lancetable.ops.merge_clauses import Clauses, Condition, Counts, Matched, WriteMode
+from lancetable.ops.merge_choice import SourceColumns, UpdateChoice
+from lancetable.ops.merge_clauses import Clauses, Counts, Matched, WriteMode, null_keys
 from lancetable.ops.merge_pairs import PairFinder, Pairs, SourcePart, join_pairs
 from lancetable.ops.moved_rows import (
     Prepared,
@@ -120,21 +121,25 @@ def prepare_part(
 ) -> tuple[Prepared, Counts, Rows]:
     """What a merge does to the rows of some fragments, by their ids: `prepare` without the rows that it inserts.
 
-    Also returns the rows of the source, which is in one part, that match none of theirs: what matches no row of any
-    fragment is left to insert. Raises as `prepare`.
+    Also returns the rows of the source, which is in one part, that match none of theirs, those with null keys among
+    them: what matches no row of any fragment is left to insert. Raises as `prepare`.
     """
     with ExitStack() as stack:
-        merge = _Merge(version, replace(clauses, insert=False), source, stack, frozenset(fragments))
+        merge = _Merge(
+            version, replace(clauses, insert=False, insert_null_keys=True), source, stack, frozenset(fragments)
+        )
         prepared, counts = merge.in_rows(None, None)
         return prepared, counts, merge.unmatched[0]
 
 
 class _Change(NamedTuple):
-    """What becomes of pairs: the rows that matched, those of them that change, and what they change to."""
+    """What becomes of pairs: the rows that matched, those of them that change, what they change to, and counts of the
+    others."""
 
     matched: Offsets
     pairs: Pairs
     batch: pa.RecordBatch | None
+    left_out: Counts
 
 
 class _Merge:
@@ -151,13 +156,8 @@ class _Merge:
         self._version, self._clauses, self._source, self._fragments = version, clauses, source, fragments
         self._finder = PairFinder(version, clauses, source, stack, fragments)
         self._present = set(source.schema.names)
-        text = clauses.condition
-        self._condition = None if text is None else Condition(text, version.schema, self._present)
-        # Of rows that match: what the condition needs, and what the source does not bring.
-        needed = set() if self._condition is None else set(self._condition.target_names)
-        fields = version.schema.fields
-        self._absent = [field for field in fields if field.name not in self._present]
-        self._needed = [field for field in fields if field.name in needed]
+        self._choice = UpdateChoice(version, clauses, self._present)
+        self._absent = [field for field in version.schema.fields if field.name not in self._present]
         self._counts = Counts()
         self._changed: list[tuple[Fragment, Offsets]] = []
         self._matched: dict[int, npt.NDArray[np.bool_]] = {}  # by fragment, where it matters
@@ -188,6 +188,7 @@ class _Merge:
             part = SourcePart(self._source.part(number), self._clauses)
             for change in self._changes(number, part):
                 fragment, offsets, _ = change.pairs
+                self._counts.add(change.left_out)
                 if self._clauses.delete_unmatched:
                     self._mask_of(fragment, self._matched)[change.matched] = True
                 self._changed.append((fragment, offsets))
@@ -196,7 +197,16 @@ class _Merge:
                     yield change.batch
                 elif self._clauses.matched is Matched.DELETE:
                     self._counts.deleted += len(offsets)
-            self.unmatched.append(part.unmatched())
+            self.unmatched.append(self._with_keys(part))
+
+    def _with_keys(self, part: SourcePart) -> Rows:
+        """The unmatched rows of a part, without those of null keys unless the clauses insert them."""
+        rows = part.unmatched()
+        if self._clauses.insert_null_keys or not len(rows):
+            return rows
+        null = null_keys([part.table.column(name) for name in self._clauses.on])[rows]
+        self._counts.null_keys += int(null.sum())
+        return rows[~null]
 
     def _changes(self, number: int, part: SourcePart) -> Iterator[_Change]:
         pairs = self._finder.pairs(number, part)
@@ -204,13 +214,16 @@ class _Merge:
             return ordered(lambda each: self._update(part, each), self._pieces(part, pairs, self._absent))
         nothing = np.zeros(0, np.int64)
         deletes = self._clauses.matched is Matched.DELETE
-        return (_Change(each.offsets, each if deletes else Pairs(each[0], nothing, nothing), None) for each in pairs)
+        return (
+            _Change(each.offsets, each if deletes else Pairs(each[0], nothing, nothing), None, Counts())
+            for each in pairs
+        )
 
     def _pieces(self, part: SourcePart, pairs: Iterable[Pairs], read: Sequence[Field]) -> Iterator[Pairs]:
         """Pairs in pieces of which a few fit in memory; pairs of one row stay together."""
         source_bytes = part.table.nbytes / max(1, part.table.num_rows)
         for each in pairs:
-            size = rows_per_window(self._version, each.fragment, [*read, *self._needed], source_bytes)
+            size = rows_per_window(self._version, each.fragment, [*read, *self._choice.condition_fields], source_bytes)
             start, total = 0, len(each.offsets)
             while start < total:
                 end = min(total, start + size)
@@ -220,28 +233,26 @@ class _Merge:
                 start = end
 
     def _update(self, part: SourcePart, pairs: Pairs) -> _Change:
-        chosen = self._chosen(part, pairs)
+        left_out = Counts()
+        chosen = self._chosen(part, pairs, left_out)
+        if not len(chosen.offsets):
+            return _Change(pairs.offsets, chosen, None, left_out)
         source = taken(part.table, chosen.rows)
         read = read_rows_at(self._version, chosen.fragment, self._absent, chosen.offsets)
         target = dict(zip([field.name for field in self._absent], read, strict=True))
         schema = self._version.schema
         columns = [source[name] if name in self._present else target[name] for name in schema.names]
-        return _Change(pairs.offsets, chosen, pa.RecordBatch.from_arrays(columns, names=schema.names))
+        return _Change(pairs.offsets, chosen, pa.RecordBatch.from_arrays(columns, names=schema.names), left_out)
 
-    def _chosen(self, part: SourcePart, pairs: Pairs) -> Pairs:
-        """The pairs for which the condition is true. Raises InvalidOperationError if a row is in two of them."""
-        if self._condition is not None:
-            fragment, offsets, rows = pairs
-            distinct, places = np.unique(offsets, return_inverse=True)
-            read = read_rows_at(self._version, fragment, self._needed, distinct)
-            if len(distinct) != len(offsets):
-                read = [array.take(pa.array(places)) for array in read]
-            target = dict(zip([field.name for field in self._needed], read, strict=True))
-            source = taken(part.table.select(self._condition.source_names), rows)
-            mask = self._condition.mask(source, target, len(rows))
-            pairs = Pairs(fragment, offsets[mask], rows[mask])
-        part.refuse_repeats(pairs)
-        return pairs
+    def _chosen(self, part: SourcePart, pairs: Pairs, left_out: Counts) -> Pairs:
+        """The pairs to update; `left_out` counts the others. Raises InvalidOperationError if a row is in two pairs."""
+        fragment, offsets, rows = pairs
+        mask = self._choice.allowed(fragment, offsets, _columns_of(part, rows), left_out)
+        if not mask.all():
+            offsets, rows = offsets[mask], rows[mask]
+        part.refuse_repeats(Pairs(fragment, offsets, rows))
+        mask = self._choice.changed(fragment, offsets, _columns_of(part, rows), left_out)
+        return Pairs(fragment, offsets, rows) if mask.all() else Pairs(fragment, offsets[mask], rows[mask])
 
     def _inserted(self) -> Iterator[pa.RecordBatch]:
         """Source rows without a match, with nulls for the columns that they lack."""
@@ -306,7 +317,8 @@ class _Merge:
         bitmaps: dict[int, bytes] = {}
         try:
             for pairs in self._finder.pairs(0, part):
-                chosen = join_pairs([self._chosen(part, piece) for piece in self._pieces(part, [pairs], ())])
+                pieces = self._pieces(part, [pairs], ())
+                chosen = join_pairs([self._chosen(part, piece, self._counts) for piece in pieces])
                 if len(chosen.offsets):
                     self._counts.updated += len(chosen.offsets)
                     batches = patched_columns(version, written, values, chosen)
@@ -348,6 +360,10 @@ def patched_columns(
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     return ordered(patch, range(0, len(every), size))
+
+
+def _columns_of(part: SourcePart, rows: Rows) -> SourceColumns:
+    return lambda names: taken(part.table.select(names), rows)
 
 
 def taken(table: pa.Table, rows: Rows) -> dict[str, pa.Array]:

@@ -23,7 +23,8 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import split
 from lancetable.format.schema import Schema
 from lancetable.ops.join import whole
-from lancetable.ops.merge_clauses import Clauses, Condition, Counts, Matched, Repeated
+from lancetable.ops.merge_choice import SourceColumns, UpdateChoice
+from lancetable.ops.merge_clauses import Clauses, Counts, Matched, Repeated, null_keys
 from lancetable.ops.moved_rows import Prepared, prepare_update, read_rows_at
 from lancetable.ops.write import conform
 from lancetable.table.deletions import DeletionVector
@@ -65,12 +66,8 @@ class _Merge:
     def __init__(self, version: TableVersion, clauses: Clauses, stored: Schema) -> None:
         self._version, self._clauses, self._stored = version, clauses, stored
         self._present = set(stored.names)
-        self._condition = (
-            None if clauses.condition is None else Condition(clauses.condition, version.schema, self._present)
-        )
-        needed = set() if self._condition is None else set(self._condition.target_names)
+        self._choice = UpdateChoice(version, clauses, self._present)
         self._absent = [field for field in version.schema.fields if field.name not in self._present]
-        self._needed = [field for field in version.schema.fields if field.name in needed]
         self._masks: dict[int, npt.NDArray[np.bool_]] = {}
         self._last = -1  # the address that matched last
         self.moved: list[tuple[Fragment, Offsets]] = []
@@ -91,10 +88,17 @@ class _Merge:
                 yield from self._matched(addresses[from_source[known]], self._source(batch, known & from_source))
             if not known.all():
                 inserting = True
+                source = self._without_null_keys(self._source(batch, ~known))
                 if self._clauses.insert:
-                    source = self._source(batch, ~known)
                     self.counts.inserted += source.num_rows
                     yield self._row(source, [pa.nulls(source.num_rows, with_bytes(f).data_type) for f in self._absent])
+
+    def _without_null_keys(self, source: pa.RecordBatch) -> pa.RecordBatch:
+        if self._clauses.insert_null_keys:
+            return source
+        null = null_keys([source.column(name) for name in self._clauses.on])
+        self.counts.null_keys += int(null.sum())
+        return source.filter(pa.array(~null)) if null.any() else source
 
     def gone(self) -> Mapping[int, DeletionVector]:
         """The rows that leave their fragments."""
@@ -126,18 +130,17 @@ class _Merge:
                 yield batch
 
     def _update(self, fragment: Fragment, addresses: Offsets, source: pa.RecordBatch) -> pa.RecordBatch | None:
-        if self._condition is not None:
-            places, inverse = np.unique(_offsets(addresses), return_inverse=True)
-            read = read_rows_at(self._version, fragment, self._needed, places)
-            target = {
-                field.name: array.take(pa.array(inverse)) for field, array in zip(self._needed, read, strict=True)
-            }
-            columns = {name: source.column(name) for name in self._condition.source_names}
-            mask = self._condition.mask(columns, target, source.num_rows)
+        mask = self._choice.allowed(fragment, _offsets(addresses), _columns_of(source), self.counts)
+        if not mask.all():
             addresses, source = addresses[mask], source.filter(pa.array(mask))
         if not len(addresses):
             return None
         self._refuse_repeats(addresses, source)
+        mask = self._choice.changed(fragment, _offsets(addresses), _columns_of(source), self.counts)
+        if not mask.any():
+            return None
+        if not mask.all():
+            addresses, source = addresses[mask], source.filter(pa.array(mask))
         offsets = _offsets(addresses)
         self._mask(fragment)[offsets] = True
         self.moved.append((fragment, offsets))
@@ -184,6 +187,10 @@ class _Merge:
         if fragment.id not in self._masks:
             self._masks[fragment.id] = np.zeros(physical_rows(self._version, fragment), np.bool_)
         return self._masks[fragment.id]
+
+
+def _columns_of(source: pa.RecordBatch) -> SourceColumns:
+    return lambda names: {name: whole(source.column(name)) for name in names}
 
 
 def _offsets(addresses: Offsets) -> Offsets:

@@ -23,6 +23,11 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("pipeline", help="file.py:name or package.module:name")
     run.add_argument("--master", help="as local[4]; the session's own by default")
     run.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
+    run.add_argument(
+        "--continue-from-checkpoint",
+        action="store_true",
+        help="accept the table as it is where it does not fit the checkpoint, for instance after a restore",
+    )
     given = parser.parse_args(arguments)
     pipeline = _found(given.pipeline)
 
@@ -36,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        pipeline.run(spark, lambda step: _say(str(step)))
+        pipeline.run(spark, lambda step: _say(str(step)), continue_from_checkpoint=given.continue_from_checkpoint)
     except LanceError as error:
         sys.stderr.write(f"{pipeline.name}: {type(error).__name__}: {error}\n")
         return 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ __all__ = [
     "CountRows",
     "DeleteRows",
     "UpdateRows",
+    "counts_of",
     "fragment_of",
     "json_of",
     "marked_of",
@@ -128,10 +129,16 @@ def merged(prepared: Prepared, counts: Counts) -> Json:
     """What a task of a merge has prepared, and the rows of it."""
     return {
         **update_result(prepared.operation),
-        "inserted": counts.inserted,
-        "updated_rows": counts.updated,
-        "deleted": counts.deleted,
+        "counts": asdict(counts),
     }
+
+
+def counts_of(results: Iterable[Json]) -> Counts:
+    """Return the sum of the counts of all tasks of a merge."""
+    total = Counts()
+    for result in results:
+        total.add(Counts(**result["counts"]))
+    return total
 
 
 @dataclass(frozen=True)

@@ -22,23 +22,25 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
 import pyarrow as pa
+import pyroaring
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql.types import ArrayType, DecimalType, IntegralType, MapType, NumericType, StructType
 
-from lancetable.ops.merge_clauses import Clauses, Matched, check_source
+from lancetable.errors import InvalidInputError, InvalidOperationError
+from lancetable.ops.merge_clauses import Clauses, Counts, Matched, check_source
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
 from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of
 from lancetable.spark.desk import run_job
-from lancetable.spark.jobs import merged
-from lancetable.spark.merge_small import compares_as_spark, merge_small
+from lancetable.spark.jobs import counts_of, merged
+from lancetable.spark.merge_small import compares_as_spark, merge_small, null_key_rows
 from lancetable.spark.pin import Pin
 from lancetable.spark.small_source import SmallSource, small_source
-from lancetable.spark.tasks import Json, Runner, SparkRunner, answer, settle_worker
+from lancetable.spark.tasks import Json, Runner, SparkRunner, answer, not_refused, refused, settle_worker
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
 from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, quoted, schema_of, slices_of
 
@@ -48,25 +50,45 @@ if TYPE_CHECKING:
 
     from lancetable.spark.table import SparkTable
 
-__all__ = ["MergeResult", "SparkMergeBuilder"]
+__all__ = ["MergeResult", "NullKeys", "SparkMergeBuilder"]
 
 _SOURCE, _PLACE = "_source_", "_place"
 
 
-class MergeResult(TypedDict):
-    """What a merge did, in rows."""
+NullKeys: TypeAlias = Literal["refuse", "drop", "keep"]
 
+
+class _Changes(TypedDict):
     num_inserted_rows: int
     num_updated_rows: int
     num_deleted_rows: int
 
 
+class MergeResult(_Changes, total=False):
+    """Numbers of rows that a merge changed, and of source rows that its clauses left out.
+
+    `num_unchanged_rows` is there with `skip_unchanged`, `num_older_rows` and `num_rows_without_order` with `newest_by`,
+    and `num_null_key_rows` with `null_keys="drop"`. `repeated` is there with `txn`: whether the change was committed
+    before, so that nothing was done.
+    """
+
+    num_unchanged_rows: int
+    num_older_rows: int
+    num_rows_without_order: int
+    num_null_key_rows: int
+    repeated: bool
+
+
 @dataclass
 class _Kept:
-    """What one call knows of its source, for all attempts: another call may find other rows in it."""
+    """State of one call about its source, for all attempts. Another call may find other rows in the source.
+
+    `null_keys` are the rows of a small source that have a null in their key, None if they are not looked for.
+    """
 
     source: SmallSource | None = None
     looked: bool = False
+    null_keys: pyroaring.BitMap | None = None
 
     def close(self) -> None:
         if self.source is not None:
@@ -80,21 +102,44 @@ class SparkMergeBuilder:
     """
 
     def __init__(
-        self, table: SparkTable, source: DataFrame, on: tuple[str, ...], *, runner: Runner, cores: int | None
+        self,
+        table: SparkTable,
+        source: DataFrame,
+        on: tuple[str, ...],
+        *,
+        runner: Runner,
+        cores: int | None,
+        null_keys: NullKeys = "refuse",
     ) -> None:
+        if null_keys not in get_args(NullKeys):
+            raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {null_keys!r}")
         self._table, self._source, self._runner, self._cores = table, source, runner, cores
-        self._clauses = Clauses(on)
+        self._null_keys = null_keys
+        self._clauses = Clauses(on, insert_null_keys=null_keys == "keep")
 
-    def when_matched_update_all(self, condition: str | None = None) -> SparkMergeBuilder:
-        """Rows that match get the values of the source, of all columns that it has.
+    def when_matched_update_all(
+        self, condition: str | None = None, *, newest_by: str | None = None, skip_unchanged: bool = False
+    ) -> SparkMergeBuilder:
+        """Update rows that match with the values of the source, in all columns that it has.
 
-        `condition` is SQL over `source.` and `target.` columns; where it is not true, rows stay as they are.
+        Parameters
+        ----------
+        condition
+            SQL over `source.` and `target.` columns. Rows for which it is not true stay as they are.
+        newest_by
+            A column of both sides, instead of a condition: a row is updated if the source's value is not less than
+            the stored one, or the stored one is null. The result counts the source rows that are older, and those
+            whose value is null.
+        skip_unchanged
+            Leave rows alone whose new values equal the stored ones, and count them.
         """
-        return self._with(matched=Matched.UPDATE, condition=condition)
+        return self._with(
+            matched=Matched.UPDATE, condition=condition, newest_by=newest_by, skip_unchanged=skip_unchanged
+        )
 
     def when_matched_delete(self) -> SparkMergeBuilder:
         """Rows of the table that match are deleted."""
-        return self._with(matched=Matched.DELETE, condition=None)
+        return self._with(matched=Matched.DELETE, condition=None, newest_by=None, skip_unchanged=False)
 
     def when_not_matched_insert_all(self) -> SparkMergeBuilder:
         """Rows of the source without a match are inserted, with nulls for columns that it lacks."""
@@ -109,36 +154,71 @@ class SparkMergeBuilder:
     whenNotMatchedInsertAll = when_not_matched_insert_all  # noqa: N815  # Delta's name
     whenNotMatchedBySourceDelete = when_not_matched_by_source_delete  # noqa: N815  # Delta's name
 
-    def execute(self, *, txn: tuple[str, int] | None = None, conflict_retries: int = 10) -> MergeResult:
-        """Merge and commit. When another commit touched the same rows, everything runs again on the newer version, at
-        most `conflict_retries` times. A source of up to 32 MB, spread evenly over its partitions, is computed once and
-        kept for them; in a session on one machine one of up to 256 MB, or 1 GB divided by the cores if that is less,
-        where each row counts for 48 bytes more. It is computed two or three times where Spark expected less of it. Any
-        other is joined by Spark, several times slower, and computed for each attempt.
+    def execute(
+        self, *, txn: tuple[str, int] | None = None, consecutive: bool = False, conflict_retries: int = 10
+    ) -> MergeResult:
+        """Merge and commit.
 
-        The rows of a small source are all brought into the table's types, those of any other as far as they are
-        written. So a null in a required column and a key out of the range of its type are errors in a small source
-        even where its row matches nothing and is not inserted; and keys in nanoseconds, which Spark has not, merge
-        with a small source only. Columns of other types are cast; what does not fit is an error, whatever
-        `spark.sql.ansi.enabled` says, and so is a key that would become another one, as 1.5 in a column of integers.
+        A source of up to 32 MB, spread evenly over its partitions, is computed once and kept for all attempts; in a
+        session on one machine one of up to 256 MB, or 1 GB divided by the cores if that is less, where each row counts
+        for 48 bytes more. It is computed two or three times if Spark expected less of it. Any other source is joined
+        by Spark, several times slower, and computed for each attempt.
 
-        `txn`, an application and the number of its change, makes a repeated merge do nothing: in `foreachBatch` give
-        `txn=("name", batch_id)`. Raises InvalidInputError without an action, SchemaMismatchError for a source that does
-        not fit, ColumnNotFoundError, InvalidSqlError, InvalidOperationError for source rows with one key that match
-        the same row; RetryableCommitConflictError when every attempt lost.
+        All rows of a small source are cast to the table's types, those of any other only as far as they are written.
+        So a null in a required column and a key out of the range of its type are errors in a small source even if
+        the row matches nothing and is not inserted; and keys in nanoseconds, a type that Spark does not have, can be
+        merged from a small source only. A value that does not fit its column is an error whatever
+        `spark.sql.ansi.enabled` is, and so is a key that a cast would change, such as 1.5 for a column of integers.
+
+        Parameters
+        ----------
+        txn
+            An application and the number of its change, which makes a repeated merge do nothing. In `foreachBatch`,
+            pass `txn=("name", batch_id)`.
+        consecutive
+            Whether the application numbers its changes from 0 without gaps. Then a change that neither follows nor
+            repeats the last one that the table records is refused.
+        conflict_retries
+            How many times the merge runs again on the newest version when another commit touched the same rows.
+
+        Returns
+        -------
+        MergeResult
+            Numbers of rows.
+
+        Raises
+        ------
+        InvalidInputError
+            If no action was chosen.
+        SchemaMismatchError, ColumnNotFoundError, InvalidSqlError
+            If the source, a key or a condition does not fit the table.
+        InvalidOperationError
+            If two source rows match the same row; for null keys, unless `null_keys` allows them; for a change that
+            does not follow.
+        RetryableCommitConflictError
+            If every attempt lost against another commit.
         """
         self._clauses.check()
-        job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._cores)
+        job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._cores, consecutive)
         kept = _Kept()
         try:
             done = run_job(job, self._table.desk, partial(self._write, kept), conflict_retries=conflict_retries)
         finally:
             kept.close()
-        return MergeResult(
-            num_inserted_rows=done["num_inserted_rows"],
-            num_updated_rows=done["num_updated_rows"],
-            num_deleted_rows=done["num_deleted_rows"],
+        counts = Counts(**done["counts"])
+        result = MergeResult(
+            num_inserted_rows=counts.inserted, num_updated_rows=counts.updated, num_deleted_rows=counts.deleted
         )
+        if self._clauses.skip_unchanged:
+            result["num_unchanged_rows"] = counts.unchanged
+        if self._clauses.newest_by is not None:
+            result["num_older_rows"] = counts.older
+            result["num_rows_without_order"] = counts.without_order
+        if self._null_keys == "drop":
+            result["num_null_key_rows"] = counts.null_keys + len(kept.null_keys or ())
+        if txn is not None:
+            result["repeated"] = done["repeated"]
+        return result
 
     def _with(self, **changes: object) -> SparkMergeBuilder:
         self._clauses = replace(self._clauses, **changes)  # type: ignore[arg-type]  # names and types are those above
@@ -151,11 +231,19 @@ class SparkMergeBuilder:
             directory = self._runner.directory_of_tasks() if isinstance(self._runner, SparkRunner) else None
             kept.source = small_source(_typed(self._source, incoming, clauses.on), directory, self._cores)
             kept.looked = True
+            if kept.source is not None and not clauses.insert_null_keys:
+                kept.null_keys = null_key_rows(kept.source.parts, clauses.on)
         if kept.source is not None:
-            return merge_small(self._runner, pin, clauses, incoming, kept.source.parts, plan["parts"])
+            if kept.null_keys and self._null_keys == "refuse":
+                return [_null_keys_refused(len(kept.null_keys), clauses.on)]
+            return merge_small(self._runner, pin, clauses, incoming, kept.source.parts, plan["parts"], kept.null_keys)
         rows = self._joined(plan, pin, clauses, incoming)
         found = rows.mapInArrow(_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
-        return [json.loads(row["result"]) for row in found]
+        results = [json.loads(row["result"]) for row in found]
+        null_keys = counts_of(not_refused(results)).null_keys
+        if null_keys and self._null_keys == "refuse":
+            results.append(_null_keys_refused(null_keys, clauses.on))
+        return results
 
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         schema = spark_schema(schema_of(plan["keys"]))
@@ -164,15 +252,21 @@ class SparkMergeBuilder:
         names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
         source = _typed(self._source, incoming, clauses.on).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
         matches: Column = F.lit(True)
+        null_key: Column = F.lit(False)
         for number, name in enumerate(clauses.on):
             matches = matches & (F.col(f"{KEY}{number}") == F.col(names[name]))
+            null_key = null_key | F.col(names[name]).isNull()
+        # Rows with null keys reach the tasks, which count them, also where unmatched rows are of no use.
+        counts_null_keys = not clauses.insert_null_keys
         how = {
             (False, False): "inner",
             (True, False): "right_outer",
             (False, True): "left_outer",
             (True, True): "full_outer",
-        }[clauses.insert, clauses.delete_unmatched]
+        }[clauses.insert or counts_null_keys, clauses.delete_unmatched]
         rows = keys.join(source, matches, how).withColumn(IN_SOURCE, F.coalesce(F.col(IN_SOURCE), F.lit(False)))
+        if counts_null_keys and not clauses.insert:
+            rows = rows.where(F.col(ADDRESS).isNotNull() | null_key)
         if clauses.delete_unmatched:
             rows = rows.where(F.col(IN_SOURCE) | F.coalesce(F.col(DELETE), F.lit(False)))
         if clauses.matched is Matched.KEEP:
@@ -227,6 +321,16 @@ class MergeRows:
         prepared, counts = prepare_rows(version, self.clauses, stored, converted())
         version.store.sync(version.base)
         return merged(prepared, counts)
+
+
+def _null_keys_refused(rows: int, on: Sequence[str]) -> Json:
+    """Return the result that makes the whole job refused, since rows with null keys would be inserted each time."""
+    error = InvalidOperationError(
+        f"{rows} source rows have a null in the key ({', '.join(on)}). A null key matches no row, so that each repeated"
+        ' merge would insert them again: filter them out, or pass null_keys="drop" to drop and count them or'
+        ' null_keys="keep" to insert them each time'
+    )
+    return refused(error)
 
 
 def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyroaring
 
-from lancetable.ops.merge_clauses import Clauses, check_source
+from lancetable.ops.merge_clauses import Clauses, check_source, null_keys
 from lancetable.ops.merge_insert import load_source, prepare_part
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
 from lancetable.ops.spill import Divided
@@ -30,7 +30,7 @@ from lancetable.spark.tasks import Json, Runner, not_refused
 from lancetable.spark.types import convert_batch
 from lancetable.table._offset_files import build_roaring
 
-__all__ = ["InsertRows", "MergeFragments", "compares_as_spark", "merge_small"]
+__all__ = ["InsertRows", "MergeFragments", "compares_as_spark", "merge_small", "null_key_rows"]
 
 _INSERTED_ROWS_OF_TASK = 256 << 10
 
@@ -45,17 +45,37 @@ def compares_as_spark(keys: Iterable[pa.DataType]) -> bool:
     return not any(is_other(key) for key in plain for is_other in others)
 
 
+def null_key_rows(source: tuple[Part, ...], on: Sequence[str]) -> pyroaring.BitMap:
+    """Return the positions of the source rows that have a null in their key."""
+    start, found = 0, pyroaring.BitMap()
+    for part in source:
+        for batch in open_part(part):
+            null = null_keys([batch.column(name) for name in on])
+            found |= pyroaring.BitMap(np.flatnonzero(null) + start)
+            start += batch.num_rows
+    return found
+
+
 def merge_small(
-    runner: Runner, pin: Pin, clauses: Clauses, incoming: pa.Schema, source: tuple[Part, ...], parts: Sequence[Json]
+    runner: Runner,
+    pin: Pin,
+    clauses: Clauses,
+    incoming: pa.Schema,
+    source: tuple[Part, ...],
+    parts: Sequence[Json],
+    dropped: pyroaring.BitMap | None = None,
 ) -> list[Json]:
-    """What tasks wrote for the fragments of `parts` and for the rows that are inserted, or that they refused."""
+    """Return what tasks wrote for the fragments of `parts` and for inserted rows, or that they were refused.
+
+    Source rows at the positions `dropped` are not inserted.
+    """
     results = runner.run(MergeFragments(pin, clauses, incoming, source), parts)
     if not clauses.insert or len(not_refused(results)) < len(results):
         return results
     left = pyroaring.BitMap(range(sum(open_part(part).read_all().num_rows for part in source)))
     for result in results:
         left &= pyroaring.BitMap.deserialize(base64.b64decode(result["unmatched"]))
-    rows = np.asarray(left.to_array(), dtype=np.int64)
+    rows = np.asarray((left - dropped if dropped else left).to_array(), dtype=np.int64)
     tasks = [
         {"rows": _rows_text(rows[start : start + _INSERTED_ROWS_OF_TASK])}
         for start in range(0, len(rows), _INSERTED_ROWS_OF_TASK)

@@ -2,12 +2,13 @@
 
     Files  ─┐ each file once
     Stream ─┼─► clean ─► newest row of each key ─► merge, one commit a batch ─► compact ─► vacuum
-    Query  ─┘ what is newer than the table                    │
+    Query  ─┘ rows newer than the table                       │
                                                              metrics: one row a step
 
-Every part may be stopped anywhere and begun again. A batch of files or of a stream is merged under its number, which
-the table keeps (`commit.once`), so that a batch which Spark repeats changes nothing. A query is asked for the rows from
-the greatest cursor that the table has, which are merged by key: the table itself is the state.
+A run may be stopped anywhere and started again. A batch of files or of a stream is merged under its number, which the
+table records (`commit.once`), so that a batch that Spark repeats changes nothing; and a run begins only if the number
+fits the checkpoint (`checkpoint.py`). A query is asked for the rows from the greatest cursor in the table on, which are
+merged by key: the table itself is the state.
 
     flights = Pipeline(
         "flights", "s3://lake/flights.lance", key="id", newest_by="updated_at",
@@ -18,30 +19,34 @@ the greatest cursor that the table has, which are merged by key: the table itsel
     )
     flights.run(spark)                  # or: python -m lancetable.spark run pipelines.py:flights
 
-On Connect the batches of a stream are merged in a process of the server: then `clean` and the source must pickle, and
-what was merged is told by `metrics` alone.
+On Connect, batches of a stream are merged in a process of the server: then `clean` and the source must pickle, and
+the steps of those batches are in `metrics` only.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
-from pyspark.sql.window import Window
 
+from lancetable.commit.once import is_next_batch
 from lancetable.dataset import dataset, write_dataset
-from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
-from lancetable.spark.merge import MergeResult
-from lancetable.spark.stream_sink import name_of_stream
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
+from lancetable.spark.checkpoint import accept_table, check_table, read_checkpoint
+from lancetable.spark.file_batches import FileBatch, open_batch
+from lancetable.spark.merge import NullKeys
+from lancetable.spark.sources import Files, Query, Source, Stream
 from lancetable.spark.table import SparkTable
+from lancetable.spark.upsert import UpsertResult, upsert
 from lancetable.spark.verbs import quoted
 from lancetable.spark.write import write_table
 
@@ -49,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["METRICS_SCHEMA", "Files", "Pipeline", "Query", "Source", "Step", "Stream", "upsert"]
+__all__ = ["METRICS_SCHEMA", "Files", "Pipeline", "Query", "Source", "Step", "Stream", "UpsertResult", "upsert"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,68 +74,47 @@ METRICS_SCHEMA = pa.schema(
         ("versions_removed", pa.int64()),
         ("bytes_removed", pa.int64()),
         ("version", pa.int64()),
+        ("rows_unchanged", pa.int64()),
+        ("rows_dropped", pa.int64()),
+        ("rows_superseded", pa.int64()),
+        ("rows_older", pa.int64()),
+        ("rows_without_order", pa.int64()),
+        ("rows_unparsed", pa.int64()),
+        ("unparsed", pa.string()),
+        ("repeated", pa.bool_()),
     ]
 )
-"""The columns of the table of metrics: one row for each step of a run."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files below a folder, each of them once, when it is first seen; one that changes later is not read again.
-
-    `format` and `options` are those of `spark.read`. Without a `schema` it is inferred anew in each run. A run takes in
-    all files that are there, in batches of at most `files_per_batch`.
-    """
-
-    path: str
-    format: str = "parquet"
-    schema: StructType | str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    files_per_batch: int | None = None
-
-    def __call__(self, spark: SparkSession) -> DataFrame:
-        schema = self.schema
-        if schema is None:
-            schema = spark.read.format(self.format).options(**self.options).load(self.path).schema
-        reader = spark.readStream.format(self.format).options(**self.options).schema(schema)
-        if self.files_per_batch is not None:
-            reader = reader.option("maxFilesPerTrigger", self.files_per_batch)
-        return reader.load(self.path)
-
-
-@dataclass(frozen=True)
-class Stream:
-    """A stream, taken in as far as it goes when a run begins: `read` makes the streaming frame, as of Kafka, or of
-    another table: `lambda spark: spark.readStream.format("lance").load(uri)`."""
-
-    read: Callable[[SparkSession], DataFrame]
-
-    def __call__(self, spark: SparkSession) -> DataFrame:
-        return self.read(spark)
-
-
-@dataclass(frozen=True)
-class Query:
-    """A source that can be asked for what is new, such as a table behind JDBC.
-
-    `read` gets the session and the greatest value of the column `cursor` that the table has, None for an empty one, and
-    returns the rows from that value on, itself included. The column is one of the table.
-
-    >>> def orders(spark, since):  # doctest: +SKIP
-    ...     where = "true" if since is None else f"updated_at >= TIMESTAMP '{since}'"
-    ...     return spark.read.jdbc(url, f"(SELECT * FROM orders WHERE {where}) AS newer", properties=login)
-    """
-
-    read: Callable[[SparkSession, Any], DataFrame]
-    cursor: str
-
-
-Source: TypeAlias = Files | Stream | Query
+"""The columns of the table of metrics: one row for each step of a run. `unparsed` is a JSON object."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of a run did: a row of `METRICS_SCHEMA`. `step` is upsert, compact or vacuum."""
+    """What one step of a run did: a row of `METRICS_SCHEMA`.
+
+    Attributes
+    ----------
+    step
+        "upsert", "compact" or "vacuum".
+    rows_read
+        Rows of the batch, as `clean` returns them. The seven numbers that follow add up to it.
+    rows_inserted, rows_updated
+        Rows that were written.
+    rows_unchanged
+        Rows that equal the stored row.
+    rows_dropped
+        Rows with a null in their key, of a pipeline with `null_keys="drop"`.
+    rows_superseded
+        Rows that lost against another row of the batch with the same key.
+    rows_older
+        Rows whose `newest_by` is less than that of the stored row.
+    rows_without_order
+        Rows whose `newest_by` is null while that of the stored row is not.
+    rows_unparsed, unparsed
+        Records of the files with values that do not parse, and the number of such values by column. They became null.
+        A record that is broken as a whole, such as a line with too few columns, is not counted by column.
+    repeated
+        Whether the batch had been merged before by a run that was stopped. It is not read again, and the numbers are 0.
+    """
 
     run: str
     pipeline: str
@@ -146,77 +130,71 @@ class Step:
     versions_removed: int = 0
     bytes_removed: int = 0
     version: int = 0
+    rows_unchanged: int = 0
+    rows_dropped: int = 0
+    rows_superseded: int = 0
+    rows_older: int = 0
+    rows_without_order: int = 0
+    rows_unparsed: int = 0
+    unparsed: Mapping[str, int] = field(default_factory=dict)
+    repeated: bool = False
 
     def __str__(self) -> str:
-        what = {
-            "upsert": f"{self.rows_read:,} rows read, {self.rows_inserted:,} inserted, {self.rows_updated:,} updated",
+        done = {
+            "upsert": self._upserted(),
             "compact": f"{self.fragments_removed:,} fragments became {self.fragments_added:,}",
             "vacuum": f"{self.versions_removed:,} versions and {self.bytes_removed / 1e6:,.1f} MB removed",
         }[self.step]
         batch = "" if self.batch is None else f" {self.batch}"
-        return f"{self.pipeline}: {self.step}{batch}: {what}, version {self.version} ({self.seconds:.1f} s)"
+        return f"{self.pipeline}: {self.step}{batch}: {done}, version {self.version} ({self.seconds:.1f} s)"
 
-
-def upsert(
-    table: SparkTable,
-    frame: DataFrame,
-    key: Sequence[str],
-    *,
-    newest_by: str | None = None,
-    txn: tuple[str, int] | None = None,
-) -> MergeResult:
-    """Merge a frame by key: rows that match get its values, the others are inserted.
-
-    With `newest_by` the row with the greatest value of this column counts, of those in the frame and of those in the
-    table, however late it comes. Without it a key that the frame has twice raises InvalidOperationError. `txn` is for
-    `foreachBatch`:
-
-    >>> def merge(batch, number):  # doctest: +SKIP
-    ...     upsert(SparkTable.for_path(batch.sparkSession, uri), batch, ["id"], txn=("my stream", number))
-    >>> query = stream.writeStream.foreachBatch(merge).option("checkpointLocation", cp).start()  # doctest: +SKIP
-    """
-    condition = None
-    keys = [F.col(quoted(name)) for name in key]
-    if newest_by is None:
-        for row in frame.groupBy(*keys).count().where("count > 1").limit(1).collect():
-            twice = ", ".join(f"{name} = {row[number]}" for number, name in enumerate(key))
-            raise InvalidOperationError(
-                f"rows to upsert have the key {twice} more than once: say with newest_by which one counts"
-            )
-    else:
-        order = Window.partitionBy(*keys).orderBy(F.col(quoted(newest_by)).desc_nulls_last())
-        frame = frame.withColumn(_RANK, F.row_number().over(order)).where(F.col(_RANK) == 1).drop(_RANK)
-        name = quoted(newest_by)
-        condition = f"target.{name} IS NULL OR source.{name} >= target.{name}"
-    merge = table.merge(frame, list(key)).when_matched_update_all(condition).when_not_matched_insert_all()
-    return merge.execute(txn=txn)
+    def _upserted(self) -> str:
+        if self.repeated:
+            return "merged before"
+        parts = [f"{self.rows_read:,} rows read", f"{self.rows_inserted:,} inserted", f"{self.rows_updated:,} updated"]
+        others = {
+            "unchanged": self.rows_unchanged,
+            "dropped for a null key": self.rows_dropped,
+            "superseded in the batch": self.rows_superseded,
+            "older than the stored row": self.rows_older,
+            "without order value": self.rows_without_order,
+        }
+        parts += [f"{rows:,} {name}" for name, rows in others.items() if rows]
+        if self.rows_unparsed:
+            values = ", ".join(f"{name}: {count:,}" for name, count in self.unparsed.items())
+            parts.append(f"{self.rows_unparsed:,} records do not parse" + (f" ({values})" if values else ""))
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What is done to a table in each run.
+    """A table, its source, and the steps of a run.
 
     Parameters
     ----------
     name : str
-        Names the pipeline in metrics and in the numbers of its batches.
+        Name of the pipeline in metrics and in the numbers of its batches.
     table : str
-        Address of the table; it is made by the first batch.
+        Address of the table. The first batch creates it.
     source : Files, Stream or Query
     key : str or sequence of str
-        The columns that name a row.
+        The columns that identify a row.
     checkpoint : str, optional
-        Where Spark notes what was read; needed by `Files` and `Stream`. A new one begins from the start.
+        Directory in which Spark records what was read; required by `Files` and `Stream`. With a new one, everything is
+        read again and merged.
     clean : function, optional
-        From the frame that was read to the one that is merged.
+        Function from the frame that was read to the one that is merged.
     newest_by : str, optional
-        See `upsert`. For a `Query` its cursor by default.
+        See `upsert`. The cursor by default for a `Query`.
+    null_keys : {"refuse", "drop", "keep"}
+        What to do with rows that have a null in a key column, see `upsert`. "keep" makes the pipeline not repeatable:
+        such rows are inserted again each time they are read.
     compact : mapping or None
         Options of `SparkTable.compact`; None for never.
     keep_days : float or None
-        Older versions are removed, and what jobs left behind; None for never.
+        Age in days of versions, and of files of failed jobs, that are removed; None for never.
     vector_columns, storage_options
-        Of a new table; of the store.
+        Vector columns of a new table; options of the store.
     metrics : str, optional
         Address of a table to which each step is added, as a row of `METRICS_SCHEMA`.
     """
@@ -233,27 +211,57 @@ class Pipeline:
     vector_columns: Mapping[str, int] | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     metrics: str | None = None
+    null_keys: NullKeys = "refuse"
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Query) and self.checkpoint is None:
             raise InvalidInputError(
-                "a pipeline of files or of a stream needs a checkpoint, where Spark notes what it read"
+                f"pipeline {self.name!r} reads files or a stream: pass checkpoint, a directory in which Spark records"
+                " what was read"
             )
+        if self.null_keys not in ("refuse", "drop", "keep"):
+            raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {self.null_keys!r}")
 
-    def run(self, spark: SparkSession, progress: Callable[[Step], None] | None = None) -> list[Step]:
-        """Take in everything that is new, then maintain the table; returns the steps.
+    def run(
+        self,
+        spark: SparkSession,
+        progress: Callable[[Step], None] | None = None,
+        *,
+        continue_from_checkpoint: bool = False,
+    ) -> list[Step]:
+        """Merge everything that is new, then maintain the table.
 
-        `progress` is called with each step when it is done; by default they are logged. Raises what Spark or the table
-        raises; what was committed until then stays, and the next run goes on from there.
+        Parameters
+        ----------
+        spark
+            A classic or Connect session.
+        progress
+            Function that is called with each step when it is done. By default steps are logged.
+        continue_from_checkpoint
+            Accept the table as it is where it does not fit the checkpoint, for instance after a restore, and continue
+            with what the checkpoint has not completed.
+
+        Returns
+        -------
+        list of Step
+            The steps, in order.
+
+        Raises
+        ------
+        InvalidOperationError
+            If table and checkpoint are out of step: the table was removed, moved, replaced, restored or overwritten
+            since the last batch, or the checkpoint was. Also for null keys, see `null_keys`.
+        Exception
+            Whatever Spark or the table raise. What was committed until then stays, and the next run continues there.
         """
         steps = _Steps(self, str(uuid.uuid4()), progress)
         if isinstance(self.source, Query):
             self._ask(spark, self.source, steps)
         else:
-            self._follow(spark, self.source, steps)
+            self._follow(spark, self.source, steps, continue_from_checkpoint)
         table = self._existing(spark)
         if table is None:
-            return steps.done  # nothing has come yet
+            return steps.done  # no batch so far
         if self.compact is not None:
             with steps.step("compact", table) as done:
                 metrics = table.compact(**self.compact)
@@ -269,41 +277,106 @@ class Pipeline:
         since = None
         if table is not None:
             since = table.to_df([source.cursor]).agg(F.max(F.col(quoted(source.cursor)))).collect()[0][0]
-        self._take(source.read(spark, since), steps, None, None)
+        rows = self._cleaned(source.read(spark, since))
+        if table is None:
+            table = self._created(rows)
+        with steps.step("upsert", table) as done:
+            self._upsert(table, rows, None, done)
 
-    def _follow(self, spark: SparkSession, source: Files | Stream, steps: _Steps) -> None:
-        checkpoint = str(self.checkpoint)
+    def _follow(self, spark: SparkSession, source: Files | Stream, steps: _Steps, accepts_table: bool) -> None:
+        path = str(self.checkpoint)
+        checkpoint = read_checkpoint(spark, path)
+        if checkpoint is not None:
+            table, app = self._existing(spark), self._app(checkpoint.stream_id)
+            if not accepts_table:
+                check_table(None if table is None else table.dataset, self.table, app, checkpoint)
+            elif table is not None:
+                accept_table(table.dataset, app, checkpoint.completed)
+        run = _StreamRun(None if checkpoint is None else checkpoint.stream_id, accepts_table)
 
-        def take(batch: DataFrame, number: int) -> None:
-            self._take(batch, steps, number, (f"pipeline {self.name} {name_of_stream(checkpoint)}", number))
+        def merge(frame: DataFrame, number: int) -> None:
+            self._merge_batch(frame, number, run, steps)
 
-        writer = source(spark).writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
+        stream = source.stream(spark) if isinstance(source, Files) else source.read(spark)
+        writer = stream.writeStream.foreachBatch(merge).option("checkpointLocation", path)
         writer.trigger(availableNow=True).start().awaitTermination()
 
-    def _take(self, frame: DataFrame, steps: _Steps, number: int | None, txn: tuple[str, int] | None) -> None:
-        frame = frame if self.clean is None else self.clean(frame)
-        cursor = self.source.cursor if isinstance(self.source, Query) else None
-        frame = frame.persist()  # it is counted, and then read again by each attempt to merge
-        try:
-            table = self._existing(frame.sparkSession)
-            if table is None:
-                write_table(
-                    frame.limit(0),
-                    self.table,
-                    "ignore",
-                    vector_columns=self.vector_columns,
-                    storage_options=self.storage_options,
-                )
-                table = self._opened(frame.sparkSession)
+    def _merge_batch(self, frame: DataFrame, number: int, run: _StreamRun, steps: _Steps) -> None:
+        """Merge a batch of a stream, unless that was done before."""
+        spark = frame.sparkSession
+        if run.stream_id is None:
+            started = read_checkpoint(spark, str(self.checkpoint))
+            assert started is not None, "Spark writes the stream's id before the first batch"
+            run.stream_id = started.stream_id
+        app = self._app(run.stream_id)
+        table = self._existing(spark)
+        if table is not None and not self._is_next(table, app, number):
             with steps.step("upsert", table, number) as done:
-                rows = frame.count()
-                if rows:
-                    keys = [self.key] if isinstance(self.key, str) else list(self.key)
-                    result = upsert(table, frame, keys, newest_by=self.newest_by or cursor, txn=txn)
-                    done(rows_inserted=result["num_inserted_rows"], rows_updated=result["num_updated_rows"])
-                done(rows_read=rows)
-        finally:
-            frame.unpersist()
+                done(repeated=True)
+            return
+        with ExitStack() as stack:
+            batch = FileBatch(frame)
+            if isinstance(self.source, Files):
+                batch = stack.enter_context(open_batch(self.source, spark, frame, run.schemas))
+            rows = self._cleaned(batch.rows)
+            if table is None:
+                table = self._created(rows)
+                if run.accepts_table:
+                    accept_table(table.dataset, app, number - 1)
+            with steps.step("upsert", table, number) as done:
+                done(rows_unparsed=batch.rows_unparsed, unparsed=batch.unparsed)
+                self._upsert(table, rows, (app, number), done)
+
+    def _app(self, stream_id: str) -> str:
+        """Return the name under which the table records the batches of a stream."""
+        return f"pipeline {self.name} stream:{stream_id}"
+
+    def _cleaned(self, rows: DataFrame) -> DataFrame:
+        return rows if self.clean is None else self.clean(rows)
+
+    def _created(self, rows: DataFrame) -> SparkTable:
+        """Create the table for rows like these, without any."""
+        write_table(
+            rows.limit(0),
+            self.table,
+            "ignore",
+            vector_columns=self.vector_columns,
+            storage_options=self.storage_options,
+        )
+        return self._opened(rows.sparkSession)
+
+    def _is_next(self, table: SparkTable, app: str, number: int) -> bool:
+        """Return whether a batch is to be merged; False if it was before. Raises InvalidOperationError."""
+        config = table.dataset.config()
+        return is_next_batch(config, app, number, uri=self.table, remedy="continue_from_checkpoint=True")
+
+    def _upsert(
+        self, table: SparkTable, rows: DataFrame, txn: tuple[str, int] | None, done: Callable[..., None]
+    ) -> None:
+        keys = [self.key] if isinstance(self.key, str) else list(self.key)
+        cursor = self.source.cursor if isinstance(self.source, Query) else None
+        result = upsert(
+            table,
+            rows,
+            keys,
+            newest_by=self.newest_by or cursor,
+            null_keys=self.null_keys,
+            txn=txn,
+            consecutive=txn is not None,
+        )
+        if result["repeated"]:  # by another run at the same time
+            done(repeated=True, rows_unparsed=0, unparsed={})
+            return
+        done(
+            rows_read=result["num_source_rows"],
+            rows_inserted=result["num_inserted_rows"],
+            rows_updated=result["num_updated_rows"],
+            rows_unchanged=result["num_unchanged_rows"],
+            rows_dropped=result["num_null_key_rows"],
+            rows_superseded=result["num_superseded_rows"],
+            rows_older=result["num_older_rows"],
+            rows_without_order=result["num_rows_without_order"],
+        )
 
     def _opened(self, spark: SparkSession) -> SparkTable:
         return SparkTable.for_path(spark, self.table, storage_options=self.storage_options)
@@ -313,6 +386,15 @@ class Pipeline:
             return self._opened(spark)
         except DatasetNotFoundError:
             return None
+
+
+@dataclass
+class _StreamRun:
+    """The state of a stream in one run: its id, once known, and the schema of its files, once inferred."""
+
+    stream_id: str | None
+    accepts_table: bool
+    schemas: dict[str, StructType] = field(default_factory=dict)
 
 
 class _Steps:
@@ -341,8 +423,8 @@ class _Steps:
 
     @staticmethod
     def _measured(done: Step, uri: str, storage_options: dict[str, str] | None) -> None:
-        """Add a row to the table of metrics, which is made with the first one."""
-        row = pa.Table.from_pylist([asdict(done)], METRICS_SCHEMA)
+        """Add a row to the table of metrics, which is created with the first one."""
+        row = pa.Table.from_pylist([{**asdict(done), "unparsed": json.dumps(done.unparsed)}], METRICS_SCHEMA)
         try:
             metrics = dataset(uri, storage_options=storage_options)
         except DatasetNotFoundError:
@@ -351,11 +433,9 @@ class _Steps:
                 return
             except AlreadyExistsError:  # another pipeline was first
                 metrics = dataset(uri, storage_options=storage_options)
-        metrics.insert(row)
+        # Tables of earlier releases have fewer columns.
+        write_dataset(row, metrics, mode="append", schema_mode="merge")
 
 
 def _log(step: Step) -> None:
     logger.info("%s", step)
-
-
-_RANK = "_lancetable_rank"

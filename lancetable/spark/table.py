@@ -26,7 +26,7 @@ from lancetable.ops.slices import Slice
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
 from lancetable.spark.desk import Place, TaskJob, desk_at, run_job
 from lancetable.spark.jobs import slice_task
-from lancetable.spark.merge import SparkMergeBuilder
+from lancetable.spark.merge import NullKeys, SparkMergeBuilder
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import BATCH_BYTES, scan_slices
@@ -223,13 +223,17 @@ class SparkTable:
 
         return int(self._change(UpdateJob(self.options, txn, dict(set), where))["rows"])
 
-    def merge(self, source: DataFrame, on: str | Sequence[str]) -> SparkMergeBuilder:
+    def merge(self, source: DataFrame, on: str | Sequence[str], *, null_keys: NullKeys = "refuse") -> SparkMergeBuilder:
         """Begin a merge of a frame into the table, by the key columns `on`; see `SparkMergeBuilder`.
+
+        A null in a key matches no row. So a source row with one would be inserted again by each repeated merge, and is
+        refused by default. With `null_keys="drop"` such rows are dropped and counted in the result; with "keep" they
+        are inserted each time, which makes the merge not repeatable.
 
         Example: `t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute()`
         """
         keys = (on,) if isinstance(on, str) else tuple(on)
-        return SparkMergeBuilder(self, source, keys, runner=self._runner, cores=self._cores())
+        return SparkMergeBuilder(self, source, keys, runner=self._runner, cores=self._cores(), null_keys=null_keys)
 
     def add_columns(
         self,

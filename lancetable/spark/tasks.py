@@ -40,6 +40,7 @@ __all__ = [
     "accepted",
     "answer",
     "not_refused",
+    "refused",
     "settle_worker",
 ]
 
@@ -177,7 +178,12 @@ def answer(work: Callable[[Json], Json], text: str) -> str:
     except (StoreError, CorruptFileError):
         raise
     except LanceError as error:
-        return json.dumps({_REFUSED: type(error).__name__, "message": str(error)})
+        return json.dumps(refused(error))
+
+
+def refused(error: LanceError) -> Json:
+    """Return the result of a task that would fail with this error at every attempt."""
+    return {_REFUSED: type(error).__name__, "message": str(error)}
 
 
 def accepted(results: list[Json]) -> list[Json]:

@@ -6,13 +6,14 @@ All of it goes to and fro as JSON, since it may run on the cluster.
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from lancetable.commit.once import is_done, properties_of
+from lancetable.commit.once import is_done, is_next_batch, last_number, properties_of
 from lancetable.dataset import LanceDataset
 from lancetable.errors import (
     AlreadyExistsError,
@@ -27,7 +28,7 @@ from lancetable.format.transaction import Transaction
 from lancetable.ops import commit as commits
 from lancetable.ops import evolution
 from lancetable.ops.marks import remove_marks
-from lancetable.ops.merge_clauses import Clauses, Condition, check_source, key_fields
+from lancetable.ops.merge_clauses import Clauses, Condition, Counts, check_source, key_fields
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.moved_rows import Prepared, commit_prepared, discard_prepared
 from lancetable.ops.null_free import null_free_columns
@@ -40,6 +41,7 @@ from lancetable.spark.jobs import (
     CountRows,
     DeleteRows,
     UpdateRows,
+    counts_of,
     fragment_of,
     marked_of,
     slice_task,
@@ -74,6 +76,9 @@ __all__ = [
     "schema_of",
     "slices_of",
 ]
+
+
+logger = logging.getLogger(__name__)
 
 
 # --- values on their way -------------------------------------------------------------------------------------------
@@ -198,12 +203,28 @@ class _Numbered:
     options: SourceOptions
     txn: tuple[str, int] | None
 
-    def _begin(self) -> TableVersion | None:
+    def _begin(self, *, consecutive: bool = False) -> TableVersion | None:
         """The newest version; None if the change was made before. Raises UnsupportedFeatureError."""
         version = pinned(self.options).open()
         manifest = version.manifest
         flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
-        return None if is_done(manifest.config, self.txn) else version
+        if self.txn is not None and consecutive:
+            remedy = "consecutive=False for this change"
+            return version if is_next_batch(manifest.config, *self.txn, uri=version.uri, remedy=remedy) else None
+        if not is_done(manifest.config, self.txn):
+            return version
+        app, number = self.txn or ("", 0)
+        last = last_number(manifest.config, app)
+        if last != number:
+            logger.warning(
+                "%s: change %d of %r is not made, since change %s was made before. Numbers must rise: a job or"
+                " checkpoint that numbers its changes from the start again needs another name",
+                version.uri,
+                number,
+                app,
+                last,
+            )
+        return None
 
     def _transaction(self, base: TableVersion, operation: tx.Operation, uuid: str) -> Transaction:
         return Transaction(base.version, uuid, operation, "", {} if self.txn is None else properties_of(*self.txn))
@@ -290,7 +311,7 @@ class UpdateJob(_Numbered):
 
 KEY, DELETE = "_key_", "_delete"
 
-_NOTHING_MERGED: Json = {"num_inserted_rows": 0, "num_updated_rows": 0, "num_deleted_rows": 0}
+_NOTHING_MERGED: Json = {"counts": asdict(Counts()), "repeated": True}
 
 
 @dataclass(frozen=True)
@@ -301,9 +322,10 @@ class MergeJob(_Numbered):
     clauses: Clauses
     source: Sequence[str]
     cores: int | None
+    consecutive: bool = False
 
     def plan(self) -> Json:
-        version = self._begin()
+        version = self._begin(consecutive=self.consecutive)
         if version is None:
             return {"result": _NOTHING_MERGED}
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
@@ -312,8 +334,9 @@ class MergeJob(_Numbered):
         for name in (ADDRESS, IN_SOURCE):
             if name in incoming.names:
                 raise UnsupportedFeatureError(f"a merge by Spark has a column {name!r} of its own", feature="merge")
-        if self.clauses.condition is not None:
-            Condition(self.clauses.condition, version.schema, set(incoming.names))  # refused here, not in every task
+        condition = self.clauses.update_condition
+        if condition is not None:
+            Condition(condition, version.schema, set(incoming.names))  # refused here, not in every task
         columns = _key_columns(self.clauses, on)
         keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
         tasks = plan_slices(version, columns=on, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES)
@@ -338,11 +361,7 @@ class MergeJob(_Numbered):
         unique = bool(primary) and primary == set(plan["on"])
         transaction = self._transaction(base, update_of(results), uuid)
         prepared = Prepared(transaction, {}, inserts_keys=unique and self.clauses.insert)
-        merged = {
-            "num_inserted_rows": sum(each["inserted"] for each in results),
-            "num_updated_rows": sum(each["updated_rows"] for each in results),
-            "num_deleted_rows": sum(each["deleted"] for each in results),
-        }
+        merged = {"counts": asdict(counts_of(results)), "repeated": False}
         return self._once(lambda: commit_prepared(base, prepared, keep_files=keep_files), merged, _NOTHING_MERGED)
 
     def discard(self, plan: Json, results: list[Json]) -> Json:

@@ -82,7 +82,9 @@ def test_files_are_cleaned_and_merged_once_by_the_newest_row(
     assert [each.step for each in flow.run(spark)] == ["compact", "vacuum"]
     assert values(table) == {1: "a2", 2: "b2", 4: "d"}
     noted = lance.dataset(str(tmp_path / "metrics.lance")).to_table()
-    assert noted["rows_read"].to_pylist().count(3) >= 2 and set(noted["pipeline"].to_pylist()) == {"orders"}
+    upserts = [row for row in noted.to_pylist() if row["step"] == "upsert"]
+    assert [(row["rows_read"], row["repeated"]) for row in upserts] == [(3, False), (0, True)]
+    assert set(noted["pipeline"].to_pylist()) == {"orders"}
 
 
 @pytest.mark.spark

@@ -211,7 +211,7 @@ def test_a_merge_casts_what_fits(spark: Any, tmp_path: Path, key: str, value: st
     source = spark.range(1).selectExpr(f"{key} AS k", f"{value} AS v")
     spark.conf.set("spark.sql.ansi.enabled", str(key == "1.7D"))  # casts that wrap and truncate, or not
     try:
-        merge = SparkTable.for_path(spark, path).merge(source, "k").when_matched_update_all()
+        merge = SparkTable.for_path(spark, path).merge(source, "k", null_keys="keep").when_matched_update_all()
         if told is None:
             found = merge.when_not_matched_insert_all().execute()
             assert (found["num_updated_rows"], found["num_inserted_rows"]) == ((1, 0) if key == "'1'" else (0, 1))

@@ -1,0 +1,101 @@
+"""The history of a table since an application last committed one of its numbered changes.
+
+The config of a table survives an overwrite, so the number alone (`commit/once.py`) does not show that the rows it
+counts were replaced. The transactions since then do. A restore continues with the version that it restored, because the
+table has that version's rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from lancetable.commit.once import APP_PROPERTY, NUMBER_PROPERTY, config_key
+from lancetable.format import transaction as tx
+from lancetable.format.transaction import Transaction
+from lancetable.table import transactions
+from lancetable.table.version import TableVersion
+
+__all__ = ["last_properties", "replaced_since"]
+
+logger = logging.getLogger(__name__)
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+_READ_AT_ONCE = 16
+
+
+def replaced_since(version: TableVersion, app: str) -> int | None:
+    """Return the version that replaced all rows after the application's last change.
+
+    The newest such version; None if there is none, or if the config records no change of the application. Where a
+    cleanup removed versions in between the search ends with a warning, and the result is None.
+    """
+    recorded = version.manifest.config.get(config_key(app))
+    if recorded is None:
+        return None
+    for number, transaction in _history(version):
+        if transaction is None or isinstance(transaction.operation, tx.UnknownOperation):
+            logger.warning(
+                "%s: version %d was cleaned up or cannot be read, so whether the table was overwritten after batch %s"
+                " of %s is not known; keep versions longer than the pause between two batches",
+                version.uri,
+                number,
+                recorded,
+                app,
+            )
+            return None
+        # A clone or a branch has the rows together with the config.
+        if _records(transaction, app, recorded) or isinstance(transaction.operation, tx.Clone):
+            return None
+        if isinstance(transaction.operation, tx.Overwrite):
+            return number
+    return None
+
+
+def last_properties(version: TableVersion, app: str) -> Mapping[str, str]:
+    """Return the transaction properties of the commit that recorded the application's last change.
+
+    Empty if that commit is not found.
+    """
+    recorded = version.manifest.config.get(config_key(app))
+    if recorded is not None:
+        for _, transaction in _history(version):
+            if transaction is None:
+                break
+            if _records(transaction, app, recorded):
+                return transaction.properties
+    return _NONE
+
+
+def _records(transaction: Transaction, app: str, recorded: str) -> bool:
+    """Whether a transaction set the application's number, in either way."""
+    properties, operation = transaction.properties, transaction.operation
+    if properties.get(APP_PROPERTY) == app and properties.get(NUMBER_PROPERTY) == recorded:
+        return True
+    if isinstance(operation, tx.UpdateConfig):
+        return operation.config is not None and operation.config.entries.get(config_key(app)) == recorded
+    return isinstance(operation, tx.Overwrite) and operation.config_upsert.get(config_key(app)) == recorded
+
+
+def _history(version: TableVersion) -> Iterator[tuple[int, Transaction | None]]:
+    """Yield the number and the transaction of each version that led to this one, newest first.
+
+    Ends after version 1, or after the first version that is missing or has no transaction, with None for it.
+    """
+    store, base = version.store, version.base
+    number, transaction = version.version, transactions.read(store, base, version.file)
+    known: dict[int, Transaction | None] = {}
+    while True:
+        yield number, transaction
+        if transaction is None:
+            return
+        operation = transaction.operation
+        number = operation.version if isinstance(operation, tx.Restore) else number - 1
+        if number < 1:
+            return
+        if number not in known:
+            first = max(0, number - _READ_AT_ONCE)
+            locations = [each for each in version.handler.history(store, base, first) if each.version <= number]
+            known = {file.location.version: each for file, each in transactions.read_since(store, base, locations)}
+        transaction = known.get(number)

@@ -1,0 +1,92 @@
+"""The choice of matched rows that a merge updates.
+
+matched pairs ─► condition or newest_by ─► pairs of rows that differ ─► updated
+                 │ older, without order     │ unchanged
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.format.field_paths import parse_path
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Field
+from lancetable.ops.compare import differs
+from lancetable.ops.merge_clauses import Clauses, Condition, Counts
+from lancetable.ops.moved_rows import read_rows_at
+from lancetable.table.version import TableVersion
+from lancetable.table.version_rows import Offsets
+
+__all__ = ["SourceColumns", "UpdateChoice"]
+
+Mask = npt.NDArray[np.bool_]
+
+SourceColumns = Callable[[list[str]], Mapping[str, pa.Array]]
+"""Returns columns of the source rows of some pairs, by name, in the form in which data files store them."""
+
+
+class UpdateChoice:
+    """The rules by which a merge updates matched rows of one version.
+
+    `condition_fields` are the columns of the table that the rules read for every pair.
+    """
+
+    def __init__(self, version: TableVersion, clauses: Clauses, present: set[str]) -> None:
+        """`present` are the columns of the source. Raises InvalidSqlError, ColumnNotFoundError."""
+        self._version, self._newest_by = version, clauses.newest_by
+        text, fields = clauses.update_condition, version.schema.fields
+        self._condition = None if text is None else Condition(text, version.schema, present)
+        needed = set() if self._condition is None else set(self._condition.target_names)
+        self.condition_fields = [field for field in fields if field.name in needed]
+        # The order column first: rows that differ in it need no further comparison.
+        values = [field for field in fields if field.name in present and field.name not in clauses.on]
+        first = [field for field in values if field.name == clauses.newest_by]
+        self._compared = [each for each in (first, [f for f in values if f not in first]) if each]
+        self._skips_unchanged = clauses.skip_unchanged
+
+    def allowed(self, fragment: Fragment, offsets: Offsets, source: SourceColumns, counts: Counts) -> Mask:
+        """Return (n,) whether the condition holds for each pair; offsets are ascending and may repeat."""
+        if self._condition is None:
+            return np.ones(len(offsets), np.bool_)
+        target = self._read(fragment, self.condition_fields, offsets)
+        columns = source(self._condition.source_names)
+        mask = self._condition.mask(columns, target, len(offsets))
+        if self._newest_by is not None:
+            order = (
+                columns[parse_path(self._newest_by)[0]] if self._newest_by not in columns else columns[self._newest_by]
+            )
+            without = int((~mask & order.is_null().to_numpy(zero_copy_only=False)).sum())
+            counts.without_order += without
+            counts.older += int((~mask).sum()) - without
+        return mask
+
+    def changed(self, fragment: Fragment, offsets: Offsets, source: SourceColumns, counts: Counts) -> Mask:
+        """Return (n,) whether the source row of each pair differs from the stored row in any column that it has."""
+        if not self._skips_unchanged:
+            return np.ones(len(offsets), np.bool_)
+        equal = np.arange(len(offsets))
+        for fields in self._compared:
+            if not len(equal):
+                break
+            target = self._read(fragment, fields, offsets[equal])
+            columns = source([field.name for field in fields])
+            mask = np.zeros(len(equal), np.bool_)
+            for name, stored in target.items():
+                new = columns[name] if len(equal) == len(offsets) else columns[name].take(pa.array(equal))
+                mask |= differs(stored, new if new.type == stored.type else new.cast(stored.type))
+            equal = equal[~mask]
+        counts.unchanged += len(equal)
+        changed = np.ones(len(offsets), np.bool_)
+        changed[equal] = False
+        return changed
+
+    def _read(self, fragment: Fragment, fields: list[Field], offsets: Offsets) -> dict[str, pa.Array]:
+        places, inverse = np.unique(offsets, return_inverse=True)
+        read = read_rows_at(self._version, fragment, fields, places)
+        if len(places) != len(offsets):
+            read = [array.take(pa.array(inverse)) for array in read]
+        return {field.name: array for field, array in zip(fields, read, strict=True)}

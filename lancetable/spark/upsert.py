@@ -1,0 +1,199 @@
+"""Upserts of frames: the newest row of each key is merged, and every row is accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+from pyspark.sql.window import Window
+from pyspark.storagelevel import StorageLevel
+
+from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError
+from lancetable.spark.merge import MergeResult, NullKeys
+from lancetable.spark.verbs import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from lancetable.spark.table import SparkTable
+
+__all__ = ["UpsertResult", "upsert"]
+
+_RANK = "_lancetable_rank"
+_ORDERED = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
+
+
+class UpsertResult(MergeResult, total=False):
+    """Numbers of rows of an upsert. All but `num_source_rows` and `num_deleted_rows` add up to `num_source_rows`.
+
+    `num_superseded_rows` lost against another row of the frame with the same key; the others are those of
+    `MergeResult`. Of a change that was committed before, `repeated` is true and all numbers but that of the source
+    rows are 0.
+    """
+
+    num_source_rows: int
+    num_superseded_rows: int
+
+
+def upsert(
+    table: SparkTable,
+    frame: DataFrame,
+    key: Sequence[str],
+    *,
+    newest_by: str | None = None,
+    null_keys: NullKeys = "refuse",
+    txn: tuple[str, int] | None = None,
+    consecutive: bool = False,
+) -> UpsertResult:
+    """Merge a frame by key: rows that match are updated, the others are inserted.
+
+    Parameters
+    ----------
+    table
+        The table to merge into.
+    frame
+        Rows with columns of the table. It is persisted for the time of the call.
+    key
+        The columns that identify a row.
+    newest_by
+        A column by which the newest row of a key is found, among those of the frame and the stored one: the row with
+        the greatest value. A null is older than any value. Of rows of the frame with equal values, the one with the
+        greatest values in the other columns is merged, compared in their order; it replaces a stored row with an
+        equal value. Without `newest_by`, the frame may have each key only once.
+    null_keys
+        What to do with rows that have a null in a key column. Such a row matches nothing, so that every repeated
+        upsert inserts it again. "refuse" raises, "drop" leaves the rows out and counts them, and "keep" inserts them,
+        which makes the upsert not repeatable.
+    txn
+        An application and the number of its change. A change that was committed before is not made again. For
+        `foreachBatch`, pass a name of the stream and the number of the batch.
+    consecutive
+        Whether the application numbers its changes from 0 without gaps, as Spark does. Then a change that neither
+        follows nor repeats the last one that the table records is refused: the table or the checkpoint was replaced.
+
+    Returns
+    -------
+    UpsertResult
+        Numbers of rows, which account for every row of the frame. Rows that equal the stored row are not written.
+
+    Raises
+    ------
+    InvalidOperationError
+        For null keys with `null_keys="refuse"`, without `newest_by` for a key that occurs twice, and for a change
+        that does not follow.
+    SchemaMismatchError
+        If the frame does not fit the table.
+
+    Examples
+    --------
+    >>> def merge(batch, number):  # doctest: +SKIP
+    ...     table = SparkTable.for_path(batch.sparkSession, uri)
+    ...     upsert(table, batch, ["id"], txn=("my stream", number), consecutive=True)
+    >>> query = stream.writeStream.foreachBatch(merge).option("checkpointLocation", cp).start()  # doctest: +SKIP
+    """
+    keys = [key] if isinstance(key, str) else list(key)
+    for name in [*keys, *([] if newest_by is None else [newest_by])]:
+        if name not in frame.columns:
+            raise ColumnNotFoundError(
+                f"the source has no column {name!r}; it has {', '.join(frame.columns)}", column=name
+            )
+    if null_keys not in ("refuse", "drop", "keep"):
+        raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {null_keys!r}")
+    persists = frame.storageLevel == StorageLevel.NONE
+    if persists:
+        frame = frame.persist()  # it is counted, then read again by each attempt to merge
+    try:
+        return _upsert(table, frame, keys, newest_by, null_keys, txn, consecutive)
+    finally:
+        if persists:
+            frame.unpersist()
+
+
+def _upsert(
+    table: SparkTable,
+    frame: DataFrame,
+    keys: list[str],
+    newest_by: str | None,
+    null_keys: NullKeys,
+    txn: tuple[str, int] | None,
+    consecutive: bool,
+) -> UpsertResult:
+    has_null_key: Column = F.lit(False)
+    for name in keys:
+        has_null_key = has_null_key | F.col(quoted(name)).isNull()
+    total, without_key = frame.agg(F.count(F.lit(1)), F.count_if(has_null_key)).collect()[0]
+    if without_key and null_keys == "refuse":
+        raise InvalidOperationError(
+            f"{without_key} of {total} source rows have a null in the key ({', '.join(keys)}). A null key matches no"
+            ' row, so that each repeated upsert would insert them again: filter them out, or pass null_keys="drop" to'
+            ' drop and count them or null_keys="keep" to insert them each time'
+        )
+    dropped = without_key if null_keys == "drop" else 0
+    if total == dropped and txn is None:
+        return _result(dict.fromkeys(_OUTCOMES, 0), total, dropped)
+    rows = frame.where(~has_null_key) if dropped else frame
+    rows = _unique(rows, keys, has_null_key) if newest_by is None else _newest(rows, keys, newest_by, has_null_key)
+    merge = table.merge(rows, keys, null_keys="keep")
+    merge = merge.when_matched_update_all(newest_by=newest_by, skip_unchanged=True).when_not_matched_insert_all()
+    merged = merge.execute(txn=txn, consecutive=consecutive)
+    return _result({**merged}, total, dropped)
+
+
+def _result(merged: Mapping[str, Any], total: int, dropped: int) -> UpsertResult:
+    counts = {name: merged.get(name, 0) for name in _OUTCOMES}
+    repeated = bool(merged.get("repeated", False))
+    return UpsertResult(
+        num_source_rows=total,
+        num_inserted_rows=counts["num_inserted_rows"],
+        num_updated_rows=counts["num_updated_rows"],
+        num_deleted_rows=0,
+        num_unchanged_rows=counts["num_unchanged_rows"],
+        num_older_rows=counts["num_older_rows"],
+        num_rows_without_order=counts["num_rows_without_order"],
+        num_null_key_rows=0 if repeated else dropped,
+        num_superseded_rows=0 if repeated else total - dropped - sum(counts.values()),
+        repeated=repeated,
+    )
+
+
+_OUTCOMES = (
+    "num_inserted_rows",
+    "num_updated_rows",
+    "num_unchanged_rows",
+    "num_older_rows",
+    "num_rows_without_order",
+)
+
+
+def _unique(frame: DataFrame, keys: list[str], has_null_key: Column) -> DataFrame:
+    columns = [F.col(quoted(name)) for name in keys]
+    for row in frame.where(~has_null_key).groupBy(*columns).count().where("count > 1").limit(1).collect():
+        twice = ", ".join(f"{name} = {row[number]}" for number, name in enumerate(keys))
+        raise InvalidOperationError(
+            f"{row['count']} source rows have the key {twice}: pass newest_by, the column by which the newest of them"
+            " is found"
+        )
+    return frame
+
+
+def _newest(frame: DataFrame, keys: list[str], newest_by: str, has_null_key: Column) -> DataFrame:
+    """Return the newest row of each key, and all rows with a null key, since those are no duplicates of each other."""
+    others = [
+        field.name
+        for field in frame.schema.fields
+        if field.name not in (*keys, newest_by) and isinstance(field.dataType, _ORDERED)
+    ]
+    order = [F.col(quoted(name)).desc_nulls_last() for name in [newest_by, *others]]
+    window = Window.partitionBy(*[F.col(quoted(name)) for name in keys]).orderBy(*order)
+    ranked = frame.withColumn(_RANK, F.row_number().over(window))
+    return ranked.where((F.col(_RANK) == 1) | has_null_key).drop(_RANK)

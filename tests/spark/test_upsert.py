@@ -1,0 +1,203 @@
+"""Upserts and merges: null keys, and an account of every row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lancetable
+from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
+
+from lancetable.spark import SparkTable
+from lancetable.spark.pipeline import Pipeline, Query, upsert
+
+pytestmark = pytest.mark.spark
+COLUMNS = "id bigint, at bigint, v string"
+
+
+def table_at(spark: Any, path: Path, *rows: tuple[Any, Any, Any]) -> SparkTable:
+    columns = dict(zip(("id", "at", "v"), zip(*rows)))
+    types = {"id": pa.int64(), "at": pa.int64(), "v": pa.string()}
+    lancetable.write_dataset(pa.table({name: pa.array(columns[name], types[name]) for name in types}), path)
+    return SparkTable.for_path(spark, str(path))
+
+
+def stored(path: Path) -> list[tuple[Any, ...]]:
+    rows = lance.dataset(str(path)).to_table().to_pylist()
+    return sorted((tuple(row.values()) for row in rows), key=str)
+
+
+@pytest.fixture(params=["every task", "join"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of a merge: the source goes to every task, or Spark joins it."""
+    if request.param == "join":
+        monkeypatch.setattr("lancetable.spark.merge.small_source", lambda *given: None)
+    return str(request.param)
+
+
+def test_every_row_of_an_upsert_is_accounted_for(spark: Any, tmp_path: Path, way: str) -> None:
+    path = tmp_path / "t.lance"
+    table = table_at(spark, path, (1, 10, "a"), (2, 10, "b"), (3, 10, "c"), (4, None, "d"), (5, 10, "e"))
+    rows = [
+        (1, 20, "newer"),
+        (1, 15, "superseded"),
+        (1, None, "superseded too"),
+        (2, 5, "older"),
+        (3, None, "without order"),
+        (4, None, "both without order"),
+        (5, 10, "e"),  # unchanged
+        (6, None, "inserted"),
+        (7, 1, "inserted"),
+        (None, 3, "null key"),
+        (None, 4, "null key"),
+    ]
+    result = upsert(table, spark.createDataFrame(rows, COLUMNS), ["id"], newest_by="at", null_keys="drop")
+    assert result == {
+        "num_source_rows": 11,
+        "num_inserted_rows": 2,
+        "num_updated_rows": 2,
+        "num_deleted_rows": 0,
+        "num_unchanged_rows": 1,
+        "num_older_rows": 1,
+        "num_rows_without_order": 1,
+        "num_null_key_rows": 2,
+        "num_superseded_rows": 2,
+        "repeated": False,
+    }
+    assert stored(path) == [
+        (1, 20, "newer"),
+        (2, 10, "b"),
+        (3, 10, "c"),
+        (4, None, "both without order"),
+        (5, 10, "e"),
+        (6, None, "inserted"),
+        (7, 1, "inserted"),
+    ]
+
+
+def test_rows_that_equal_the_stored_ones_are_not_written(spark: Any, tmp_path: Path, way: str) -> None:
+    path = tmp_path / "t.lance"
+    rows = pa.table(
+        {
+            "id": pa.array([1, 2, 3], pa.int64()),
+            "x": pa.array([0.5, float("nan"), None], pa.float64()),
+            "s": pa.array(["a", None, ""]),
+            "tags": pa.array([["p", "q"], [], None], pa.list_(pa.string())),
+            "p": pa.array([{"a": 1}, {"a": None}, None], pa.struct([("a", pa.int32())])),
+            "emb": pa.array([[1.0, 2.0], [3.0, 4.0], None], pa.list_(pa.float32(), 2)),
+        }
+    )
+    lancetable.write_dataset(rows, path)
+    table = SparkTable.for_path(spark, str(path))
+    result = upsert(table, table.to_df(), ["id"])
+    assert (result["num_unchanged_rows"], result["num_updated_rows"]) == (3, 0)
+    assert len(lancetable.dataset(path).get_fragments()) == 1
+    for column, value in {"x": "1D", "tags": "array('p')", "p": "named_struct('a', 2)", "s": "NULL"}.items():
+        changed = table.to_df(filter="id = 1").withColumn(
+            column, spark.sql(f"SELECT {value} AS v").schema and _expr(value)
+        )
+        result = upsert(table, changed, ["id"])
+        assert (result["num_unchanged_rows"], result["num_updated_rows"]) == (0, 1), column
+
+
+def _expr(text: str) -> Any:
+    from pyspark.sql import functions
+
+    return functions.expr(text)
+
+
+def test_among_equal_order_values_the_greatest_row_wins_whatever_the_order(spark: Any, tmp_path: Path) -> None:
+    rows = [(1, 10, "a"), (1, 10, "c"), (1, 10, None), (1, 10, "b")]
+    for number, given in enumerate((rows, rows[::-1])):
+        path = tmp_path / f"{number}.lance"
+        table = table_at(spark, path, (0, 0, "z"))
+        upsert(table, spark.createDataFrame(given, COLUMNS).repartition(3), ["id"], newest_by="at")
+        assert stored(path)[1] == (1, 10, "c")
+
+
+def test_null_keys_are_refused_by_default_with_their_count(spark: Any, tmp_path: Path, way: str) -> None:
+    path = tmp_path / "t.lance"
+    table = table_at(spark, path, (1, 1, "a"))
+    frame = spark.createDataFrame([(None, 1, "x"), (None, 1, "y"), (2, 2, "b")], COLUMNS)
+    with pytest.raises(InvalidOperationError, match=r"2 of 3 source rows have a null in the key \(id\).*drop.*keep"):
+        upsert(table, frame, ["id"])
+    merges = (
+        table.merge(frame, "id").when_not_matched_insert_all(),
+        table.merge(frame, "id").when_matched_update_all(),
+        table.merge(frame, "id").when_matched_delete(),
+        table.merge(frame, ["at", "id"]).when_matched_update_all().when_not_matched_insert_all(),
+        table.merge(frame, "id").when_not_matched_by_source_delete(),
+    )
+    for merge in merges:
+        with pytest.raises(InvalidOperationError, match=r"2 source rows have a null in the key .*null_keys"):
+            merge.execute()
+    assert stored(path) == [(1, 1, "a")] and lancetable.dataset(path).version == 1
+    assert len(list((path / "data").iterdir())) == 1, "files of a refused merge are left"
+    with pytest.raises(InvalidInputError, match="null_keys"):
+        table.merge(frame, "id", null_keys="some")  # type: ignore[arg-type]
+
+
+def test_null_keys_may_be_dropped_or_kept(spark: Any, tmp_path: Path, way: str) -> None:
+    path = tmp_path / "t.lance"
+    table = table_at(spark, path, (1, 1, "a"))
+    frame = spark.createDataFrame([(None, 1, "x"), (2, 2, "b")], COLUMNS)
+    merge = table.merge(frame, "id", null_keys="drop").when_matched_update_all().when_not_matched_insert_all()
+    assert merge.execute() == {
+        "num_inserted_rows": 1,
+        "num_updated_rows": 0,
+        "num_deleted_rows": 0,
+        "num_null_key_rows": 1,
+    }
+    assert stored(path) == [(1, 1, "a"), (2, 2, "b")]
+    for times in (1, 2):
+        result = upsert(table, frame.union(frame.where("id IS NULL")), ["id"], newest_by="at", null_keys="keep")
+        assert (result["num_inserted_rows"], result["num_unchanged_rows"]) == (2, 1)
+        assert sum(row[0] is None for row in stored(path)) == 2 * times
+
+
+def test_a_pipeline_refuses_drops_or_keeps_null_keys(spark: Any, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(None, 1, "x"), (2, 2, "b")], COLUMNS)
+    path = tmp_path / "t.lance"
+
+    def flow(**more: Any) -> Pipeline:
+        return Pipeline(
+            "p", str(path), Query(lambda session, since: frame, "at"), "id", compact=None, keep_days=None, **more
+        )
+
+    with pytest.raises(InvalidOperationError, match="1 of 2 source rows"):
+        flow().run(spark)
+    assert stored(path) == []
+    for run in range(3):
+        (step,) = flow(null_keys="drop").run(spark)
+        assert (step.rows_read, step.rows_dropped) == (2, 1)
+        assert (step.rows_inserted, step.rows_unchanged) == ((1, 0) if run == 0 else (0, 1))
+    assert stored(path) == [(2, 2, "b")]
+    for _ in range(2):
+        flow(null_keys="keep").run(spark)
+    assert stored(path) == [(2, 2, "b"), (None, 1, "x"), (None, 1, "x")]
+
+
+def test_a_repeated_change_reports_that_nothing_was_done(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = table_at(spark, tmp_path / "t.lance", (1, 1, "a"))
+    frame = spark.createDataFrame([(2, 2, "b")], COLUMNS)
+    assert upsert(table, frame, ["id"], txn=("job", 7))["num_inserted_rows"] == 1
+    for number in (7, 3):
+        result = upsert(table, frame, ["id"], txn=("job", number))
+        assert result["repeated"] and result["num_inserted_rows"] == result["num_superseded_rows"] == 0
+    assert "change 3 of 'job' is not made, since change 7 was made before" in caplog.text
+    assert "change 7 of 'job' is not made" not in caplog.text
+
+
+def test_missing_key_and_order_columns_are_named(spark: Any, tmp_path: Path) -> None:
+    table = table_at(spark, tmp_path / "t.lance", (1, 1, "a"))
+    for key, order in (("nope", None), ("id", "nope")):
+        with pytest.raises(ColumnNotFoundError, match="no column 'nope'; it has id, at, v"):
+            upsert(table, table.to_df(), [key], newest_by=order)
