@@ -41,6 +41,7 @@ from lancetable.blob import (
     blob_array,
     blob_field,
 )
+from lancetable.checks import fsck
 from lancetable.cleanup import CleanupCandidateFile, CleanupExplanation, CleanupReferencedBranch, CleanupStats
 from lancetable.dataset import LanceDataset, dataset, write_dataset
 from lancetable.debug import show_versions
@@ -52,7 +53,6 @@ from lancetable.log import set_logger
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops.counted import bytes_read_counter, iops_counter
-from lancetable.ops.fsck import fsck
 from lancetable.ops.stats import DataStatistics, FieldStatistics
 from lancetable.scanner import LanceScanner, ScanStatistics
 from lancetable.schema import json_to_schema, schema_to_json

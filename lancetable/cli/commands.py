@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import click
 
 import lancetable
+from lancetable import checks
 from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
 from lancetable.commit.cleanup import parse_duration
 from lancetable.dataset import LanceDataset
 from lancetable.errors import LanceError
-from lancetable.ops import fsck as checks
 from lancetable.ops.migrate import rename_manifests
 from lancetable.ops.probe import probe as run_probe
 from lancetable.optimize import Compaction
@@ -258,7 +258,10 @@ def cleanup(
     as_json: bool,
     storage_options: dict[str, str] | None,
 ) -> None:
-    """Remove old versions and files that nobody needs. Shows each file and the reason; --run removes them."""
+    """Remove old versions and files that nobody needs. Shows each file and the reason; --run removes them.
+
+    Tagged versions, and those that branches need, are kept. Ends with 2 if files could not be removed.
+    """
     dataset = open_table(uri, None, storage_options)
     policy: dict[str, Any] = {
         "older_than": None if older_than is None else parse_duration(older_than),
@@ -269,8 +272,13 @@ def cleanup(
     if run:
         stats = dataset.cleanup_old_versions(**policy, progress=bar_wanted())
         Output(as_json).facts({"uri": dataset.uri, **asdict(stats)})
+        if stats.failed_deletes:
+            click.echo(f"lancetable: {stats.failed_deletes} files could not be removed; run it again", err=True)
+            sys.exit(2)
         return
     told = dataset.explain_cleanup_old_versions(**policy, include_files=True, max_files=1_000_000)
+    for warning in told.warnings:
+        click.echo(f"lancetable: {warning}", err=True)
     rows = [
         {
             "kind": each.kind,
@@ -285,31 +293,53 @@ def cleanup(
 
 @cli.command()
 @click.argument("uri")
-@click.option("--repair", is_flag=True, help="Mend what can be mended without losing a version.")
+@click.option("--repair", is_flag=True, help="Mend what can be mended without losing a version, then check again.")
+@click.option("--deep", is_flag=True, help="Read every page of every data file.")
+@click.option("--progress", is_flag=True, help="Show a bar.")
 @common(version=False)
 @click.pass_context
-def fsck(context: click.Context, uri: str, repair: bool, as_json: bool, storage_options: dict[str, str] | None) -> None:
-    """Check every version and every file of a table; ends with 2 if something is wrong."""
-    report = checks.check(uri, storage_options=storage_options)
+def fsck(
+    context: click.Context,
+    uri: str,
+    repair: bool,
+    deep: bool,
+    progress: bool,
+    as_json: bool,
+    storage_options: dict[str, str] | None,
+) -> None:
+    """Check every version and every file of a table.
+
+    Exit codes: 0 if the table is clean, or everything was repaired; 1 if the check cannot run because there is no table
+    or no access to it; 2 if problems remain.
+    """
+    report = checks.fsck(uri, repair=repair, deep=deep, storage_options=storage_options, progress=progress)
     output = Output(as_json)
-    problems = [asdict(each) for each in report.problems]
-    if repair:
-        checks.repair(report, storage_options=storage_options)
     if as_json:
         output.facts({**asdict(report), "clean": report.is_clean})
     else:
-        output.table(problems, ["kind", "version", "path", "detail"])
-        output.facts(
-            {
-                "versions": report.versions,
-                "files": report.files,
-                "problems": len(problems),
-                "newest_whole_version": report.newest_whole,
-                "repaired": report.repaired,
-            }
-        )
-    if problems and not repair:
+        _show_report(report, output)
+    if not report.is_clean:
         context.exit(2)
+
+
+def _show_report(report: checks.Report, output: Output) -> None:
+    branch = ["branch"] if any(each.branch for each in report.problems) else []
+    columns = ["kind", *branch, "version", "path", "detail"]
+    output.table([asdict(each) for each in report.problems], columns)
+    output.facts(
+        {
+            "versions": report.versions,
+            "files": report.files,
+            "problems": len(report.problems),
+            "newest_whole_version": report.newest_whole,
+            "found_before_repair": len(report.found),
+            "repaired": report.repaired,
+            "not_repaired": report.failed,
+        }
+    )
+    if report.not_checked:
+        click.echo("\nNot checked:")
+        output.table([asdict(each) for each in report.not_checked], ["kind", "path", "detail"])
 
 
 class FileByDefault(click.Group):

@@ -46,6 +46,7 @@ from lancetable.format.paths import (
     DATA_DIR,
     DELETIONS_DIR,
     INDICES_DIR,
+    QUARANTINE_DIR,
     TRANSACTIONS_DIR,
     VERSIONS_DIR,
     is_detached,
@@ -248,6 +249,8 @@ def _files(
     manifests = set(removable.values())
     removed = {path.removesuffix(".manifest") for path in manifests}
     external = version.handler if isinstance(version.handler, ExternalHandler) else None
+    # A damaged manifest that was moved aside may be the only one that names a file.
+    guarded = bool(version.store.list_names(join(version.base, QUARANTINE_DIR), limit=1))
     now = _now()
     for folder in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, TRANSACTIONS_DIR, INDICES_DIR):
         for meta in version.store.list_recursive(join(version.base, folder)):
@@ -264,7 +267,8 @@ def _files(
                 continue
             unverified = owner not in verified and path.partition(".manifest-")[0] not in removed
             young = meta.last_modified is None or now - _utc(meta.last_modified) < UNVERIFIED_AGE
-            if unverified and young and not policy.delete_unverified:
+            keeps = young or (guarded and kind != "temporary")
+            if unverified and keeps and not policy.delete_unverified:
                 continue
             # A decided version may lie there that is not in place yet, unless it is one of those that go.
             stays = kind == "temporary" and path.partition(".manifest-")[0] not in removed
@@ -329,12 +333,20 @@ def run_cleanup(
     """
     counts = CleanupCounts()
     pace = _Pace(deletes_per_second)
+    for warning in plan.warnings:
+        logger.warning("cleanup of %s: %s", version.uri, warning)
     spared = _referenced_since(version, plan)
     manifests = [each for each in plan.files if each.kind == "manifest" and _number_of(each) not in spared]
     if manifests and plan.not_before > time.monotonic():
         time.sleep(plan.not_before - time.monotonic())
-    if _remove(version, manifests, counts, pace, removed):
-        # Versions that could not be removed need their files.
+    failed = _remove(version, manifests, counts, pace, removed)
+    if failed:
+        logger.warning(
+            "cleanup of %s: %d of %d manifests could not be removed, so no other files were; run it again",
+            version.uri,
+            failed,
+            len(manifests),
+        )
         return counts
     naming = NamedFiles(everywhere=True)
     for number in spared:
@@ -346,7 +358,9 @@ def run_cleanup(
         naming.add(open_location(version, location))
     named = naming.paths
     if restores - named:
-        logger.info("cleanup of %s: a removed version is being restored, so its files stay for now", version.uri)
+        logger.warning(
+            "cleanup of %s: a removed version is being restored, so no files were removed; run it again", version.uri
+        )
         return counts
     if manifests:
         named |= named_beside(version)
@@ -411,21 +425,49 @@ def _remove(
     pace: _Pace,
     removed: Callable[[Sequence[CandidateFile]], None],
 ) -> int:
-    """How many files could not be removed."""
+    """Remove files, and return the number of those that could not be removed."""
     failed = 0
     for chunk in _chunks(files, pace.chunk):
         pace.wait(len(chunk))
-        try:
-            version.store.delete([join(version.base, each.path) for each in chunk])
-            for each in chunk:
-                counts.count(each)
-        except LanceError as error:
-            logger.warning("cleanup of %s: %s", version.uri, error)
-            failed += len(chunk)
-            continue
-        removed(chunk)
+        gone = _removed_of(version, chunk)
+        for each in gone:
+            counts.count(each)
+        failed += len(chunk) - len(gone)
+        if gone:
+            removed(gone)
     counts.failed_deletes += failed
     return failed
+
+
+def _removed_of(version: TableVersion, files: list[CandidateFile]) -> list[CandidateFile]:
+    """Remove files and return those that are gone.
+
+    A store stops at the first file that it cannot remove. A group that fails is therefore halved until the files that
+    cannot be removed are alone; otherwise one of them would keep all others of its group in every cleanup.
+    """
+    gone: list[CandidateFile] = []
+    failure: LanceError | None = None
+    waiting = [files]
+    while waiting:
+        part = waiting.pop()
+        try:
+            version.store.delete([join(version.base, each.path) for each in part])
+        except LanceError as error:
+            half = len(part) // 2
+            if half:
+                waiting += [part[half:], part[:half]]
+            failure = failure or error
+        else:
+            gone += part
+    if failure is not None:
+        logger.warning(
+            "cleanup of %s: %d of %d files could not be removed: %s",
+            version.uri,
+            len(files) - len(gone),
+            len(files),
+            failure,
+        )
+    return gone
 
 
 def _chunks(files: list[CandidateFile], size: int) -> Iterable[list[CandidateFile]]:

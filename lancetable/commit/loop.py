@@ -36,6 +36,7 @@ from lancetable.errors import (
     AlreadyExistsError,
     CommitConflictError,
     CommitStateUnknownError,
+    CorruptFileError,
     InvalidOperationError,
     LanceError,
     RetryableCommitConflictError,
@@ -59,7 +60,7 @@ from lancetable.store.conditional import note_met, take_met
 from lancetable.store.turns import Turn
 from lancetable.table import manifests, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
-from lancetable.table.version import TableVersion, open_location
+from lancetable.table.version import TableVersion, explained, open_location
 
 if TYPE_CHECKING:
     from lancetable.format.version import FileVersion
@@ -97,6 +98,7 @@ def commit_transaction(
     inserts_keys: bool = False,
     detached: bool = False,
     file_version: FileVersion | None = None,
+    beyond: int | None = None,
 ) -> TableVersion:
     """Commit `transaction` on top of the newest version and return the version it became.
 
@@ -105,7 +107,8 @@ def commit_transaction(
     together. `inserts_keys` says that an Update inserts rows whose keys nobody else may insert meanwhile. `detached`
     makes a version beside the history, on top of `base`. `file_version` changes the data format in an Overwrite or a
     Merge. An Overwrite with `max_retries` 0 is strict: it becomes the version right after its read version or fails,
-    and is not checked for conflicts.
+    and is not checked for conflicts. `beyond` is for a Restore while the newest manifest is damaged: the number of that
+    version, which is the read version; `base` is the newest version that can be read.
 
     Raises RetryableCommitConflictError (run the operation again), CommitConflictError (look at the other change),
     CommitStateUnknownError (look for the transaction before trying again), UnsupportedFeatureError.
@@ -116,7 +119,7 @@ def commit_transaction(
     if is_detached(base.version):
         raise InvalidOperationError(f"{base.uri}: the detached version {base.version} can have no successor")
     context = Context(frozenset(affected_rows or ()), inserts_keys)
-    landed = _land(base, transaction, max_retries, timeout_s, affected_rows or {}, context, file_version)
+    landed = _land(base, transaction, max_retries, timeout_s, affected_rows or {}, context, file_version, beyond)
     clean_up_after_commit(landed)
     return landed
 
@@ -129,8 +132,9 @@ def _land(
     affected_rows: Mapping[int, DeletionVector],
     context: Context,
     file_version: FileVersion | None,
+    beyond: int | None,
 ) -> TableVersion:
-    run = _Run(base, transaction, affected_rows, context, file_version)
+    run = _Run(base, transaction, affected_rows, context, file_version, beyond)
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
     crowd = crowd_at(base.store.key(base.base)) if remote else None
@@ -257,8 +261,10 @@ class _Run:
         affected_rows: Mapping[int, DeletionVector],
         context: Context,
         file_version: FileVersion | None,
+        beyond: int | None = None,
     ) -> None:
         self.base, self.newest, self.ours = base, base, transaction
+        self._beyond = 0 if beyond is None else beyond  # the newest version, where its manifest is damaged
         self.original = transaction
         self._affected_rows, self._file_version = affected_rows, file_version
         self._context = context
@@ -310,7 +316,11 @@ class _Run:
         for first in range(0, len(unseen), at_once):
             some = unseen[first : first + at_once]
             self._check_no_gap(some[0])
-            for file, theirs in transactions.read_since(base.store, base.base, some):
+            try:
+                read = transactions.read_since(base.store, base.base, some)
+            except CorruptFileError as error:
+                raise explained(base, unseen[-1], error) from error
+            for file, theirs in read:
                 self._check_no_gap(file.location)
                 landed = self._take_in_one(file, theirs, strict)
                 if landed is not None:
@@ -345,7 +355,12 @@ class _Run:
         if self._met is None or self._lost is None or len(self._met) > _SMALL_BYTES:
             return None
         store, base = self.base.store, self.base.base
-        (file, theirs), self._met = transactions.met(store, base, self._lost[0], self._met), None
+        location, met = self._lost[0], self._met
+        self._met = None
+        try:
+            file, theirs = transactions.met(store, base, location, met)
+        except CorruptFileError as error:
+            raise explained(self.base, location, error) from error
         landed = self._take_in_one(file, theirs, False)
         flags.check_writable(file.manifest.writer_flags, self.base.uri, reader_flags=file.manifest.reader_flags)
         # Had a cleanup come by since the last look, this version would be gone.
@@ -367,6 +382,8 @@ class _Run:
     def _unseen(self) -> list[ManifestLocation]:
         newest, store = self.newest, self.base.store
         self._looked_at = time.monotonic()
+        if newest.version < self._beyond:
+            return newest.handler.history(store, newest.base, self._beyond)
         if self._seen == newest.version:
             return newest.handler.newer(store, newest.base, newest.location)
         if self._seen > newest.version:
@@ -404,7 +421,7 @@ class _Run:
     def publish(self) -> TableVersion | None:
         """Write the transaction and the next manifest. None: another writer was first."""
         newest, store, base = self.newest, self.base.store, self.base.base
-        version, naming = newest.version + 1, newest.location.naming
+        version, naming = max(newest.version, self._beyond) + 1, newest.location.naming
         once.refuse_repeat(newest.manifest.config, self.ours)
         data = self.ours.to_bytes()
         if isinstance(self.ours.operation, tx.Restore):

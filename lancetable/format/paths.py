@@ -7,6 +7,7 @@
     R/data/{name}.lance
     R/_deletions/{fragment}-{read version}-{id}.{arrow|bin}
     R/_indices/{uuid}/...
+    R/_quarantine/{manifest name}-{UTC time}                     a damaged manifest, moved aside by a repair
     R/_refs/tags/{tag}.json
     R/_refs/branches/{branch, / as %2F}.json
     R/tree/{branch}/...                                          a branch: a root of its own
@@ -33,6 +34,7 @@ __all__ = [
     "INDICES_DIR",
     "MANAGED_BLOBS_DIR",
     "MAX_VERSION",
+    "QUARANTINE_DIR",
     "REFS_DIR",
     "TAGS_DIR",
     "TRANSACTIONS_DIR",
@@ -70,7 +72,8 @@ TAGS_DIR: Final = "_refs/tags"
 BRANCHES_DIR: Final = "_refs/branches"
 TREE_DIR: Final = "tree"
 MANAGED_BLOBS_DIR: Final = "_blobs"
-BRANCH_CONTENTS: Final = (VERSIONS_DIR, TRANSACTIONS_DIR, DELETIONS_DIR, INDICES_DIR, DATA_DIR)
+QUARANTINE_DIR: Final = "_quarantine"
+BRANCH_CONTENTS: Final = (VERSIONS_DIR, TRANSACTIONS_DIR, DELETIONS_DIR, INDICES_DIR, DATA_DIR, QUARANTINE_DIR)
 HINT_NAME: Final = "latest_version_hint.json"
 
 MAX_VERSION: Final = 2**64 - 1

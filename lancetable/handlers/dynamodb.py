@@ -13,6 +13,7 @@ whether it was our own row that was met.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -114,6 +115,17 @@ class DynamoManifestStore:
         """See ExternalManifestStore."""
         for row in self._query(table, ascending=True, limit=None):
             self._send("delete_item", Key={"base_uri": {"S": table}, "version": {"N": str(row.version)}})
+
+    def delete(self, table: str, row: ManifestRow) -> None:
+        """See ExternalManifestStore."""
+        with contextlib.suppress(_TakenError):
+            self._send(
+                "delete_item",
+                Key={"base_uri": {"S": table}, "version": {"N": str(row.version)}},
+                ConditionExpression="#path = :path",
+                ExpressionAttributeNames={"#path": "path"},
+                ExpressionAttributeValues={":path": {"S": row.path}},
+            )
 
     def _query(self, table: str, *, ascending: bool, limit: int | None) -> list[ManifestRow]:
         arguments: dict[str, Any] = {

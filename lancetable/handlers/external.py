@@ -78,6 +78,9 @@ class ExternalManifestStore(Protocol):
     def delete_table(self, table: str) -> None:
         """Remove all rows of a table."""
 
+    def delete(self, table: str, row: ManifestRow) -> None:
+        """Remove the row of a version unless it names another path by now. Raises StoreError."""
+
 
 class ExternalHandler(VersionFinder):
     """Finds versions and commits through an external manifest store."""
@@ -155,6 +158,14 @@ class ExternalHandler(VersionFinder):
     def forget(self, store: ObjectStore, base: str) -> None:
         """See CommitHandler."""
         self.external.delete_table(self.external.key(store, base))
+
+    def row(self, store: ObjectStore, base: str, version: int) -> ManifestRow | None:
+        """Return the row of a version as it is, without finishing it."""
+        return self.external.get(self.external.key(store, base), version)
+
+    def release(self, store: ObjectStore, base: str, row: ManifestRow) -> None:
+        """Remove a row, so that its version can be committed again. A row that changed meanwhile stays."""
+        self.external.delete(self.external.key(store, base), row)
 
     def names(self, store: ObjectStore, base: str, path: str) -> bool:
         """Whether a staged manifest is that of a decided version, not what a writer left behind that lost."""

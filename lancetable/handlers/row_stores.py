@@ -76,6 +76,13 @@ class SqliteManifestStore:
         with self._connection() as connection:
             connection.execute("DELETE FROM manifests WHERE base_uri = ?", (table,))
 
+    def delete(self, table: str, row: ManifestRow) -> None:
+        """See ExternalManifestStore."""
+        with self._connection() as connection:
+            connection.execute(
+                "DELETE FROM manifests WHERE base_uri = ? AND version = ? AND path = ?", (table, row.version, row.path)
+            )
+
     def _one(self, condition: str, *values: Any) -> ManifestRow | None:
         with self._connection() as connection:
             found = connection.execute(f"SELECT version, path, size FROM manifests {condition}", values).fetchone()
@@ -145,3 +152,10 @@ class MemoryManifestStore:
         with self._lock:
             for key in [key for key in self._rows if key[0] == table]:
                 del self._rows[key]
+
+    def delete(self, table: str, row: ManifestRow) -> None:
+        """See ExternalManifestStore."""
+        with self._lock:
+            found = self._rows.get((table, row.version))
+            if found is not None and found.path == row.path:
+                del self._rows[table, row.version]

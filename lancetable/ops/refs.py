@@ -5,17 +5,18 @@ A tag is a small file below the root of the main branch; it is replaced as a who
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 from lancetable.commit.loop import commit_transaction
-from lancetable.errors import AlreadyExistsError, RefNotFoundError
+from lancetable.errors import AlreadyExistsError, CorruptFileError, RefNotFoundError
 from lancetable.format import transaction as tx
 from lancetable.format.refs import TagContents, format_time
 from lancetable.format.transaction import Transaction
 from lancetable.table import refs
-from lancetable.table.version import Reference, TableVersion, checkout, latest
+from lancetable.table.version import Reference, TableVersion, checkout, latest, latest_readable
 
 __all__ = [
     "create_tag",
@@ -27,14 +28,27 @@ __all__ = [
     "update_tag",
 ]
 
+logger = logging.getLogger(__name__)
+
 
 def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 1800.0) -> TableVersion:
     """Commit `version` as the newest one; newer versions stay in the history.
 
+    The newest manifest may be damaged: then the new version gets the number above it.
     Raises CommitConflictError if a commit in between does not allow it.
     """
-    newest = latest(version)
-    transaction = Transaction.create(newest.version, tx.Restore(version.version))
+    restored = tx.Restore(version.version)
+    try:
+        newest = latest(version)
+    except CorruptFileError as error:
+        newest, damaged = latest_readable(version)
+        if damaged is not None:
+            logger.warning("restoring version %d above a damaged manifest: %s", version.version, error)
+            above = Transaction.create(damaged.version, restored)
+            return commit_transaction(
+                newest, above, max_retries=max_retries, timeout_s=timeout_s, beyond=damaged.version
+            )
+    transaction = Transaction.create(newest.version, restored)
     return commit_transaction(newest, transaction, max_retries=max_retries, timeout_s=timeout_s)
 
 
@@ -64,7 +78,7 @@ def create_tag(version: TableVersion, name: str, reference: Reference | None = N
 
 
 def update_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:
-    """Move a tag to another version. Raises RefNotFoundError if there is no such tag, else as `create_tag`."""
+    """Move a tag to another version. Raises RefNotFoundError for an unknown tag, else as `create_tag`."""
     old = refs.read_tag(version.store, version.main_base, name)
     moved = replace(
         _contents(_target(version, reference)),

@@ -33,7 +33,7 @@ class Progress:
     bytes count data files that are complete, and their sizes; in a scan bytes are those of the rows in memory, and in a
     cleanup both are of the files removed. Totals are None where they are not known.
 
-    `what` is "write", "scan", "compact", "cleanup", "update", "merge", "add_columns", or of a merge insert first
+    `what` is "write", "scan", "compact", "cleanup", "fsck", "update", "merge", "add_columns", or for a merge insert
     "source", then "merge_insert". Counts never fall within one value of (`what`, `attempt`): an operation that lost
     against another commit runs again from zero.
     """

@@ -1,4 +1,4 @@
-"""Check that the files of a version are there and fit what its manifest says."""
+"""Check that the files of a version exist and fit its manifest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def validate(version: TableVersion) -> None:
     """Check every fragment, and that no id occurs twice.
 
     Reads footers and deletion files, no pages. Raises CorruptFileError, NotFoundError or UnsupportedFeatureError for
-    the first thing that is wrong.
+    the first problem.
     """
     version.manifest.fragments.ids()
     for fragment in version.manifest.fragments:
@@ -23,7 +23,7 @@ def validate(version: TableVersion) -> None:
 
 
 def validate_fragment(version: TableVersion, fragment: Fragment) -> None:
-    """As `validate`, for one fragment: sizes and rows of its data files, and its deletion file."""
+    """Check one fragment as `validate` does: sizes and rows of its data files, and its deletion file."""
     rows = fragment.physical_rows
     for file in fragment.files:
         found = validate_data_file(version, file)
@@ -41,12 +41,12 @@ def validate_fragment(version: TableVersion, fragment: Fragment) -> None:
 
 
 def validate_data_file(version: TableVersion, file: DataFile) -> int:
-    """Check the size of a data file and that its columns exist; returns its rows."""
+    """Check the size of a data file and that its columns exist; return its number of rows."""
     path = version.data_file_path(file)
     size_bytes = version.store.size(path)
     if file.size_bytes is not None and size_bytes != file.size_bytes:
         raise CorruptFileError(
-            f"{path}: {size_bytes} bytes, the manifest says {file.size_bytes}",
+            f"{path}: {size_bytes} bytes, the manifest has {file.size_bytes}",
             path=path,
             expected=file.size_bytes,
             found=size_bytes,
@@ -73,7 +73,7 @@ def validate_deletions(version: TableVersion, fragment: Fragment, num_rows: int)
     stated = file.num_deleted_rows
     if stated is not None and len(offsets) != stated:
         raise CorruptFileError(
-            f"{path}: {len(offsets)} deleted rows, the manifest says {stated}",
+            f"{path}: {len(offsets)} deleted rows, the manifest has {stated}",
             path=path,
             expected=stated,
             found=len(offsets),

@@ -1,4 +1,4 @@
-"""Manifest files: sections and a length-prefixed message, ended by a footer that says where the message starts.
+"""Manifest files: sections and a length-prefixed message, ended by a footer with the position of the message.
 
     [legacy dictionary values]  only in 0.1 tables
     u32 length, IndexSection    only if there are indices; carried from version to version byte for byte
@@ -85,8 +85,8 @@ class ManifestFile:
 def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFile:
     """Read and parse one manifest: one ranged read of the file's end, a second one if the manifest is larger.
 
-    Raises CorruptFileError for lengths and offsets that do not fit, messages that do not parse and a version that
-    differs from the file's name; UnsupportedFeatureError for a newer container. Feature flags are not checked here.
+    Raises CorruptFileError for lengths and offsets that do not fit, messages that do not parse and a version other than
+    that of the file name; UnsupportedFeatureError for a newer container. Feature flags are not checked here.
     """
     return _parsed(store, location, *store.read_tail(location.path, location.size_bytes, _TAIL_BYTES))
 
@@ -102,9 +102,8 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
         raise _damaged(path, f"{size} bytes are too few for a manifest", 0)
     position, major, _, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
     if magic != _MAGIC:
-        raise CorruptFileError(
-            f"{path}: not a Lance manifest", path=path, offset=size - 4, expected=_MAGIC, found=bytes(magic)
-        )
+        found = bytes(magic)
+        raise _damaged(path, f"its last 4 bytes are {found!r}, not {_MAGIC!r}", size - 4, _MAGIC, found)
     if major != _MAJOR:
         raise UnsupportedFeatureError(
             f"{path}: manifest files of version {major} are not supported",
@@ -123,21 +122,16 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
         tail_start = position
     stated = _U32.unpack_from(tail, position - tail_start)[0]
     if stated != length:
-        raise CorruptFileError(
-            f"{path}: the manifest's length does not reach the footer",
-            path=path,
-            offset=position,
-            expected=length,
-            found=stated,
-        )
-    manifest = Manifest.from_bytes(bytes(tail[position - tail_start + 4 : len(tail) - FOOTER_BYTES]), path)
+        what = f"the message has a length of {stated} bytes, and {length} bytes precede the footer"
+        raise _damaged(path, what, position, length, stated)
+    body = bytes(tail[position - tail_start + 4 : len(tail) - FOOTER_BYTES])
+    try:
+        manifest = Manifest.from_bytes(body, path)
+    except CorruptFileError as error:
+        raise _damaged(path, "the message does not parse", position + 4) from error
     if manifest.version != location.version:
-        raise CorruptFileError(
-            f"{path}: the manifest is of version {manifest.version}, its name says {location.version}",
-            path=path,
-            expected=location.version,
-            found=manifest.version,
-        )
+        what = f"the content is version {manifest.version}, the name is that of version {location.version}"
+        raise _damaged(path, what, position + 4, location.version, manifest.version)
     if location.size_bytes != size:
         location = replace(location, size_bytes=size)
     return ManifestFile(manifest, location, tail)
@@ -167,13 +161,13 @@ def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes |
 
 
 def packed_file(location: ManifestLocation, message: table_pb2.Manifest, data: bytes) -> ManifestFile:
-    """What reading `data` back would give: `pack` made it of `message`, which must not change any more."""
+    """Return the result of reading `data`, which `pack` made of `message`; the message must not change after that."""
     return ManifestFile(Manifest.from_proto(message, location.path), replace(location, size_bytes=len(data)), data)
 
 
 @dataclass(frozen=True, slots=True)
 class VersionSummary:
-    """What the history shows of one version. Counts of rows are sums over what the manifest states."""
+    """Summary of one version in the history. Counts of rows are sums over the counts in the manifest."""
 
     version: int
     timestamp: datetime  # UTC
@@ -232,12 +226,14 @@ def history(version: TableVersion) -> list[VersionSummary]:
 
 
 def identity_of(store: ObjectStore, location: ManifestLocation) -> int | None:
-    """What tells a manifest from one that had its name before: a table may be dropped and written again."""
+    """Return a number that differs for manifests that had the same name in turn: a table may be written again."""
     if not store.capabilities.local:
         return location.size_bytes
     changed = store.modified_ns(location.path)
     return store.size(location.path) if changed is None else changed
 
 
-def _damaged(path: str, what: str, offset: int) -> CorruptFileError:
-    return CorruptFileError(f"{path}: damaged manifest: {what}", path=path, offset=offset)
+def _damaged(path: str, what: str, offset: int, expected: object = None, found: object = None) -> CorruptFileError:
+    return CorruptFileError(
+        f"{path}: damaged manifest: {what}", path=path, offset=offset, expected=expected, found=found
+    )

@@ -53,12 +53,16 @@ __all__ = [
     "TableVersion",
     "base_of_branch",
     "checkout",
+    "explained",
     "latest",
+    "latest_readable",
     "open_location",
     "open_version",
     "path_in_store",
     "uri_of_branch",
 ]
+
+_LOOK_BACK = 32  # version numbers below a damaged manifest among which one that can be read is searched
 
 # A version number, a tag, or (branch or None for main, version or None for the newest).
 Reference = int | str | tuple[str | None, int | None]
@@ -78,7 +82,7 @@ class TableVersion:
     handler: CommitHandler = field(repr=False)
     cache: TableCache = field(repr=False)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    # When, by time.monotonic(), this was the newest version; None if nobody looked. It does not travel in a pickle.
+    # When, by time.monotonic(), this was found to be the newest version; None if unknown. Not part of a pickle.
     newest_at: float | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -87,7 +91,7 @@ class TableVersion:
 
     @property
     def location(self) -> ManifestLocation:
-        """Where the manifest lies, with its size."""
+        """Location of the manifest, with its size."""
         return self.file.location
 
     @property
@@ -111,7 +115,7 @@ class TableVersion:
         return self.base[: -len(suffix)] if branch is not None and self.base.endswith(suffix) else self.base
 
     def data_file_path(self, file: DataFile) -> str:
-        """Where a data file lies, its base path resolved.
+        """Return the path of a data file, its base path resolved.
 
         Raises CorruptFileError for an unknown base, UnsupportedFeatureError for a base in another store.
         """
@@ -121,13 +125,13 @@ class TableVersion:
         return join(root, f"{DATA_DIR}/{check_relative(file.path)}" if is_dataset_root else check_relative(file.path))
 
     def data_file_root(self, file: DataFile) -> str:
-        """The root of the table that wrote a data file, or the base path below which it lies; errors as
+        """Return the root of the table that wrote a data file, or its base path; errors as
         `data_file_path`.
         """
         return self.base if file.base_id is None else self._foreign_base(file.base_id)[0]
 
     def deletion_file_path(self, fragment_id: int, file: DeletionFile) -> str:
-        """Where a deletion file lies; errors as `data_file_path`."""
+        """Return the path of a deletion file; errors as `data_file_path`."""
         if file.base_id is None:
             return deletion_path(self.base, fragment_id, file.read_version, file.id, file.kind.suffix)
         root, is_dataset_root = self._foreign_base(file.base_id)
@@ -136,16 +140,16 @@ class TableVersion:
         return join(root, file.name(fragment_id))
 
     def base_file_path(self, base_id: int, path: str) -> str:
-        """Where an object lies whose path is relative to a base path; errors as `data_file_path`."""
+        """Return the path of an object below a base path; errors as `data_file_path`."""
         root, _ = self._foreign_base(base_id)
         return join(root, check_relative(path))
 
     def is_own_base(self, base_id: int) -> bool:
-        """Whether a base path is the table's own root."""
+        """Return True if a base path is the table's own root."""
         return self.is_base_at(base_id, self.base)
 
     def is_base_at(self, base_id: int, base: str) -> bool:
-        """Whether a base path is the root `base`, of a table or branch in the same store."""
+        """Return True if a base path is the root `base`, of a table or branch in the same store."""
         listed = self.manifest.base_paths[base_id]
         root = self.store.uri(base).rstrip("/")
         return listed.is_dataset_root and listed.path.rstrip("/") in (root, f"file://{root}")
@@ -154,7 +158,7 @@ class TableVersion:
         base_path = self.manifest.base_paths.get(base_id)
         if base_path is None:
             raise CorruptFileError(
-                f"{self.location.path}: a file lies below base path {base_id}, which is not listed",
+                f"{self.location.path}: a file has base path {base_id}, which is not listed",
                 path=self.location.path,
                 expected=sorted(self.manifest.base_paths),
                 found=base_id,
@@ -227,11 +231,35 @@ def checkout(version: TableVersion, ref: Reference) -> TableVersion:
 
 
 def latest(version: TableVersion) -> TableVersion:
-    """The newest version of the branch; the same object when nothing was committed since."""
+    """Return the newest version of the branch: the same object when nothing was committed since.
+
+    Raises CorruptFileError if the newest manifest is damaged.
+    """
+    shared = _Shared.of(version)
     if version.version & DETACHED_BIT:
-        return _Shared.of(version).newest(version.base)
+        return shared.newest(version.base)
     newer = version.handler.newer(version.store, version.base, version.location)
-    return open_location(version, newer[-1]) if newer else version
+    return shared.open_newest(version.base, newer[-1]) if newer else version
+
+
+def latest_readable(version: TableVersion) -> tuple[TableVersion, ManifestLocation | None]:
+    """Return the newest version of the branch that can be read, and the newest location if its manifest is damaged.
+
+    Raises UnsupportedFeatureError or StoreError if a manifest in between cannot be read for another reason.
+    """
+    locations = version.handler.history(version.store, version.base)
+    newest = locations[-1] if locations else None
+    for location in reversed(locations):
+        if location.version == version.version:
+            return version, None if location is newest else newest
+        with contextlib.suppress(CorruptFileError):
+            return open_location(version, location), None if location is newest else newest
+    return version, newest
+
+
+def explained(version: TableVersion, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
+    """Return the error of a damaged newest manifest with the newest version that can be read and the remedies."""
+    return _Shared.of(version).explained(version.base, location, error)
 
 
 def base_of_branch(version: TableVersion, branch: str | None) -> str:
@@ -240,7 +268,7 @@ def base_of_branch(version: TableVersion, branch: str | None) -> str:
 
 
 def uri_of_branch(version: TableVersion, branch: str | None) -> str:
-    """What the user calls a branch of the table: its own address below that of the main branch."""
+    """Return the address of a branch: below that of the main branch."""
     if isinstance(version.uri, Mounted):
         file_system, path = version.uri.pair
         return mounted((file_system, _address_of_branch(path, version.branch, branch)))
@@ -272,7 +300,7 @@ def _asof(newest: TableVersion, asof: datetime) -> TableVersion:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What all versions of a table opened together have in common."""
+    """The parts that all versions of a table opened together share."""
 
     store: ObjectStore
     base: str
@@ -300,7 +328,41 @@ class _Shared:
         location = self.handler.latest(self.store, base)
         if location is None:
             raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
-        return replace(self.open(base, location), newest_at=looked_at)
+        return replace(self.open_newest(base, location), newest_at=looked_at)
+
+    def open_newest(self, base: str, location: ManifestLocation) -> TableVersion:
+        """Open the newest version. The error of a damaged manifest names the version to continue with."""
+        try:
+            return self.open(base, location)
+        except CorruptFileError as error:
+            raise self.explained(base, location, error) from error
+
+    def explained(self, base: str, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
+        """See the function `explained`."""
+        if "newest_readable" in error.__dict__:
+            return error
+        try:
+            readable = self._readable_before(base, location)
+        except Exception:  # the damage is what the caller must learn of, whatever the look-up meets
+            return error
+        uri = self.uri
+        if readable is None:
+            advice = f'Run "lancetable fsck {uri}" to list the versions that can be read'
+        else:
+            advice = (
+                f'The newest version that can be read is {readable}: run "lancetable fsck --repair {uri}" to move the '
+                f"damaged manifest aside, or restore it with dataset(uri, version={readable}).restore()"
+            )
+        return CorruptFileError(f"{error}. {advice}", **{**error.__dict__, "newest_readable": readable})
+
+    def _readable_before(self, base: str, location: ManifestLocation) -> int | None:
+        """Return the greatest version number below a location that can be opened, of a bounded number of them."""
+        for number in range(location.version - 1, max(location.version - 1 - _LOOK_BACK, 0), -1):
+            for candidate in self.handler.candidates(self.store, base, number, location.naming):
+                if candidate.naming is location.naming:
+                    with contextlib.suppress(NotFoundError, CorruptFileError, UnsupportedFeatureError):
+                        return self.open(base, candidate).version
+        return None
 
     def at(self, base: str, version: int, naming: ManifestNaming | None = None) -> TableVersion:
         if not 0 < version < 1 << 64:
@@ -314,7 +376,7 @@ class _Shared:
 
 
 def path_in_store(store: ObjectStore, address: str) -> str:
-    """The path of a base inside `store`. Refuses another store: its credentials and promises are not ours to assume."""
+    """The path of a base inside `store`. Refuses another store: its credentials and guarantees are unknown."""
     root = store.uri("")
     root = root if root.endswith("/") else f"{root}/"
     scheme, separator, _ = address.partition("://")

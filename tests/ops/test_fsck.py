@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 import lancetable
 from lancetable.cli.commands import cli
+from lancetable.errors import CorruptFileError
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any]]] = {
 def test_a_whole_table_is_clean(table: Path) -> None:
     report = lancetable.fsck(str(table))
     assert report.is_clean
-    assert (report.versions, report.newest, report.newest_whole) == (3, 3, 3)
+    assert (report.versions, report.newest, report.newest_whole) == (4, 3, 3)  # one version is that of the branch
     assert report.files == 4
 
 
@@ -112,8 +113,88 @@ def test_nothing_is_removed_while_a_version_cannot_be_read(table: Path) -> None:
     old_stranger(table)
     cut(sorted(table.glob("_versions/*.manifest"))[1])
     before = sorted(each.name for each in (table / "data").iterdir())
-    assert lancetable.fsck(str(table), repair=True).repaired == []
+    report = lancetable.fsck(str(table), repair=True)
+    assert [each for each in report.repaired if "moved to" not in each] == []
     assert sorted(each.name for each in (table / "data").iterdir()) == before
+
+
+def test_the_report_after_a_repair_has_what_remains_and_what_was_found(table: Path) -> None:
+    newest(table, "data/*.lance").unlink()
+    old_stranger(table)
+    report = lancetable.fsck(str(table), repair=True)
+    assert {problem.kind for problem in report.found} == {"data file", "orphan"}
+    found = [(problem.kind, problem.version, problem.branch) for problem in report.problems]
+    assert found == [("data file", 3, None), ("data file", 3, "b")]
+    assert len(report.repaired) == 2 and not report.is_clean
+    assert (report.newest, report.newest_whole) == (4, 4)
+
+
+def test_harmless_contradictions_never_make_a_repair_restore_an_older_version(table: Path) -> None:
+    newest(table, "_transactions/*.txn").write_bytes(b"\xff")
+    report = lancetable.fsck(str(table), repair=True)
+    assert {problem.kind for problem in report.problems} == {"transaction"} and not report.repaired
+    assert lancetable.dataset(table).version == 3
+
+
+def test_a_file_that_is_missing_for_a_moment_makes_no_repair_restore(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lancetable.store.local import LocalStore
+
+    real, path = LocalStore.size, str(newest(table, "data/*.lance"))
+    calls: list[str] = []
+
+    def once(self: LocalStore, where: str) -> int:
+        calls.extend([where] * (where == path))
+        if where == path and len(calls) == 1:
+            raise CorruptFileError(f"{where}: a short answer", path=where)
+        return real(self, where)
+
+    monkeypatch.setattr(LocalStore, "size", once)
+    report = lancetable.fsck(str(table), repair=True)
+    assert {problem.kind for problem in report.found} == {"data file"}
+    assert report.is_clean and not report.repaired
+
+
+EXITS: dict[str, tuple[int, int, Callable[[Path], Any]]] = {
+    "whole": (0, 0, lambda path: None),
+    "no table": (1, 1, lambda path: __import__("shutil").rmtree(path)),
+    "an orphan": (2, 0, old_stranger),
+    "a hint from nowhere": (2, 0, DAMAGE["a hint from nowhere"][1]),
+    "a damaged newest manifest": (2, 0, lambda path: cut(sorted(path.glob("_versions/*.manifest"))[0])),
+    "a data file gone": (2, 2, DAMAGE["a data file gone"][1]),
+    "no whole manifest": (2, 2, lambda path: [cut(each) for each in path.glob("_versions/*.manifest")]),
+}
+
+
+@pytest.mark.parametrize("case", EXITS)
+def test_exit_codes(table: Path, case: str) -> None:
+    checked, repaired, harm = EXITS[case]
+    harm(table)
+    for arguments, code in (([], checked), (["--deep"], checked), (["--repair"], repaired)):
+        plain = CliRunner().invoke(cli, ["fsck", str(table), *arguments])
+        assert plain.exit_code == code, plain.output
+        if code != 1:
+            assert "Not checked:" in plain.output
+
+
+@pytest.mark.parametrize("case", EXITS)
+def test_json_agrees_with_the_exit_code(table: Path, case: str) -> None:
+    _, repaired, harm = EXITS[case]
+    harm(table)
+    shown = CliRunner().invoke(cli, ["fsck", str(table), "--repair", "--deep", "--json"])
+    assert shown.exit_code == repaired
+    if repaired != 1:
+        report = json.loads(shown.output)
+        assert report["clean"] is (repaired == 0) is (not report["problems"])
+        old = {"uri", "versions", "files", "problems", "newest", "newest_whole", "repaired", "clean"}
+        assert report.keys() == old | {"deep", "not_checked", "found", "failed"}
+
+
+def test_the_help_of_the_command_documents_the_exit_codes() -> None:
+    text = " ".join(CliRunner().invoke(cli, ["fsck", "--help"]).output.split())
+    assert "Exit codes: 0 if the table is clean, or everything was repaired; 1 if the check cannot run" in text
+    assert "2 if problems remain" in text
 
 
 def test_commands_show_first_and_run_when_told(table: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_sound_table_passes(version: TableVersion) -> None:
 def test_files_of_another_size_or_with_other_rows(version: TableVersion) -> None:
     fragment = first(version)
     (file,) = fragment.files
-    with pytest.raises(CorruptFileError, match="the manifest says 7"):
+    with pytest.raises(CorruptFileError, match="the manifest has 7"):
         validate_fragment(version, replace(fragment, files=(replace(file, size_bytes=7),)))
     with pytest.raises(CorruptFileError, match="has 3 rows, expected 4"):
         validate_fragment(version, replace(fragment, physical_rows=4))

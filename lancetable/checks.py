@@ -1,0 +1,63 @@
+"""Checks and repair of a whole table, and the report of both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from lancetable.ops import fsck as checks
+from lancetable.ops.fsck_report import NotChecked, Problem, Report
+from lancetable.progress import ProgressLike, tracked
+
+__all__ = ["NotChecked", "Problem", "Report", "fsck"]
+
+
+def fsck(
+    uri: str | os.PathLike[str],
+    *,
+    repair: bool = False,
+    deep: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    progress: ProgressLike = None,
+) -> Report:
+    """Check a whole table: every version, every file that a version names, and the branches.
+
+    Parameters
+    ----------
+    uri
+        The table, or one branch of it by the address of its directory.
+    repair
+        Mend what can be mended without losing a version that can be read, then check again. Damaged manifests are
+        moved to `_quarantine` below the table if a version remains that can be read. A newest version with damaged
+        files is followed by one that restores the newest whole version. Old files that no version names are removed,
+        and a hint that names a missing version is written again.
+    deep
+        Read every page of every data file, in batches of bounded size, and compare the values with zone maps and
+        with the schema. Without it manifests, footers, deletion files and row ids are read.
+    storage_options
+        Options of the object store.
+    progress
+        A function that receives `Progress` records of data files, rows and bytes, or True for a bar. The rows of a
+        file count once for each of its columns.
+
+    Returns
+    -------
+    Report
+        `problems` that remain (`is_clean` if there are none), `repaired` and `found` after a repair, and
+        `not_checked`: what the check cannot find or did not read, such as files of newer versions and changed bytes
+        that decode to other valid values, since the format has no checksums.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If the address has no table.
+    StoreError
+        If the versions cannot be listed.
+
+    Examples
+    --------
+    >>> lancetable.fsck("/data/flights.lance", deep=True).is_clean  # doctest: +SKIP
+    True
+    """
+    with tracked(progress, "fsck") as tracker:
+        return checks.fsck(uri, repair=repair, deep=deep, storage_options=storage_options, tracker=tracker)

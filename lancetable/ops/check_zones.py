@@ -1,0 +1,156 @@
+"""Compare the zone maps of a data file with the values of one of its columns.
+
+A zone map that excludes a value of its zone makes filters lose rows, so counts must be equal and bounds must enclose
+all values. Bounds of strings and bytes may be wider than the values; deleted rows count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.file.statistics import FileStatistics
+from lancetable.file.zone_summaries import (
+    Leaf,
+    Pieces,
+    ZoneStats,
+    is_bytes,
+    is_text,
+    leaves_of,
+    number_dtype,
+    values_of,
+)
+from lancetable.format.schema import Field
+
+__all__ = ["ZoneCheck"]
+
+_MAX_ZONES = 3  # that one contradiction lists
+
+Int64 = npt.NDArray[np.int64]
+
+
+class ZoneCheck:
+    """The check of one top-level field; batches are added in the order of their rows."""
+
+    def __init__(self, statistics: FileStatistics, field: Field) -> None:
+        self._zone_rows = statistics.zone_rows
+        self._ends = np.cumsum(statistics.zone_rows)
+        self._leaves = [
+            (leaf, statistics.columns[leaf.field.id])
+            for leaf in leaves_of(field, 0)
+            if leaf.field.id in statistics.columns
+        ]
+        self._piece_zones: list[Int64] = []
+        self._extremes: dict[int, tuple[list[Any], list[Any]]] = {
+            place: ([None] * len(self._ends), [None] * len(self._ends))
+            for place, (leaf, stats) in enumerate(self._leaves)
+            if _is_binary(leaf) and stats.min is not None
+        }
+
+    @property
+    def num_leaves(self) -> int:
+        """Number of fields with an entry in the zone maps."""
+        return len(self._leaves)
+
+    @property
+    def has_bounds(self) -> bool:
+        """True if an entry has bounds."""
+        return any(stats.min is not None for _, stats in self._leaves)
+
+    def add(self, array: pa.Array, first_row: int) -> None:
+        """Take the next rows of the column."""
+        last_row = first_row + len(array)
+        zone = int(np.searchsorted(self._ends, first_row, side="right"))
+        last = int(np.searchsorted(self._ends, last_row, side="left"))
+        borders = np.concatenate(([first_row], self._ends[zone:last], [last_row])) - first_row
+        starts, ends = borders[:-1], borders[1:]
+        pieces = Pieces(starts, ends)
+        batch = pa.RecordBatch.from_arrays([array], ["column"])
+        for place, (leaf, _) in enumerate(self._leaves):
+            picked = leaf.pick(batch)
+            leaf.summary.add(picked, pieces)
+            if place in self._extremes:
+                self._widen(place, picked, pieces, zone)
+        self._piece_zones.append(np.arange(zone, zone + len(starts)))
+
+    def _widen(self, place: int, array: pa.Array, pieces: Pieces, zone: int) -> None:
+        low, high = self._extremes[place]
+        for number, (start, count) in enumerate(pieces, zone):
+            found = pc.min_max(array.slice(start, count)).as_py()
+            if found["min"] is None:
+                continue
+            least, greatest = _raw(found["min"]), _raw(found["max"])
+            low[number] = least if low[number] is None else min(low[number], least)
+            high[number] = greatest if high[number] is None else max(high[number], greatest)
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a message for each entry of the zone maps that values contradict. Call it after all rows were added."""
+        zones = np.concatenate(self._piece_zones) if self._piece_zones else np.empty(0, np.int64)
+        firsts = np.flatnonzero(np.diff(zones, prepend=-1))
+        if len(firsts) != len(self._zone_rows):
+            return
+        for place, (leaf, stats) in enumerate(self._leaves):
+            found = leaf.summary.finish(firsts, self._zone_rows)
+            for what, wrong in self._compare(place, leaf, stats, found):
+                if wrong.any():
+                    yield self._text(leaf, what, wrong)
+
+    def _compare(self, place: int, leaf: Leaf, stats: ZoneStats, found: ZoneStats) -> Iterator[tuple[str, Any]]:
+        assert found.null_count is not None
+        if stats.null_count is not None:
+            yield "the number of nulls differs from that of the values", stats.null_count != found.null_count
+        if stats.nan_count is not None and found.nan_count is not None:
+            yield "the number of NaN differs from that of the values", stats.nan_count != found.nan_count
+        if stats.min is None or stats.max is None:
+            return
+        if place in self._extremes:
+            low, high = self._extremes[place]
+            below = [_is_above(bound, value) for bound, value in zip(_bounds(stats.min), low)]
+            above = [_is_above(value, bound) for bound, value in zip(_bounds(stats.max), high)]
+        elif found.min is not None and found.max is not None:
+            empty = found.null_count + (0 if found.nan_count is None else found.nan_count) == self._zone_rows
+            below = _greater(stats.min, found.min) & ~empty
+            above = _greater(found.max, stats.max) & ~empty
+        else:
+            return
+        yield "a value is below the minimum", np.array(below, np.bool_)
+        yield "a value is above the maximum", np.array(above, np.bool_)
+
+    def _text(self, leaf: Leaf, what: str, wrong: npt.NDArray[np.bool_]) -> str:
+        zones = np.flatnonzero(wrong)
+        starts = self._ends - self._zone_rows
+        shown = ", ".join(f"rows {starts[zone]} to {self._ends[zone]}" for zone in zones[:_MAX_ZONES].tolist())
+        more = "" if len(zones) <= _MAX_ZONES else f" and {len(zones) - _MAX_ZONES} more zones"
+        return f"column {leaf.field.name!r}: zone map of {shown}{more}: {what}, so filters may lose rows"
+
+
+def _is_binary(leaf: Leaf) -> bool:
+    return is_text(leaf.field.data_type) or is_bytes(leaf.field.data_type)
+
+
+def _raw(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _bounds(array: pa.Array) -> list[bytes | None]:
+    return [None if value is None else _raw(value) for value in array.to_pylist()]
+
+
+def _is_above(one: bytes | None, other: bytes | None) -> bool:
+    return one is not None and other is not None and one > other
+
+
+def _greater(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return True for each zone in which both are known and the first is greater."""
+    dtype = number_dtype(one.type)
+    if dtype is not None:
+        known = np.asarray(pc.and_(one.is_valid(), other.is_valid()))
+        return np.asarray(known & (values_of(one, dtype) > values_of(other, dtype)))
+    if pa.types.is_boolean(one.type):
+        one, other = one.cast(pa.int8()), other.cast(pa.int8())
+    return np.asarray(pc.greater(one, other).fill_null(False))

@@ -1,0 +1,158 @@
+"""Damaged manifests moved aside, so that a table continues with its newest version that can be read.
+
+    _versions/18446744073709551612.manifest   ->   _quarantine/18446744073709551612.manifest-20240102T030405.678901Z
+
+A manifest is moved only if its bytes, read twice from the store, are the same and break the format under either naming
+scheme. An error of the store, a newer container or an unknown feature flag does not prove damage. The copy is
+written and read back before the original is removed, and the original is removed only if it still has the same bytes.
+An external manifest store loses the row of the version, so that its number can be committed again; if the staged copy
+of the version is whole, the row stays and the next reader puts that copy in place.
+
+No library reads `_quarantine`. While it holds an object, a cleanup keeps files that no version names, whatever their
+age, unless it is told to delete unverified files: a damaged manifest may be the only one that names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from lancetable.errors import CorruptFileError, LanceError, NotFoundError, StoreError, UnsupportedFeatureError
+from lancetable.format.flags import check_readable
+from lancetable.format.paths import (
+    MAX_VERSION,
+    QUARANTINE_DIR,
+    VERSIONS_DIR,
+    ManifestNaming,
+    is_detached,
+    join,
+    parse_manifest_name,
+)
+from lancetable.handlers.base import CommitHandler, ManifestLocation
+from lancetable.handlers.external import ExternalHandler, ManifestRow
+from lancetable.store.base import ObjectStore
+from lancetable.table.manifests import met_manifest
+
+__all__ = ["damage_of", "location_of", "quarantine", "quarantined"]
+
+
+def location_of(path: str) -> tuple[str, ManifestLocation] | None:
+    """Return the table's root and the location of a manifest path; None for any other path."""
+    directory, _, name = path.rpartition("/")
+    base, _, folder = directory.rpartition("/")
+    parsed = parse_manifest_name(name)
+    if parsed is None or folder != VERSIONS_DIR:
+        return None
+    return base, ManifestLocation(parsed[0], path, None, parsed[1])
+
+
+def damage_of(store: ObjectStore, location: ManifestLocation, data: bytes) -> str | None:
+    """Return how the bytes of a manifest break the format; None if they can be read, or if a newer release may."""
+    try:
+        file = met_manifest(store, location, data)
+        manifest = file.manifest
+        check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
+    except UnsupportedFeatureError:
+        return None
+    except CorruptFileError as error:
+        other = _other_version(location)
+        return None if other is not None and _is_readable(store, other, data) else str(error)
+    return None
+
+
+def _other_version(location: ManifestLocation) -> ManifestLocation | None:
+    """Return the location as the other naming scheme reads it."""
+    digits = location.path.rpartition("/")[2].partition(".")[0]
+    if not digits.isdecimal():
+        return None
+    number = int(digits)
+    if location.naming is ManifestNaming.V2:
+        return replace(location, version=number, naming=ManifestNaming.V1)
+    return replace(location, version=MAX_VERSION - number, naming=ManifestNaming.V2)
+
+
+def _is_readable(store: ObjectStore, location: ManifestLocation, data: bytes) -> bool:
+    try:
+        met_manifest(store, location, data)
+    except UnsupportedFeatureError:
+        return True
+    except CorruptFileError:
+        return False
+    return True
+
+
+def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: ManifestLocation) -> str | None:
+    """Move a damaged manifest aside and return the path of the copy; None if the manifest is not damaged for sure.
+
+    Raises StoreError, with the manifest still in place, if the store fails or the copy differs from the original.
+    """
+    data = _read_twice(store, location)
+    if data is None or damage_of(store, location, data) is None:
+        return None
+    name = location.path.rpartition("/")[2]
+    copy = _copy(store, base, name, data)
+    # Versions beside the history have no rows.
+    external = handler if isinstance(handler, ExternalHandler) and not is_detached(location.version) else None
+    row = None if external is None else external.row(store, base, location.version)
+    if external is not None and row is not None:
+        _release(store, base, external, row, location)
+    if bytes(store.read_all(location.path)) != data:
+        return None  # replaced since it was read; the copy is harmless
+    store.delete([location.path])
+    if external is not None:
+        # A writer may have added a row that names the object removed here.
+        row = external.row(store, base, location.version)
+        if row is not None and row.path == location.path and store.find(location.path) is None:
+            external.release(store, base, row)
+    store.sync(base)
+    return copy
+
+
+def _read_twice(store: ObjectStore, location: ManifestLocation) -> bytes | None:
+    """Return the bytes of a manifest as two separate reads return them; None if they differ or it is not there."""
+    try:
+        size = store.size(location.path)
+        first = bytes(store.read_all(location.path))
+        second = bytes(store.read_all(location.path))
+    except NotFoundError:
+        return None
+    except CorruptFileError as error:
+        raise StoreError(
+            f"{location.path}: the object cannot be read as a whole: {error}", path=location.path
+        ) from error
+    return first if first == second and len(first) == size else None
+
+
+def _copy(store: ObjectStore, base: str, name: str, data: bytes) -> str:
+    now = datetime.now(timezone.utc)
+    path = join(base, f"{QUARANTINE_DIR}/{name}-{now:%Y%m%dT%H%M%S}.{now.microsecond:06d}Z")
+    store.put(path, data)
+    if bytes(store.read_all(path)) != data:
+        raise StoreError(f"{path}: the copy differs from the original, which was left in place", path=path)
+    return path
+
+
+def _release(
+    store: ObjectStore, base: str, handler: ExternalHandler, row: ManifestRow, location: ManifestLocation
+) -> None:
+    """Remove the row of a damaged version, unless its staged manifest is whole."""
+    if row.path != location.path:
+        try:
+            staged = bytes(store.read_all(row.path))
+        except NotFoundError:
+            staged = b""
+        if damage_of(store, location, staged) is None:
+            return
+        if staged:
+            _copy(store, base, row.path.rpartition("/")[2], staged)
+    handler.release(store, base, row)
+    if row.path != location.path:
+        store.delete([row.path])
+
+
+def quarantined(store: ObjectStore, base: str) -> list[str]:
+    """Return the names of the objects in the quarantine of a table or branch; empty if it cannot be listed."""
+    try:
+        return [meta.name for meta in store.list_names(join(base, QUARANTINE_DIR))]
+    except LanceError:
+        return []
