@@ -7,6 +7,7 @@ work is in `lancetable.ops`.
 from __future__ import annotations
 
 import html
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +50,7 @@ from lancetable.format import transaction as tx
 from lancetable.fragment import LanceFragment, check_external_blobs, table_of, write_fragments, write_options
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.index_metadata import Index, IndexFile
-from lancetable.inputs import cast_batches, read_input
+from lancetable.inputs import cast_batches, read_input, table_of_rows
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.models import schema_of_model, snake_case
 from lancetable.operation import LanceOperation, Transaction, to_bases
@@ -151,6 +152,15 @@ __all__ = [
 
 LANCE_COMMIT_MESSAGE_KEY = COMMIT_MESSAGE_KEY
 COMMIT_TIMEOUT = timedelta(seconds=1800)
+# Arguments of `pyarrow.dataset.Dataset.count_rows` that change how it counts, not what.
+PYARROW_COUNT_OPTIONS = frozenset(
+    (
+        "batch_size", "batch_readahead", "fragment_readahead", "fragment_scan_options", "use_threads", "cache_metadata",
+        "memory_pool",
+    )
+)  # fmt: skip
+
+logger = logging.getLogger(__name__)
 
 
 def dataset(
@@ -776,11 +786,15 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def count_rows(self, filter: Filter | None = None, **kwargs: Any) -> int:
         """Number of rows, deleted ones left out; with `filter`, of those that match.
 
-        Without a filter the manifest usually answers alone. Raises InvalidSqlError, ColumnNotFoundError; TypeError for
-        a filter that is neither text nor expression.
+        Without a filter the manifest usually answers alone. `kwargs` are arguments of `scanner`, such as `fragments`;
+        those of `pyarrow.dataset.Dataset.count_rows` have no effect. Raises InvalidSqlError, ColumnNotFoundError;
+        TypeError for a filter that is neither text nor expression, and for an unknown argument.
         """
         if filter is not None and not isinstance(filter, (str, pc.Expression)):
             raise TypeError(f"filter must be SQL text or a pyarrow expression, got {type(filter).__name__}")
+        scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
+        if scanned:
+            return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
         options = self._default_scan_options
         if self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
             return self.scanner(columns=[], filter=filter, with_row_id=True).count_rows()
@@ -809,9 +823,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return take.take_offsets(self._table, indices, columns)
 
     def take_row_ids(self, row_ids: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
-        """Rows by `_rowid`, in the order asked for; ids that name no live row are left out.
+        """Rows by `_rowid`, in the order asked for; ids of deleted rows, and unknown stable ids, are left out.
 
-        Raises ColumnNotFoundError, InvalidSqlError, OutOfRangeError for a negative id, TypeError for no integers.
+        The result may therefore have fewer rows than `row_ids`; read the column `_rowid` too to see which ones it has.
+        Without stable row ids an id is the row's address, and one in no fragment of this version raises
+        OutOfRangeError. Raises ColumnNotFoundError, InvalidSqlError, OutOfRangeError for a negative id, TypeError for
+        no integers.
         """
         return take.take_row_ids(self._table, row_ids, columns)
 
@@ -900,8 +917,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> pa.Table:
         """`num_rows` different rows chosen at random; in table order when `randomize_order` is False.
 
-        Raises InvalidInputError when there are not as many rows.
+        Raises InvalidInputError when there are not as many rows, InvalidOperationError for a view made by `filter`,
+        TypeError for an unknown argument.
         """
+        if kwargs:
+            raise TypeError(f"sample() got an unexpected argument {next(iter(kwargs))!r}; filter a scan instead")
+        self._refuse_view("sample", "use lancetable.sampler.maybe_sample with filt=")
         number = check_count("num_rows", num_rows)
         return sample.sample(self._table, number, columns, randomize_order=randomize_order)
 
@@ -911,12 +932,20 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """A view of this version whose scans yield only the rows that match; filters of further calls are added.
 
         It concerns what scans (`scanner`, `to_table`, `head`, `count_rows` …), not what counts positions (`take`).
-        Raises TypeError for anything but a pyarrow expression.
+        `sample`, `delete`, `update` and `truncate_table` of a view raise InvalidOperationError. Raises TypeError for
+        anything but a pyarrow expression.
         """
         if not isinstance(expression, pc.Expression):
             raise TypeError(f"expression must be a pyarrow expression, got {type(expression).__name__}")
         view = expression if self._view_filter is None else self._view_filter & expression
         return LanceDataset.from_version(self._table, self._default_scan_options, view)
+
+    def _refuse_view(self, method: str, instead: str) -> None:
+        """Raises InvalidOperationError for a view made by `filter`, whose rows a method would not be limited to."""
+        if self._view_filter is not None:
+            raise InvalidOperationError(
+                f"{method}() does not apply the filter of a view, so it would concern all rows of the table; {instead}"
+            )
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **kwargs: Any) -> pads.InMemoryDataset:
         """All rows in memory, sorted; `sorting` is a column or a list of (column, "ascending" or "descending")."""
@@ -1001,7 +1030,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         for each in data:
             if not isinstance(each, model_class):
                 raise TypeError(f"expected {model_class.__name__}, got {type(each).__name__}")
-        table = pa.Table.from_pylist([each.model_dump(mode="python") for each in data], schema=schema)
+        table = table_of_rows([each.model_dump(mode="python") for each in data], schema)
         return write_dataset(table, snake_case(model_class.__name__) if uri is None else uri, mode=mode, **kwargs)
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **kwargs: Any) -> None:
@@ -1030,6 +1059,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if not isinstance(predicate, (str, pc.Expression)):
             raise TypeError(f"predicate must be SQL text or a pyarrow expression, got {type(predicate).__name__}")
+        self._refuse_view("delete", "call it on the dataset, with the filter in the predicate")
         self._table, num_rows = delete.delete(
             self._table,
             predicate,
@@ -1054,7 +1084,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ----------
         updates : dict
             Top-level column -> SQL expression over the columns of the same row as it was. Values are cast to the type
-            of the column.
+            of the column as `CAST` does: an integer loses the fraction, a decimal is rounded, a timestamp is cut to its
+            unit, and a number too large for a narrower float becomes infinite. An integer or decimal out of range
+            raises.
         where : str or pyarrow expression, optional
             The rows to change; all of them without it.
         conflict_retries, retry_timeout
@@ -1080,6 +1112,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             raise TypeError(f"updates must be a dict, got {type(updates).__name__}")
         if where is not None and not isinstance(where, (str, pc.Expression)):
             raise TypeError(f"where must be SQL text or a pyarrow expression, got {type(where).__name__}")
+        self._refuse_view("update", "call it on the dataset, with the filter in `where`")
         with tracked(progress, "update") as tracker:
             self._table, num_rows = update.update(
                 self._table,
@@ -1379,6 +1412,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             elif isinstance(new, dict):
                 self._table = evolution.add_expressions(self._table, new, batch_size=batch_size, tracker=tracker)
             elif isinstance(new, BatchUDF):
+                if new.cache is not None:
+                    new.cache.begin(udf.job_of(new, self._table, read_columns, batch_size))
                 self._table = evolution.add_function(
                     self._table,
                     new.apply,
@@ -1398,7 +1433,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Each alteration is a dict with `path` (dotted for fields of structs) and any of `name`, `nullable`,
         `data_type`. Only another type writes data, of that column alone. Types change within their kind: integers,
-        floats, times, texts, bytes, decimals, lists of these.
+        floats, times, texts, bytes, decimals, lists of these. A timestamp that becomes a date loses its time of day,
+        and a float that becomes a narrower one is rounded.
 
         Raises ColumnNotFoundError, InvalidInputError for a wrong dict, InvalidOperationError for a change of kind,
         SchemaMismatchError for nulls in a column to be required or values that do not fit, CommitConflictError.
@@ -1561,7 +1597,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> BulkCommitResult:
         """Commit several appends as one.
 
-        Returns `{"dataset", "merged"}`, the new version and the transaction that stands for all. Raises
+        Returns `{"dataset", "merged"}`, the new version and the transaction that stands for all. It has a uuid of its
+        own, and none of the properties (commit messages among them) of the others. Raises
         InvalidOperationError for an empty list, UnsupportedFeatureError for operations other than Append, and what
         `commit` raises.
         """
@@ -1740,9 +1777,11 @@ def write_dataset(
         columns, a list of dicts, an iterable of record batches (with `schema`), an object with an Arrow C stream.
         Streams are read once, batch by batch.
     uri : str, Path or LanceDataset
-        The table. A dataset stands for its table; the change is made on the version it is at.
+        The table. A dataset stands for its table; the change is made on the version it is at. `storage_options` and
+        `commit_lock` given besides take the place of the dataset's own.
     schema : pyarrow.Schema, optional
-        Data of another schema is cast to it.
+        Data of another schema is cast to it; SchemaMismatchError for columns that it lacks, and for values that it
+        cannot hold.
     mode : "create", "append" or "overwrite"
         "create" fails if the table exists; only in `memory://` it takes its place. "append" adds rows; columns may come
         in any order and nullable ones may be missing; a table that does not exist is created with a warning.
@@ -1775,10 +1814,11 @@ def write_dataset(
         commits before that of the rows. pylance has no such option.
     enable_stable_row_ids : bool
         Give every row of a new table an id that it keeps when it is rewritten, and note the versions in which it was
-        made and last changed. A table has such ids from its first version on or never: for one that is there already
-        this is without effect.
+        made and last changed. A table has such ids from its first version on or never: for one that exists without
+        them this has no effect, and a warning is logged.
     auto_cleanup_options : AutoCleanupConfig, optional
-        For a new table: see `DatasetOptimizer.enable_auto_cleanup`.
+        For a new table: see `DatasetOptimizer.enable_auto_cleanup`. For one that exists and has other settings this has
+        no effect, and a warning is logged.
     initial_bases : list of DatasetBasePath, optional
         Other places of the same store in which files of a new table may lie; see `LanceDataset.add_bases`.
     target_bases : list of str, optional
@@ -1893,6 +1933,7 @@ def written(
             cache=cache,
             config=config,
         )
+    warn_of_unused(target, options, config)
     if mode == "append" and schema_mode is not None:
         write.target_places(target, options, "append")  # refused before the schema changes
         target, wanted = schema_merge.merge_schema(target, source.schema)
@@ -1910,12 +1951,26 @@ def target_of(
 ) -> TableVersion | str:
     """The table to change: the version of a dataset, the newest version at a URI, or the URI if nothing is there."""
     if isinstance(uri, LanceDataset):
-        return uri.table_version
+        return commits.with_settings(uri.table_version, storage_options, commit_lock)
     text = uri_text(uri)
     try:
         return open_version(text, storage_options=storage_options, commit_lock=commit_lock, cache=cache)
     except DatasetNotFoundError:
         return text
+
+
+def warn_of_unused(table: TableVersion, options: write.WriteOptions, config: Mapping[str, str] | None) -> None:
+    """Log arguments that concern new tables only, if this table differs from them."""
+    if options.stable_row_ids and not table.manifest.has_stable_row_ids:
+        logger.warning("%s: enable_stable_row_ids has no effect on a table that exists without such ids", table.uri)
+    differs = [key for key, value in (config or {}).items() if table.manifest.config.get(key) != value]
+    if differs:
+        logger.warning(
+            "%s: auto_cleanup_options have no effect on a table that exists: %s stay as they are; use"
+            " optimize.enable_auto_cleanup",
+            table.uri,
+            ", ".join(sorted(differs)),
+        )
 
 
 def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:

@@ -42,6 +42,7 @@ from lancetable.inputs import read_input
 from lancetable.operation import Transaction, to_bases
 from lancetable.ops import delete_rows, evolution, joined_columns, scan, take, validate, write
 from lancetable.ops.adopt import adopt_fragment
+from lancetable.ops.commit import with_settings
 from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files, tracked
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema
@@ -663,7 +664,7 @@ def target_of(
     """The version of a dataset, the newest version at a URI, or the URI if nothing is there."""
     version = getattr(dataset_uri, "table_version", None)
     if isinstance(version, TableVersion):
-        return version
+        return with_settings(version, storage_options)
     text = uri_text(dataset_uri)
     try:
         return open_version(text, storage_options=storage_options, cache=None if session is None else session.cache)

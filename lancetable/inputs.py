@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as pads
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError
+from lancetable.ops.finite import check_finite
 
 __all__ = ["Input", "read_input"]
+
+UNITS = ("s", "ms", "us", "ns")
 
 
 class Input(NamedTuple):
@@ -56,16 +59,96 @@ def find_source(data: Any, schema: pa.Schema | None) -> Input:
     if hasattr(data, "__arrow_c_stream__") and not isinstance(data, (pa.Array, pa.ChunkedArray)):
         return from_reader(pa.RecordBatchReader.from_stream(data), schema)
     if isinstance(data, Mapping):
-        return from_table(pa.table(dict(data), schema=schema), schema)
+        return from_table(table_of_columns(dict(data), schema), schema)
     if isinstance(data, (list, tuple)) and data and all(isinstance(row, Mapping) for row in data):
-        return from_table(pa.Table.from_pylist(list(data), schema=schema), schema)
+        return from_table(table_of_rows(data, schema), schema)
     if isinstance(data, (list, tuple)) and data and all(hasattr(row, "model_dump") for row in data):
-        return from_table(pa.Table.from_pylist([row.model_dump() for row in data], schema=schema), schema)
+        return from_table(table_of_rows([row.model_dump() for row in data], schema), schema)
     if isinstance(data, Iterable):
         if schema is None:
             raise InvalidInputError("an iterable of record batches needs the argument schema")
         return Input(schema, cast_batches(iter(data), schema))
     raise TypeError(f"cannot write a {type(data).__module__}.{type(data).__qualname__}: it is not tabular")
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None) -> pa.Table:
+    """Return a table of dicts: a column for every key of any row, null where a row lacks it.
+
+    Arrow itself takes the keys of the first row and drops all others. Raises SchemaMismatchError as
+    `table_of_columns` does.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if schema is not None:
+        names += [name for name in schema.names if name not in names]
+    return table_of_columns({name: [row.get(name) for row in rows] for name in names}, schema)
+
+
+def table_of_columns(columns: Mapping[str, Any], schema: pa.Schema | None = None) -> pa.Table:
+    """Return a table of a dict of columns; Python values become those of `schema` only if nothing is lost.
+
+    Raises SchemaMismatchError for a column that `schema` lacks, and for values that it would cut: Arrow turns 1.5 into
+    the integer 1, and drops fractions of a second, without an error.
+    """
+    if schema is None:
+        return pa.table(dict(columns))
+    check_no_more(columns, schema)
+    for field in schema:
+        values = columns.get(field.name)
+        if isinstance(values, (list, tuple)) and may_cut(field.type):
+            check_uncut(field, values)
+    return pa.table(dict(columns), schema=schema)
+
+
+def check_no_more(names: Iterable[Any], schema: pa.Schema) -> None:
+    """Raises SchemaMismatchError for names that `schema` lacks."""
+    extra = [name for name in names if name not in schema.names]
+    if extra:
+        raise SchemaMismatchError(
+            f"the data does not fit the given schema: unexpected columns {extra}; add them to the schema or remove them"
+            " from the data"
+        )
+
+
+def may_cut(data_type: pa.DataType) -> bool:
+    """Whether Arrow may drop a part of a Python value that becomes one of this type."""
+    if pa.types.is_nested(data_type):
+        return any(may_cut(data_type.field(at).type) for at in range(data_type.num_fields))
+    return bool(
+        pa.types.is_integer(data_type) or pa.types.is_timestamp(data_type) or pa.types.is_time(data_type)
+        or pa.types.is_duration(data_type)
+    )  # fmt: skip
+
+
+def check_uncut(field: pa.Field, values: Sequence[Any]) -> None:
+    """Raises SchemaMismatchError for Python values of which an array of this field would hold a part only."""
+    try:
+        found = pa.array(values)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return  # types that Arrow does not infer: the conversion to the type of the field decides
+    if not is_cut(found.type, field.type):
+        return
+    try:
+        found.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatchError(f"column {field.name!r} does not fit the given schema: {error}") from error
+    except pa.ArrowNotImplementedError:
+        return
+
+
+def is_cut(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of one type lose a part in the other: fractions in integers, short units in longer ones."""
+    if pa.types.is_nested(found) and pa.types.is_nested(wanted):
+        if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+            names = [wanted.field(at).name for at in range(wanted.num_fields)]
+            inner = [found.field(at) for at in range(found.num_fields)]
+            return any(is_cut(each.type, wanted.field(each.name).type) for each in inner if each.name in names)
+        return found.num_fields == 1 == wanted.num_fields and is_cut(found.field(0).type, wanted.field(0).type)
+    if pa.types.is_integer(wanted):
+        return bool(pa.types.is_floating(found))
+    have, want = getattr(found, "unit", None), getattr(wanted, "unit", None)
+    return bool(
+        have is not None and want is not None and type(found) is type(wanted) and UNITS.index(have) > UNITS.index(want)
+    )
 
 
 def check_metadata(schema: pa.Schema) -> None:
@@ -105,13 +188,23 @@ def foreign_frame(data: Any) -> Callable[[Any, pa.Schema | None], pa.Table] | No
     """The way to Arrow of a pandas or polars frame, found without importing either; None for anything else."""
     package, kind = type(data).__module__.partition(".")[0], type(data).__name__
     if package == "pandas" and kind == "DataFrame":
-        return lambda frame, schema: pa.Table.from_pandas(frame, schema=schema)
+        return table_of_pandas
     if package == "polars" and kind == "DataFrame":
         # The C stream of polars carries string views, which no Lance file stores; its own conversion does not.
         return lambda frame, schema: frame.to_arrow()
     if package == "polars" and kind == "LazyFrame":
         return lambda frame, schema: frame.collect().to_arrow()
     return None
+
+
+def table_of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
+    """Return a table of a pandas frame. Raises SchemaMismatchError for columns that `schema` has or lacks alone."""
+    if schema is not None:
+        check_no_more(frame.columns, schema)
+        missing = [name for name in schema.names if name not in frame.columns and name not in frame.index.names]
+        if missing:
+            raise SchemaMismatchError(f"the data does not fit the given schema: missing={missing}")
+    return pa.Table.from_pandas(frame, schema=schema)
 
 
 def cast_batches(batches: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -135,6 +228,10 @@ def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
         extra = [name for name in names if name not in schema.names]
         raise SchemaMismatchError(f"the data does not fit the given schema: missing={missing}, unexpected={extra}")
     try:
-        return table.select(schema.names).cast(schema)
+        selected = table.select(schema.names)
+        made = selected.cast(schema)
+        for before, after in zip(selected.columns, made.columns, strict=True):
+            check_finite(before, after)
+        return made
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, KeyError) as error:
         raise SchemaMismatchError(f"the data cannot be cast to the given schema: {error}") from error

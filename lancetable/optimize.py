@@ -234,7 +234,8 @@ class Compaction:
     ) -> CompactionMetrics:
         """Make results the newest version, and move the dataset there. `options` may be those of the plan.
 
-        Raises RetryableCommitConflictError when moved rows have changed since the plan.
+        Fragments of tasks without a result stay as they are. Raises RetryableCommitConflictError when moved rows have
+        changed since the plan, InvalidOperationError for two results of the same fragments.
         """
         checked_options(options or {})
         results = [each._rewritten for each in rewrites]
@@ -317,7 +318,8 @@ class DatasetOptimizer:
         compaction_mode : str, optional
             "reencode" or "try_binary_copy"; both read and write rows.
         max_source_fragments, max_source_rows, max_source_bytes : int, optional
-            Do no more than that in this run.
+            Do no more than that in this run: tasks are taken in order until one would exceed a limit. If that is the
+            first one, nothing is compacted and a warning is logged.
         excluded_fragment_ids : list of int, optional
             Leave these alone.
         data_storage_version : str, optional
@@ -350,11 +352,20 @@ class DatasetOptimizer:
         return MigrationMetrics(done.fragments, done.files_written, done.files_reused, done.bytes_written)
 
     def enable_auto_cleanup(self, auto_cleanup_config: AutoCleanupConfig, **kwargs: Any) -> None:
-        """Have writers clean up old versions every `interval` commits: those older than `older_than_seconds`."""
+        """Have writers clean up old versions every `interval` commits: those older than `older_than_seconds`.
+
+        A cleanup that fails is logged, and the commit succeeds. `lance.auto_cleanup.retain_versions` and
+        `lance.auto_cleanup.delete_rate_limit` are set by `update_config`. Raises InvalidInputError for other keys or
+        numbers out of range, TypeError for an unknown argument.
+        """
+        if kwargs:
+            raise TypeError(f"enable_auto_cleanup() got an unexpected argument {next(iter(kwargs))!r}")
         self._dataset.update_config({**config_of(auto_cleanup_config)})
 
     def disable_auto_cleanup(self, **kwargs: Any) -> None:
-        """Undo `enable_auto_cleanup`."""
+        """Undo `enable_auto_cleanup`. Raises TypeError for an unknown argument."""
+        if kwargs:
+            raise TypeError(f"disable_auto_cleanup() got an unexpected argument {next(iter(kwargs))!r}")
         self._dataset.delete_config_keys(["lance.auto_cleanup.interval", "lance.auto_cleanup.older_than"])
 
 
@@ -366,6 +377,12 @@ SETTINGS = frozenset(each.name for each in fields(CompactionSettings))
 
 def config_of(options: AutoCleanupConfig) -> dict[str, str]:
     """The config of a table that is to be cleaned up automatically. Raises InvalidInputError, TypeError."""
+    known = ("interval", "older_than_seconds")
+    if set(options) != set(known):
+        raise InvalidInputError(
+            f"expected the keys {' and '.join(known)} for automatic cleanup, got {sorted(options)}; set others, such as"
+            " lance.auto_cleanup.retain_versions, by update_config"
+        )
     interval, seconds = options["interval"], options["older_than_seconds"]
     for name, value in (("interval", interval), ("older_than_seconds", seconds)):
         if isinstance(value, bool) or not isinstance(value, int):

@@ -14,7 +14,7 @@ import pyarrow.dataset as pads
 from lancetable import scope
 from lancetable.arguments import check_count
 from lancetable.blob import BlobFile
-from lancetable.errors import InvalidInputError
+from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.expr import conjuncts
 from lancetable.expr.ast import And
 from lancetable.ops.blobs import handles, locate
@@ -140,12 +140,26 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         return frame_with(table.select(names), lazy, kwargs)
 
     def scan_batches(self) -> Iterator[pads.TaggedRecordBatch]:
-        """Stream the batches, each with the fragment it comes from."""
+        """Stream the batches, each with the fragment it comes from. Raises InvalidOperationError with `order_by`."""
+        if self._options.order_by:
+            raise InvalidOperationError("scan_batches() goes fragment by fragment and cannot sort; use to_batches()")
         wanted = self._options.fragments
+        skipped = self._options.offset or 0
+        left = self._options.limit
         for fragment in self._dataset.checkout_version(self._version.version).get_fragments():
-            if wanted is None or fragment.fragment_id in wanted:
-                options = replace(self._options, fragments=[fragment.fragment_id])
-                for batch in execute_scan(self._version, plan_scan(self._version, options)):
+            if left == 0:
+                return
+            if wanted is not None and fragment.fragment_id not in wanted:
+                continue
+            options = replace(self._options, fragments=[fragment.fragment_id], offset=None, limit=None)
+            if left is not None:
+                options = replace(options, limit=skipped + left)
+            for whole in execute_scan(self._version, plan_scan(self._version, options)):
+                batch = whole.slice(skipped, left)
+                skipped -= min(skipped, whole.num_rows)
+                if left is not None:
+                    left -= batch.num_rows
+                if batch.num_rows:
                     yield pads.TaggedRecordBatch(batch, fragment)
 
     def head(self, num_rows: int) -> pa.Table:
@@ -286,13 +300,22 @@ class ScannerBuilder:
         return self._set("strict_batch_size", strict_batch_size)
 
     def with_fragments(self, fragments: Iterable[LanceFragment] | None) -> ScannerBuilder:
-        """Scan these fragments only. Raises TypeError for anything but LanceFragment objects."""
+        """Scan these fragments only, as they are in the version that is scanned.
+
+        Raises TypeError for anything but LanceFragment objects, InvalidInputError for those of another table.
+        """
         if fragments is None:
             return self._set("fragments", None)
         fragments = list(fragments)
         for fragment in fragments:
             if not isinstance(fragment, pads.Fragment) or not hasattr(fragment, "fragment_id"):
                 raise TypeError(f"fragments must be an iterable of LanceFragment, got {type(fragment)} in it")
+            owner, version = getattr(fragment, "_version", None), self._dataset.table_version
+            if owner is not None and owner.store.key(owner.base) != version.store.key(version.base):
+                raise InvalidInputError(
+                    f"fragment {fragment.fragment_id} belongs to {owner.uri}, not to {version.uri}; take fragments from"
+                    " get_fragments of the dataset that is scanned"
+                )
         return self._set("fragments", [fragment.fragment_id for fragment in fragments])
 
     def with_row_id(self, with_row_id: bool | None = True) -> ScannerBuilder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.inputs import read_input
+from lancetable.inputs import check_no_more, read_input
+from lancetable.table.version import TableVersion
 
 __all__ = ["BatchUDF", "BatchUDFCheckpoint", "batch_udf", "new_columns", "schema_of"]
 
@@ -30,7 +31,10 @@ class BatchUDF:
     output_schema : pyarrow.Schema, optional
         The new columns; without it, the function is tried on one row.
     checkpoint_file : str or Path, optional
-        Keep results in this SQLite file, so that a run that failed goes on where it was. Removed at the end.
+        Store results in this SQLite file, so that a run that failed can continue. Removed at the end. The next run must
+        use a function of the same name, the same new columns, `read_columns`, `batch_size` and table; otherwise
+        `add_columns` raises InvalidInputError. Fragments that changed since are computed again. Results of an earlier
+        version of the function's code are kept: remove the file if they are wrong.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ def as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
         combined = result.combine_chunks().to_batches()
         return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=result.schema)
     if type(result).__module__.partition(".")[0] == "pandas":
+        if schema is not None:
+            check_no_more(result.columns, schema)
         return pa.RecordBatch.from_pandas(result, schema=schema, preserve_index=False).replace_schema_metadata(None)
     raise TypeError(f"a column function must return a RecordBatch or a DataFrame, got {type(result).__name__}")
 
@@ -135,10 +141,24 @@ def _tried(func: Callable[[pa.RecordBatch], Any], source: Any, columns: Sequence
     return as_batch(func(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)))
 
 
+def job_of(
+    function: BatchUDF, table: TableVersion, read_columns: Sequence[str] | None, batch_size: int | None
+) -> dict[str, Any]:
+    """What a checkpoint must agree with: the table, the function by its name, and the shape of the results."""
+    name = getattr(function.func, "__qualname__", type(function.func).__qualname__)
+    return {
+        "table": table.store.key(table.base),
+        "function": name.rpartition(".")[2],
+        "new columns": str(schema_of(function).remove_metadata()),
+        "read_columns": None if read_columns is None else list(read_columns),
+        "batch_size": batch_size,
+    }
+
+
 class BatchUDFCheckpoint:
     """What a `BatchUDF` has computed, in a SQLite file: batches of the fragment under way, and finished fragments.
 
-    The file belongs to one `add_columns` on one version of one table. It is read as data only, never as code.
+    The file belongs to one `add_columns` of one table, which `begin` checks. It is read as data only, never as code.
     """
 
     class BatchInfo(NamedTuple):
@@ -155,6 +175,9 @@ class BatchUDFCheckpoint:
                 "PRIMARY KEY (fragment_id, batch_index))"
             )
             connection.execute("CREATE TABLE IF NOT EXISTS fragments (fragment_id INT PRIMARY KEY, data TEXT)")
+            # Not in checkpoints of pylance: what the results were computed by, and from.
+            connection.execute("CREATE TABLE IF NOT EXISTS job (description TEXT)")
+            connection.execute("CREATE TABLE IF NOT EXISTS states (fragment_id INT PRIMARY KEY, state TEXT)")
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -191,7 +214,42 @@ class BatchUDFCheckpoint:
             connection.execute("INSERT OR REPLACE INTO fragments VALUES (?, ?)", (fragment_id, fragment))
             connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment_id,))
 
+    def begin(self, job: Mapping[str, Any]) -> None:
+        """Record which job the results belong to. Raises InvalidInputError if the file holds those of another job."""
+        with self._connection() as connection:
+            row = connection.execute("SELECT description FROM job").fetchone()
+            if row is None:
+                has_results = connection.execute(
+                    "SELECT EXISTS (SELECT 1 FROM batches) OR EXISTS (SELECT 1 FROM fragments)"
+                ).fetchone()[0]
+                if has_results:
+                    raise InvalidInputError(
+                        f"checkpoint file {self.path} does not record what its results were computed by; remove the"
+                        " file to compute everything again"
+                    )
+                connection.execute("INSERT INTO job VALUES (?)", (json.dumps(job),))
+                return
+        before = json.loads(row[0])
+        changed = sorted(name for name in {*before, *job} if before.get(name) != job.get(name))
+        if changed:
+            told = ", ".join(f"{name} was {before.get(name)!r} and is {job.get(name)!r}" for name in changed)
+            raise InvalidInputError(
+                f"checkpoint file {self.path} holds results of another job: {told}; pass another checkpoint_file, or"
+                " remove the file to compute everything again"
+            )
+
     # --- the same in the terms of ops.evolution.Checkpoint
+
+    def begin_fragment(self, fragment: Fragment) -> None:
+        """Forget the results for a fragment that had other files or other deleted rows when they were computed."""
+        state = json.dumps(FragmentMetadata.from_format(fragment).to_json())
+        with self._connection() as connection:
+            row = connection.execute("SELECT state FROM states WHERE fragment_id = ?", (fragment.id,)).fetchone()
+            if row is not None and row[0] == state:
+                return
+            connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment.id,))
+            connection.execute("DELETE FROM fragments WHERE fragment_id = ?", (fragment.id,))
+            connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?)", (fragment.id, state))
 
     def load_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
         """The result kept for a batch."""

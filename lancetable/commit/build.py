@@ -594,6 +594,12 @@ def _points_at_row_ids(index: table_pb2.IndexMetadata) -> bool:
 def _(operation: tx.Rewrite, draft: _Draft) -> None:
     old = [fragment.id for group in operation.groups for fragment in group.old_fragments]
     new = [fragment for group in operation.groups for fragment in group.new_fragments]
+    repeated = sorted({each for each in old if old.count(each) > 1}) if len(set(old)) < len(old) else []
+    if repeated:
+        raise InvalidOperationError(
+            f"a Rewrite replaces fragments {repeated} more than once, which would duplicate their rows; commit one"
+            " result for each fragment"
+        )
     draft.remove(old)
     draft.add_rewritten(new)
     rewritten = {index.old_id: index for index in operation.rewritten_indices}

@@ -65,7 +65,7 @@ def cast_values(values: Values, target: pa.DataType, *, null_on_failure: bool = 
     """`values` as `target`. A row that cannot be converted raises CastError, or is null if `null_on_failure`."""
     values = open_values(values)
     plain = kinds.plain_type(target)
-    if values.type != plain:
+    if values.type != plain or (isinstance(values, pa.Scalar) and pa.types.is_dictionary(target)):
         if isinstance(values, pa.Scalar):
             one = pa.array([values.as_py()], values.type) if values.type == pa.null() else pa.repeat(values, 1)
             return cast_values(one, target, null_on_failure=null_on_failure)[0]

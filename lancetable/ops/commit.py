@@ -16,7 +16,7 @@ from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest
 
-__all__ = ["commit"]
+__all__ = ["commit", "with_settings"]
 
 
 def commit(
@@ -74,6 +74,19 @@ def commit(
         detached=detached,
         file_version=file_version_of(operation) if isinstance(operation, Overwrite) else None,
     )
+
+
+def with_settings(
+    version: TableVersion, storage_options: Mapping[str, str] | None = None, commit_lock: Any = None
+) -> TableVersion:
+    """Return the same version with other storage options or another commit lock, if they are given."""
+    options = version.storage_options if storage_options is None else dict(storage_options)
+    same_store = options == version.storage_options
+    if same_store and commit_lock is None:
+        return version
+    store = version.store if same_store else open_store(version.uri, options)[0]
+    handler = choose_handler(store, version.uri, commit_lock, options)
+    return replace(version, store=store, handler=handler, storage_options=options)
 
 
 def file_version_of(operation: Overwrite) -> FileVersion | None:

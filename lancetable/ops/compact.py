@@ -10,6 +10,7 @@ being moved makes the commit fail (`RetryableCommitConflictError`): no row comes
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -54,6 +55,8 @@ __all__ = [
     "plan",
     "settings_of",
 ]
+
+logger = logging.getLogger(__name__)
 
 CONFIG_PREFIX = "lance.compaction."
 _MODES = ("reencode", "try_binary_copy", "force_binary_copy")
@@ -249,13 +252,22 @@ def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
 def _within_limits(version: TableVersion, tasks: list[Task], settings: CompactionSettings) -> Iterator[Task]:
     limits = (settings.max_source_fragments, settings.max_source_rows, settings.max_source_bytes)
     sums = [0, 0, 0]
-    for task in tasks:
+    for place, task in enumerate(tasks):
         sums[0] += len(task.fragments)
         if settings.max_source_rows is not None:
             sums[1] += sum(num_live_rows(version, each) for each in task.fragments)
         if settings.max_source_bytes is not None:
             sums[2] += sum(file.size_bytes or 0 for each in task.fragments for file in each.files)
         if any(limit is not None and reached > limit for limit, reached in zip(limits, sums, strict=True)):
+            log = logger.info if place else logger.warning
+            log(
+                "compaction of %s: %d of %d tasks are left out by max_source_fragments, max_source_rows or"
+                " max_source_bytes; the next one reads %d fragments",
+                version.uri,
+                len(tasks) - place,
+                len(tasks),
+                len(task.fragments),
+            )
             return
         yield task
 
@@ -365,7 +377,7 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     """Make the results of tasks the newest version: of one plan, any of its tasks, in any order.
 
     Raises RetryableCommitConflictError if rows that were moved have changed since the plan (the new files stay, for
-    another attempt or for cleanup), InvalidOperationError for results of different plans.
+    another attempt or for cleanup), InvalidOperationError for results of different plans or of the same fragments.
     """
     results = sorted((each for each in results if each.old_fragments), key=lambda each: each.old_fragments[0].id)
     if not results:
@@ -373,6 +385,13 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     read_version = results[0].read_version
     if any(each.read_version != read_version for each in results):
         raise InvalidOperationError("the results to commit belong to plans on different versions")
+    ids = [fragment.id for each in results for fragment in each.old_fragments]
+    if len(set(ids)) < len(ids):
+        repeated = sorted({each for each in ids if ids.count(each) > 1})
+        raise InvalidOperationError(
+            f"several results hold the rows of fragments {repeated}, which would duplicate them; commit one result for"
+            " each task"
+        )
     count = sum(len(each.new_fragments) for each in results)
     newest = latest(version)
     if count:

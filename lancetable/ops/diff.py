@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError
-from lancetable.expr.kernels import is_distinct
 from lancetable.format.fragment import Fragment
+from lancetable.ops.compare import differs
 from lancetable.ops.scan import execute_scan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.table.row_id_lookup import row_id_sequence
@@ -195,52 +195,5 @@ def _changed(old: pa.Table, new: pa.Table) -> pa.Array:
         left, right = old[name].combine_chunks(), new[name].combine_chunks()
         if left.type != right.type:
             left = left.cast(right.type)
-        changed |= _differs(left, right)
+        changed |= differs(left, right)
     return pa.array(changed)
-
-
-def _differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where two arrays of one type differ; nulls are equal to each other."""
-    kind = left.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return _differs(left.storage, right.storage)
-    if pa.types.is_dictionary(kind):
-        return _differs(left.dictionary_decode(), right.dictionary_decode())
-    if not pa.types.is_nested(kind):
-        return _bools(is_distinct(left, right))
-    null = [_bools(each.is_null()) for each in (left, right)]
-    differs: npt.NDArray[np.bool_] = null[0] != null[1]
-    if pa.types.is_struct(kind):
-        for place in range(kind.num_fields):
-            differs |= ~null[0] & ~null[1] & _differs(left.field(place), right.field(place))
-        return differs
-    if pa.types.is_fixed_size_list(kind):
-        size = kind.list_size
-        if size:
-            items = [each.values.slice(each.offset * size, len(each) * size) for each in (left, right)]
-            differs |= ~null[0] & ~null[1] & _differs(*items).reshape(-1, size).any(axis=1)
-        return differs
-    ends = [np.asarray(each.offsets).astype(np.int64) for each in (left, right)]
-    lengths = [np.where(gone, 0, np.diff(each)) for gone, each in zip(null, ends, strict=True)]
-    differs |= lengths[0] != lengths[1]
-    rows = np.flatnonzero(~differs & (lengths[0] > 0))
-    if len(rows):
-        counts = lengths[0][rows]
-        below = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        items = [
-            _items(each).take(pa.array(np.repeat(starts[rows], counts) + below))
-            for each, starts in zip((left, right), ends, strict=True)
-        ]
-        differs[rows] = np.add.reduceat(_differs(*items), np.cumsum(counts) - counts) > 0
-    return differs
-
-
-def _items(lists: pa.Array) -> pa.Array:
-    if pa.types.is_map(lists.type):
-        return pa.StructArray.from_arrays([lists.keys, lists.items], names=["key", "value"])
-    return lists.values
-
-
-def _bools(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    return np.array(array.to_numpy(zero_copy_only=False), dtype=np.bool_)

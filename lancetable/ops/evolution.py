@@ -44,6 +44,7 @@ from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.ops.column_files import Values, add_column_file, add_column_files, discard_column_files, spread
 from lancetable.ops.columns import evaluation_schema
+from lancetable.ops.finite import check_finite
 from lancetable.ops.migrate import data_file, name_of, written_before
 from lancetable.ops.scan import execute_scan, scan_table
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
@@ -82,6 +83,9 @@ Function = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 class Checkpoint(Protocol):
     """Remembers what a function has computed, so that a run that failed can go on where it was."""
+
+    def begin_fragment(self, fragment: Fragment) -> None:
+        """Forget what was computed for this fragment when it had other files or other deleted rows."""
 
     def load_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
         """The result for one batch, None if it was not computed yet."""
@@ -163,7 +167,10 @@ def add_function(
     # What is written stays on an error: the checkpoint knows of it.
     fragments = []
     for fragment in version.manifest.fragments:
+        checkpoint.begin_fragment(fragment)
         done = checkpoint.load_fragment(fragment.id)
+        if done is not None and version.store.find(version.data_file_path(done.files[-1])) is None:
+            done = None  # a cleanup removed the file, which no version names yet
         if done is None:
             values = applied_values(version, function, new, columns, batch_size, checkpoint)
             done = add_column_file(version, fragment, added, values(fragment), tracker=tracker)
@@ -648,7 +655,9 @@ def _convert(array: pa.Array, old: Field, new: Field, path: str, old_ids: Mappin
     """`array`, a value of `old`, as a value of `new`: the fields in `old_ids` cast, those around them built anew."""
     if new.id in old_ids:
         try:
-            return pc.cast(array, new.data_type)
+            made = pc.cast(array, new.data_type)
+            check_finite(array, made)
+            return made
         except pa.ArrowException as error:
             raise SchemaMismatchError(
                 f"column {path!r} cannot become {new.data_type}: {error}; the table is unchanged", column=path

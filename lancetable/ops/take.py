@@ -89,12 +89,20 @@ def take_offsets(
 def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = None) -> pa.Table:
     """Rows by `_rowid`, in the order asked for; ids without a live row are left out.
 
-    Without stable row ids an id is an address; then one past the end of its fragment raises OutOfRangeError.
+    Without stable row ids an id is an address; then one past the end of its fragment, or in a fragment that the version
+    does not have, raises OutOfRangeError.
     """
     wanted = _integers(row_ids, "row_ids", unsigned=True)
     if version.manifest.has_stable_row_ids:
         addresses, found = row_id_index(version).find(wanted)
         return fetch_addresses(version, _projection(version, columns), addresses[found])  # live, all of them
+    fragments = version.manifest.fragments
+    for fragment_id in np.unique(wanted >> np.uint64(32)).tolist():
+        if fragments.position(fragment_id) is None:
+            raise OutOfRangeError(
+                f"row ids of fragment {fragment_id}, which version {version.version} does not have: without stable row"
+                " ids, ids change when rows are updated or compacted; scan for them again"
+            )
     return take_addresses(version, wanted, columns)
 
 

@@ -14,16 +14,29 @@ pickle carries what the caller passed and nothing else.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from lancetable.errors import InvalidInputError
 
-__all__ = ["OWN_OPTIONS", "Cloud", "CloudOptions", "hide_secrets", "secrets_in"]
+__all__ = [
+    "OWN_OPTIONS",
+    "Cloud",
+    "CloudOptions",
+    "hide_secrets",
+    "is_cloud_option",
+    "secrets_in",
+    "warn_of_option",
+]
+
+logger = logging.getLogger(__name__)
 
 Cloud = Literal["s3", "gcs", "azure"]
 
@@ -187,6 +200,12 @@ class CloudOptions:
         """Texts that no message may repeat."""
         return list(secrets_in({**self.config, **self.client, **self.arguments}))
 
+    def names(self) -> frozenset[str]:
+        """The names of options that the store of this cloud understands."""
+        plain = _NAMES[self.cloud] | frozenset(_SYNONYMS[self.cloud])
+        prefixed = {f"{prefix}{name}" for prefix in _PREFIXES[self.cloud] for name in plain}
+        return plain | prefixed | _CLIENT_NAMES | _RETRY_NAMES | OWN_OPTIONS
+
     @property
     def for_fsspec_only(self) -> bool:
         """Whether something was passed that only the fsspec class understands."""
@@ -321,6 +340,31 @@ class CloudOptions:
         if self.is_on("skip_signature"):
             arguments["anon"] = "true"
         return {**_present(arguments), **_present(self.arguments)}
+
+
+@cache
+def warn_of_option(name: str, place: str, known: frozenset[str] = OWN_OPTIONS) -> None:
+    """Log, once, a storage option that has no effect, with the nearest name that has one. Values are never logged."""
+    near = get_close_matches(name.lower(), known, n=1)
+    logger.warning(
+        "storage option %r is unknown and has no effect on %s%s",
+        name,
+        place,
+        f"; did you mean {near[0]}?" if near else "",
+    )
+
+
+def is_cloud_option(name: str) -> bool:
+    """Whether an option means something to the store of any cloud."""
+    plain = name.lower()
+    return (
+        plain in _CLIENT_NAMES
+        or plain in _RETRY_NAMES
+        or plain == "request_timeout"
+        or plain.endswith(("_allow_http", "_kwargs"))
+        or plain.startswith("base_")
+        or any(_canonical(cloud, plain) is not None for cloud in _NAMES)
+    )
 
 
 def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -6,13 +6,14 @@ words. What differs between them, and what an error of theirs means, is here; th
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import CorruptFileError, LanceError, StoreError
 from lancetable.store.base import EMPTY, Capabilities, Durability, ObjectMeta, PutOutcome, missing
-from lancetable.store.cloud_options import Cloud, CloudOptions, secrets_in
+from lancetable.store.cloud_options import Cloud, CloudOptions, secrets_in, warn_of_option
 from lancetable.store.conditional import Reply, create_exclusively
 from lancetable.store.fsspec_store import FsspecStore, FsspecWriter, not_installed
 from lancetable.store.remote import FIRST_READ_BYTES
@@ -40,6 +41,18 @@ _GCS_BOUNDARY = b"--==0=="
 _GCS_CHUNK_BYTES = 256 * 1024
 # Answers after which the object is surely not stored.
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 411, 413, 501))
+
+
+_FSSPEC_ARGUMENTS = frozenset(("batch_size", "dircache", "listings_expiry_time", "max_paths"))
+
+
+def _arguments_of(kind: type) -> frozenset[str]:
+    """Names of the arguments that a file system class and its bases declare; they accept any other, and ignore it."""
+    found = set(_FSSPEC_ARGUMENTS)
+    for each in kind.__mro__:
+        if each is not object and "__init__" in vars(each):
+            found.update(inspect.signature(vars(each)["__init__"]).parameters)
+    return frozenset(found - {"self", "args", "kwargs", "storage_options"})
 
 
 class CloudFsspecStore(FsspecStore):
@@ -80,6 +93,10 @@ class CloudFsspecStore(FsspecStore):
             kind = _class_of(self._cloud)
         except ImportError as error:
             raise not_installed(self._protocol, error) from error
+        known = _arguments_of(kind)
+        for name in options.arguments:
+            if name not in known:
+                warn_of_option(name, f"{self._protocol}:// tables", known | options.names())
         try:
             return kind(use_listings_cache=False, skip_instance_cache=True, **arguments)
         except Exception as error:

@@ -279,20 +279,42 @@ class FsspecStore(RemoteStore):
         batched = self._protocol in _OBJECT_STORES
         for at in range(0, len(waiting), _DELETE_BATCH):
             batch = waiting[at : at + _DELETE_BATCH]
+            path = batch[0]
             try:
-                if batched and len(batch) > 1:
-                    with contextlib.suppress(OSError):  # a missing one may stop the rest: then one by one
-                        self.file_system.rm([self._at(path) for path in batch])
-                        continue
+                if batched and len(batch) > 1 and self._delete_together(batch):
+                    continue
                 for path in batch:
                     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                         self.file_system.rm_file(self._at(path))
             except Exception as error:
-                raise self._failure(error, batch[0]) from error
+                raise self._failure(error, path) from error
+
+    def _delete_together(self, paths: Sequence[str]) -> bool:
+        """Remove objects in one request, and return False if some may be left: then they are removed one by one."""
+        full = [self._at(path) for path in paths]
+        call = getattr(self.file_system, "call_s3", None)
+        with contextlib.suppress(OSError):  # a missing object may stop the rest
+            if call is None:
+                self.file_system.rm(full)
+                return True
+            # `rm` of s3fs does not read the errors of single objects that S3 reports in a successful reply.
+            names = [self.file_system.split_path(path)[:2] for path in full]
+            if len({bucket for bucket, _ in names}) > 1:
+                return False
+            objects = [{"Key": key} for _, key in names]
+            reply = call("delete_objects", Bucket=names[0][0], Delete={"Objects": objects, "Quiet": True})
+            self.file_system.invalidate_cache()
+            return not reply.get("Errors")
+        return False
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove a directory. See ObjectStore."""
         self._made_directories.clear()
+        if hasattr(self.file_system, "call_s3"):
+            # s3fs removes directories with the request whose errors it does not read, see _delete_together. What it
+            # finds afterwards are objects that stand for directories.
+            root = prefix.rstrip("/")
+            self.delete([f"{root}/{meta.name}" if root else meta.name for meta in self.list_recursive(prefix)])
         try:
             self._forget_listing(prefix)
             with contextlib.suppress(FileNotFoundError):

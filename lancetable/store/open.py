@@ -138,10 +138,21 @@ def option(storage_options: Mapping[str, Any] | None, name: str, default: bool) 
 def _open_local(path: str, storage_options: Mapping[str, str] | None) -> tuple[LocalStore, str]:
     fsync = option(storage_options, "fsync", os.environ.get("LANCETABLE_FSYNC", "1").strip().lower() not in _OFF)
     mmap = option(storage_options, "mmap", True)
+    if storage_options:
+        _warn_of_unknown(storage_options)
     store = _local_stores.get((fsync, mmap))
     if store is None:
         store = _local_stores.setdefault((fsync, mmap), LocalStore(fsync=fsync, mmap=mmap))
     return store, _absolute(path)
+
+
+def _warn_of_unknown(storage_options: Mapping[str, str]) -> None:
+    """Options of clouds may be given for local tables too, where they mean nothing; others are likely misspelled."""
+    from lancetable.store.cloud_options import OWN_OPTIONS, is_cloud_option, warn_of_option
+
+    for name in storage_options:
+        if name.lower() not in OWN_OPTIONS and not is_cloud_option(name):
+            warn_of_option(name, "local tables")
 
 
 def _absolute(path: str) -> str:

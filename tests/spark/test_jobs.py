@@ -247,7 +247,7 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path)
     shutil.rmtree(path)
     assert made(path, 2000).count_rows("id >= 0") == 2000 == t.count_rows("id >= 0")
     _opened.clear()  # as in a process that has not seen the old one
-    with pytest.raises(VersionNotFoundError, match="made anew"):
+    with pytest.raises(VersionNotFoundError, match="created again"):
         old.open()
 
 
