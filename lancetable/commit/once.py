@@ -4,9 +4,12 @@
     config of the manifest    lancetable.txn.etl = "7"                                     what was done last
 
 The commit that carries the properties also sets the config key. Every writer carries config over to later versions, so
-one look at the newest manifest tells whether number 7 was there, however long ago. Numbers must rise: whoever comes
-with the same or a lower one is refused, also when both committed at the same time, since the later one sees the other's
-key before it publishes. Restoring an older version takes back the key together with the rows.
+the newest manifest shows whether change 7 was made, however long ago. Numbers must rise: the same or a lower one is
+refused, also when both were committed at the same time, since the later commit finds the key of the other one before it
+publishes. A restore of an older version takes back the key together with the rows.
+
+The batches of a stream are numbered without gaps, so that a batch that does not follow the recorded one shows that
+table and checkpoint are out of step.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ _PREFIX = "lancetable.txn."
 
 
 def properties_of(app: str, number: int) -> dict[str, str]:
-    """The transaction properties of change `number` of an application. Raises InvalidInputError."""
+    """Return the transaction properties of change `number` of an application. Raises InvalidInputError."""
     if not app:
         raise InvalidInputError("an application that numbers its changes needs a name")
     if number < 0:
@@ -49,13 +52,13 @@ def config_key(app: str) -> str:
 
 
 def last_number(config: Mapping[str, str], app: str) -> int | None:
-    """The number of the application's last change, None if there was none or somebody else set the key."""
+    """Return the number of the application's last change, None if there is none or the key is not a number."""
     text = config.get(config_key(app), "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def is_done(config: Mapping[str, str], txn: tuple[str, int] | None) -> bool:
-    """Whether the change, an application and its number, or a later one of it, was made."""
+    """Return True if the change, an application and its number, or a later one of the application was made."""
     last = None if txn is None else last_number(config, txn[0])
     return txn is not None and last is not None and last >= txn[1]
 
@@ -104,7 +107,7 @@ def is_next_batch(config: Mapping[str, str], app: str, number: int, *, uri: str,
 
 
 def refuse_repeat(config: Mapping[str, str], transaction: Transaction) -> None:
-    """Raises AlreadyExistsError if the config says that this change, or a later one, was made."""
+    """Raise AlreadyExistsError if the config records this change, or a later one of the application."""
     asked = _asked(transaction)
     if asked is None:
         return

@@ -69,7 +69,7 @@ def last_properties(version: TableVersion, app: str) -> Mapping[str, str]:
 
 
 def _records(transaction: Transaction, app: str, recorded: str) -> bool:
-    """Whether a transaction set the application's number, in either way."""
+    """Return True if a transaction recorded the application's number: with its rows, or as a change of config."""
     properties, operation = transaction.properties, transaction.operation
     if properties.get(APP_PROPERTY) == app and properties.get(NUMBER_PROPERTY) == recorded:
         return True

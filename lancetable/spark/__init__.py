@@ -15,6 +15,9 @@ except ImportError as error:
         "or 'lancetable[spark]' where the platform brings its own PySpark"
     ) from error
 
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
+
 from lancetable.spark.merge import MergeResult, SparkMergeBuilder
 from lancetable.spark.source import LanceDataSource
 from lancetable.spark.table import SparkTable
@@ -27,8 +30,33 @@ __all__ = ["LanceDataSource", "MergeResult", "SparkMergeBuilder", "SparkTable", 
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `lance` known to a session, classic or Connect.
+    """Make the format `lance` known to a session, classic or Connect, and to the thread that calls this.
+
+    Spark looks a format up in the active session of the thread for `df.write` and `writeStream`, and a new thread has
+    none, not even an `InheritableThread`. Call this first in each thread that writes, for instance as the initializer
+    of a pool: `ThreadPoolExecutor(4, initializer=register, initargs=(spark,))`. A session made by `newSession` is
+    registered like any other. `write_table` and `SparkTable` need no call.
 
     Example: `register(spark); spark.read.format("lance").load("s3://bucket/table.lance")`
     """
-    spark.dataSource.register(LanceDataSource)
+    active = type(spark).getActiveSession()
+    if active is None:
+        _activate(spark)
+    try:
+        spark.dataSource.register(LanceDataSource)
+    except AnalysisException as error:
+        # Spark takes the name for one of its own where only the active session of the thread has it.
+        if active is None or error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        _activate(spark)
+        try:
+            spark.dataSource.register(LanceDataSource)
+        finally:
+            _activate(active)
+    if active is not None:
+        active.dataSource.register(LanceDataSource)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread, as every frame of local rows does; no job runs."""
+    spark.createDataFrame([], StructType([]))

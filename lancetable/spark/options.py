@@ -28,6 +28,7 @@ _KNOWN = (
     "maxversionspertrigger",
     "skipchangecommits",
     "failondataloss",
+    "continuefromcheckpoint",
     "max_rows_per_file",
     "data_storage_version",
     "checkpointlocation",
@@ -42,7 +43,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user asked for. `txn` is the name of an application and the number of its change.
+    """The options of a read or a write. `txn` is the name of an application and the number of its change.
 
     Names arrive in lower case: Spark's options are case-insensitive.
     """
@@ -65,6 +66,7 @@ class SourceOptions:
     max_versions_per_trigger: int | None = None
     skip_change_commits: bool = False
     fail_on_data_loss: bool = True
+    continue_from_checkpoint: bool = False
     max_rows_per_file: int | None = None
     data_storage_version: str | None = None
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)
@@ -101,7 +103,7 @@ class SourceOptions:
         columns = options.get("columns")
         starts = [name for name in ("startingversion", "startingtimestamp") if options.get(name)]
         if len(starts) > 1:
-            raise InvalidInputError("startingVersion and startingTimestamp both say where to begin; give one of them")
+            raise InvalidInputError("startingVersion and startingTimestamp exclude each other; give one of them")
         starting = options.get("startingversion") or None
         if options.get("txnversion") and not options.get("txnappid"):
             raise InvalidInputError("txnVersion numbers the changes of an application: name it with txnAppId")
@@ -134,6 +136,7 @@ class SourceOptions:
             ),
             skip_change_commits=_flag("skipChangeCommits", options.get("skipchangecommits", "false")),
             fail_on_data_loss=_flag("failOnDataLoss", options.get("failondataloss", "true")),
+            continue_from_checkpoint=_flag("continueFromCheckpoint", options.get("continuefromcheckpoint", "false")),
             batch_rows=_integer("batch_size", options.get("batch_size", str(DEFAULT_BATCH_ROWS)), 1),
             task_rows=_integer("target_rows_per_task", options.get("target_rows_per_task", str(DEFAULT_TASK_ROWS)), 1),
             max_rows_per_file=(
@@ -145,6 +148,43 @@ class SourceOptions:
             storage_options=storage,
             vector_dimensions=vectors,
         )
+
+    def for_batch_read(self) -> SourceOptions:
+        """Return the options of a batch read. Raises InvalidInputError for one that only a stream follows."""
+        given = {
+            "startingVersion": self.starting_version is not None,
+            "startingTimestamp": self.starting_timestamp is not None,
+            "maxVersionsPerTrigger": self.max_versions_per_trigger is not None,
+            "skipChangeCommits": self.skip_change_commits,
+        }
+        for name, is_given in given.items():
+            if is_given:
+                raise InvalidInputError(
+                    f"the option {name} is for readStream, and a batch read would ignore it; select rows with version,"
+                    " timestampAsOf or filter"
+                )
+        return self
+
+    def for_batch_write(self) -> SourceOptions:
+        """Return the options of a batch write, as `for_write`. Raises InvalidInputError for one of a stream."""
+        if self.txn_app is not None and self.txn is None:
+            raise InvalidInputError(
+                f"txnAppId {self.txn_app!r} without txnVersion: without a number a repeated write adds its rows again;"
+                " pass both or neither"
+            )
+        if self.continue_from_checkpoint:
+            raise InvalidInputError(
+                "the option continueFromCheckpoint is for writeStream; a batch write has no checkpoint"
+            )
+        return self.for_write()
+
+    def for_stream_write(self) -> SourceOptions:
+        """Return the options of a streaming write, as `for_write`. Raises InvalidInputError for one of a batch."""
+        if self.txn is not None:
+            raise InvalidInputError(
+                "the option txnVersion is for batch writes: Spark numbers the batches of a stream; pass only txnAppId"
+            )
+        return self.for_write()
 
     def for_write(self) -> SourceOptions:
         """The options of a write, which goes to the newest version. Raises InvalidInputError for one that names another

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from lancetable.errors import VersionNotFoundError
-from lancetable.table.version import open_version
+from lancetable.errors import InvalidInputError, VersionNotFoundError
+from lancetable.table.version import open_version, uri_of_branch
 
 if TYPE_CHECKING:
     from lancetable.spark.options import SourceOptions
@@ -21,8 +21,8 @@ _lock = Lock()
 
 @dataclass(frozen=True)
 class Pin:
-    """A tag may move, and may name a version of a branch; this does not. `mark` tells the version from one of the same
-    number in a table that was made anew at the address."""
+    """One version of a table, which no later commit and no move of a tag changes. `mark` distinguishes it from the
+    version of the same number in a table that was created again at the address."""
 
     uri: str
     branch: str | None
@@ -42,7 +42,7 @@ class Pin:
     def open(self) -> TableVersion:
         """The table at this version. A process keeps the last few, with what it has parsed of their files.
 
-        Raises VersionNotFoundError, also where the table was made anew meanwhile.
+        Raises VersionNotFoundError, also if the table was removed and created again since.
         """
         with _lock:
             found = _opened.pop(self, None)
@@ -51,7 +51,8 @@ class Pin:
             found = open_version(self.uri, ref, storage_options=self.options)
             if self.mark and mark_of(found) != self.mark:
                 raise VersionNotFoundError(
-                    f"version {self.version} of {self.uri} is not the one of the plan: the table was made anew",
+                    f"version {self.version} of {self.uri} is not the one of the plan, because the table was removed"
+                    " and created again; start the job again",
                     version=self.version,
                 )
         with _lock:
@@ -62,20 +63,28 @@ class Pin:
 
 
 def mark_of(version: TableVersion) -> str:
-    """What no other commit has: the name of its transaction file, or else its time."""
+    """Return the identity of a commit: the name of its transaction file, or else its time."""
     return version.manifest.transaction_file or str(version.manifest.timestamp_ns)
 
 
 def pinned(options: SourceOptions) -> Pin:
-    """The version that the options name, the newest one if they name none.
+    """Return the version that the options name, the newest one if they name none.
 
-    Raises DatasetNotFoundError, VersionNotFoundError, RefNotFoundError.
+    Raises DatasetNotFoundError, VersionNotFoundError, RefNotFoundError; InvalidInputError for a tag with a branch.
     """
     from lancetable.dataset import dataset
 
     storage_options = options.storage_options or None
+    uri = options.uri
     if options.branch is not None:
-        ref = (options.branch, options.version if isinstance(options.version, int) else None)
-        return Pin.of(open_version(options.uri, ref, storage_options=storage_options))
-    found = dataset(options.uri, options.version, options.timestamp_as_of, storage_options=storage_options)
+        if isinstance(options.version, str):
+            raise InvalidInputError(
+                f"tag {options.version!r} with branch {options.branch!r}: a tag names a version of its own branch; pass"
+                " one of them"
+            )
+        found_on_branch = open_version(uri, (options.branch, options.version), storage_options=storage_options)
+        if options.timestamp_as_of is None:
+            return Pin.of(found_on_branch)
+        uri = uri_of_branch(found_on_branch, options.branch)
+    found = dataset(uri, options.version, options.timestamp_as_of, storage_options=storage_options)
     return Pin.of(found.table_version)

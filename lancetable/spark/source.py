@@ -29,6 +29,8 @@ class LanceDataSource(DataSource):
     `skipChangeCommits`, `failOnDataLoss`.
     Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`, `txnAppId` with
     `txnVersion`, `storage.<key>`.
+    Writing a stream, besides: `continueFromCheckpoint`, which accepts a table that does not record the batch before. It
+    is meant for one run.
     """
 
     def __init__(self, options: Any) -> None:
@@ -45,7 +47,7 @@ class LanceDataSource(DataSource):
         return spark_schema(projected_schema(self._pin, options.columns))
 
     def reader(self, schema: StructType) -> LanceReader:
-        return LanceReader(SourceOptions.parse(self.options), schema, self._pin)
+        return LanceReader(SourceOptions.parse(self.options).for_batch_read(), schema, self._pin)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
         return LanceWriter(SourceOptions.parse(self.options), schema, overwrite)

@@ -1,10 +1,18 @@
 """Streaming writes, exactly once: a batch and its number are committed together.
 
-Spark repeats a batch whose acknowledgement it has not seen. The commit of batch n also says, in the config of the
-table, that n was the last one of this stream (`commit.once`), so a repeated batch is known however long ago it was, and
-what it wrote again is removed. A stream is named by `txnAppId`, or else by the id that Spark keeps in its checkpoint,
-so that a new checkpoint is a new stream. Where that cannot be read from here, the checkpoint's address is the name:
-then one that is made anew at the same place needs another `txnAppId`, since its numbers begin again.
+Spark repeats a batch whose acknowledgement it has not seen. The commit of batch n also records, in the config of the
+table, that n was the last one of this stream (`commit.once`), so a repeated batch is recognised however old it is, and
+the files that it wrote again are removed. The batches of a stream have consecutive numbers. One that neither repeats
+the last recorded batch nor follows it shows that checkpoint and table are out of step; so does an overwrite of the
+table since (`ops.batches`). Such a batch is refused, unless `continueFromCheckpoint` accepts the table as it is.
+
+A stream is named by `txnAppId`, or else by the id that Spark stores in its checkpoint, so that a new checkpoint is a
+new stream. Where that file is not on the local disk, the address of the checkpoint is the name: a new checkpoint at the
+same address then begins at batch 0 against a higher recorded number, and is refused.
+
+Spark makes one writer for the tasks of a batch and another one for its commit or abort. Both derive the name of the
+transaction from the files, so that an abort after a commit that landed keeps them; the version that the tasks wrote for
+is part of their messages.
 """
 
 from __future__ import annotations
@@ -19,8 +27,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import datasource
 
-from lancetable.commit.once import is_done, properties_of
-from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, UnsupportedFeatureError
+from lancetable.commit.once import config_key, is_next_batch, properties_of
+from lancetable.errors import (
+    AlreadyExistsError,
+    DatasetNotFoundError,
+    InvalidInputError,
+    InvalidOperationError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lancetable.ops.batches import last_properties, replaced_since
+from lancetable.ops.settings import update_config
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.types import table_schema, wire_schema
 from lancetable.spark.writer import (
@@ -31,6 +48,7 @@ from lancetable.spark.writer import (
     fragments_of,
     write_task,
 )
+from lancetable.table.version import checkout
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as ArrowWriter
@@ -39,11 +57,16 @@ if TYPE_CHECKING:
 
     from lancetable.operation import LanceOperation
     from lancetable.spark.options import SourceOptions
+    from lancetable.table.version import TableVersion
 else:
     # PySpark 4.0 has no Arrow writer for streams; a write is then refused below, reading works.
     ArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 
 logger = logging.getLogger(__name__)
+
+_STREAM_PROPERTY = "lancetable.txn.stream"  # the id of the checkpoint, beside the name of the application
+_REMEDY = "option('continueFromCheckpoint', 'true') for one run"
+_NAMESPACE = uuid.UUID("5c1f1b3e-6f0a-4e0b-9a3c-2d5f6f3f7a10")
 
 
 class LanceStreamWriter(ArrowWriter):
@@ -53,10 +76,10 @@ class LanceStreamWriter(ArrowWriter):
                 "streams are written with PySpark 4.1 or newer; with 4.0 use foreachBatch and write_table",
                 feature="streaming writes with PySpark 4.0",
             )
-        self._options = options.for_write()
+        self._options = options.for_stream_write()
         self._app = app_of(options)
+        self._stream = stream_of(options.checkpoint) if options.checkpoint is not None else None
         self._overwrite = overwrite
-        self._uuid = str(uuid.uuid4())
         wire_schema(schema)
         self._schema = table_schema(schema, options.vector_dimensions)
         self._pin = self._made(options)
@@ -68,26 +91,92 @@ class LanceStreamWriter(ArrowWriter):
         return write_task(iterator, self._schema, self._pin, self._options, mode)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        newest = pinned(self._options)
-        transaction = self._transaction(batchId)
-        if is_done(newest.open().manifest.config, (self._app, batchId)):
-            self._skip(messages, batchId)
-            return
-        # What was written fits the version the writer began with; nothing newer needs to be judged if that is the same.
-        same = newest.open().schema == self._pin.open().schema
+        properties = properties_of(self._app, batchId)
+        if self._stream is not None:
+            properties[_STREAM_PROPERTY] = self._stream
         try:
-            commit_written(
-                self._options,
-                newest if same else self._pin,
-                self._operation(messages),
-                transaction,
-                properties_of(self._app, batchId),
-            )
+            newest = self._accepted(batchId)
+            if newest is None:
+                self._skip(messages, batchId)
+                return
+            base = self._base(newest, messages)
+        except Exception:
+            self._discard(messages)
+            raise
+        try:
+            commit_written(self._options, base, self._operation(messages), _transaction(messages), properties)
         except AlreadyExistsError:
-            self._skip(messages, batchId)
+            # Another writer of the same stream committed first: this batch, or one that it does not follow.
+            self._discard(messages)
+            if self._is_next(pinned(self._options).open(), batchId):
+                raise
+            logger.warning("%s: another writer committed batch %d of %s", self._options.uri, batchId, self._app)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        discard_written(self._options, messages, self._transaction(batchId))
+        self._discard(messages)
+
+    def _accepted(self, batch: int) -> Pin | None:
+        """Return the newest version if the batch is to be added to it, None if the batch is a repeat.
+
+        Raises InvalidOperationError if checkpoint and table are out of step. With `continueFromCheckpoint` the recorded
+        number is set to that of the batch before instead, by a commit of its own.
+        """
+        newest = pinned(self._options)
+        version = newest.open()
+        try:
+            if not self._is_next(version, batch):
+                return None
+            replaced = replaced_since(version, self._app)
+            if replaced is None:
+                return newest
+            raise InvalidOperationError(
+                f"batch {batch} does not follow: version {replaced} of {version.uri} replaced the table after batch"
+                f" {batch - 1} of {self._app!r}, so the rows of earlier batches are gone. Start again with a new"
+                f" checkpoint, or pass {_REMEDY} to accept the table as it is"
+            )
+        except InvalidOperationError as error:
+            if not self._options.continue_from_checkpoint:
+                raise
+            logger.warning("%s: continueFromCheckpoint accepts: %s", version.uri, error)
+        number = str(batch - 1) if batch else None
+        return Pin.of(update_config(version, {config_key(self._app): number}))
+
+    def _is_next(self, version: TableVersion, batch: int) -> bool:
+        """Compare the batch with the last recorded one, as `is_next_batch`; a repeat is one of the same checkpoint."""
+        if is_next_batch(version.manifest.config, self._app, batch, uri=version.uri, remedy=_REMEDY):
+            return True
+        recorded = None if self._stream is None else last_properties(version, self._app).get(_STREAM_PROPERTY)
+        if recorded in (None, self._stream):
+            return False
+        raise InvalidOperationError(
+            f"batch {batch} does not follow: {version.uri} records batch {batch} of {self._app!r} already, from the"
+            f" checkpoint with the id {recorded}, and this one has the id {self._stream}. Use the checkpoint that the"
+            f" table was written with, give the new stream another txnAppId, or pass {_REMEDY} to continue from this"
+            " checkpoint; rows that it reads again are then added again"
+        )
+
+    def _base(self, newest: Pin, messages: list[WriterCommitMessage | None]) -> Pin:
+        """Return the version against which the batch is judged.
+
+        The newest one if its schema is that which the tasks wrote for, so that nothing in between has to be judged.
+        Raises VersionNotFoundError if the tasks wrote for another table, or for a version that was cleaned up.
+        """
+        version = newest.open()
+        for written in {message.pin for message in messages if isinstance(message, WrittenFragments)}:
+            if written is None or written == newest:
+                continue
+            # Not `written.open()`, which may find the version of a removed table in the memory of this process.
+            ref = written.version if version.branch is None else (version.branch, written.version)
+            found = Pin.of(checkout(version, ref))
+            if found.mark != written.mark:
+                raise VersionNotFoundError(
+                    f"version {written.version} of {version.uri} is not the one that the batch was written for, because"
+                    " the table was removed and created again; start the query again",
+                    version=written.version,
+                )
+            if found.open().schema != version.schema:
+                return found
+        return newest
 
     def _operation(self, messages: list[WriterCommitMessage | None]) -> LanceOperation.BaseOperation:
         from lancetable.operation import LanceOperation
@@ -97,13 +186,17 @@ class LanceStreamWriter(ArrowWriter):
             LanceOperation.Overwrite(self._schema, fragments) if self._overwrite else LanceOperation.Append(fragments)
         )
 
-    def _transaction(self, batch: int) -> str:
-        """One for each batch of this writer; a restarted stream has others, since it wrote other files."""
-        return str(uuid.uuid5(uuid.UUID(self._uuid), str(batch)))
-
     def _skip(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
-        logger.info("%s: batch %d of %s was committed before", self._options.uri, batch, self._app)
-        discard_written(self._options, messages, None)
+        logger.warning(
+            "%s: batch %d of %s is recorded already, so this repeat of it adds no rows",
+            self._options.uri,
+            batch,
+            self._app,
+        )
+        self._discard(messages)
+
+    def _discard(self, messages: list[WriterCommitMessage | None]) -> None:
+        discard_written(self._options, messages, _transaction(messages))
 
     def _made(self, options: SourceOptions) -> Pin:
         """The newest version of the table, which is made without rows if it is not there."""
@@ -139,12 +232,25 @@ def app_of(options: SourceOptions) -> str:
 
 
 def name_of_stream(checkpoint: str) -> str:
-    """What the stream of a checkpoint is called."""
-    path = checkpoint.removeprefix("file:")
-    if "://" not in path:
-        path = os.path.abspath("/" + path.lstrip("/") if path.startswith("//") else path)
+    """Return the name of the stream of a checkpoint: its id, or its address where the id cannot be read."""
+    return stream_of(checkpoint) or f"checkpoint:{_path_of(checkpoint).rstrip('/')}"
+
+
+def stream_of(checkpoint: str) -> str | None:
+    """Return the name of a stream by the id in its checkpoint, None where that is not on the local disk."""
     try:
-        with open(os.path.join(path, "metadata"), encoding="utf-8") as file:
+        with open(os.path.join(_path_of(checkpoint), "metadata"), encoding="utf-8") as file:
             return f"stream:{json.loads(file.read())['id']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return f"checkpoint:{path.rstrip('/')}"
+        return None
+
+
+def _path_of(checkpoint: str) -> str:
+    path = checkpoint.removeprefix("file:")
+    return path if "://" in path else os.path.abspath("/" + path.lstrip("/") if path.startswith("//") else path)
+
+
+def _transaction(messages: list[WriterCommitMessage | None]) -> str:
+    """Return the name of the transaction that commits the files of messages, the same in every process."""
+    paths = [file.path for fragment in fragments_of(messages) for file in fragment.files]
+    return str(uuid.uuid5(_NAMESPACE, "\n".join(paths)) if paths else uuid.uuid4())

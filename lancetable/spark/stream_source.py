@@ -1,23 +1,31 @@
-"""Streaming reads: offsets are versions, and what a version appended is one step.
+"""Streaming reads: offsets are versions, and the rows that a version appended are one step.
 
-    {"version": 0}            nothing was read: the first step is the whole table as it stands then
-    {"version": n}            everything up to version n was read
+    {"version": 0}                           nothing was read: the first step is the whole table as of the end offset
+    {"version": n, "transaction": "..."}     everything up to version n was read
 
-Versions that change no row (compaction, new columns, settings, indices) are passed over. Rows that were deleted,
-updated or overwritten cannot be told to a stream: it stops, or with `skipChangeCommits` leaves such versions out. A
-version that a cleanup removed before it was read stops the stream as well, unless `failOnDataLoss` is false.
+The name of the transaction identifies the version: a table that was removed and created again at the same address has
+versions of the same numbers, and is refused. Offsets of earlier releases, without it, are read as well.
+
+Versions that change no row (compaction, new columns, settings, indices) are passed over. A stream cannot represent rows
+that were deleted, updated or overwritten: it stops, or with `skipChangeCommits` leaves such versions out. A version
+that a cleanup removed before it was read stops the stream as well, unless `failOnDataLoss` is false. Versions that are
+left out are logged as warnings.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from lancetable.arguments import parse_asof
 from lancetable.errors import (
+    ColumnNotFoundError,
     InvalidInputError,
     InvalidOperationError,
     UnsupportedFeatureError,
@@ -27,10 +35,10 @@ from lancetable.ops.appended import Appended, appended_by
 from lancetable.ops.scan_plan import ScanOptions
 from lancetable.ops.slices import Slice, plan_slices
 from lancetable.spark.options import LATEST
-from lancetable.spark.pin import Pin, pinned
-from lancetable.spark.reader import BATCH_BYTES, SlicePartition, scan_slices
+from lancetable.spark.pin import Pin, mark_of, pinned
+from lancetable.spark.reader import BATCH_BYTES, SlicePartition, projected_schema, scan_slices
 from lancetable.spark.types import wire_schema
-from lancetable.table.version import checkout, latest
+from lancetable.table.version import checkout, latest, uri_of_branch
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -50,6 +58,10 @@ else:
             pass
 
 
+logger = logging.getLogger(__name__)
+
+Offset: TypeAlias = dict[str, Any]
+
 _HAS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
 
 
@@ -64,35 +76,51 @@ class VersionPartition(SlicePartition):
 class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.version is not None or options.timestamp_as_of is not None:
-            raise InvalidInputError("a stream follows the newest version: say where to begin with startingVersion")
+            raise InvalidInputError(
+                "version, tag and timestampAsOf are for batch reads, and a stream follows the newest version; pass"
+                " startingVersion or startingTimestamp"
+            )
         if options.max_versions_per_trigger is not None and not _HAS_LIMITS:
             raise UnsupportedFeatureError(
                 "maxVersionsPerTrigger needs PySpark 4.2 or newer; without it a batch is everything that is new",
                 feature="limits of streams before PySpark 4.2",
             )
+        known = projected_schema(pinned(options), options.columns).names
+        for name in schema.fieldNames():
+            if name not in known:
+                raise ColumnNotFoundError(f"no column {name!r} in {options.uri}; there are {', '.join(known)}")
         self._options, self._schema = options, schema
-        self._stop_at: int | None = None
+        self._stop_at: Offset | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
+    def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         options = self._options
         if options.starting_version == LATEST:
-            return {"version": self._newest().version}
+            return _offset_of(self._newest())
         if isinstance(options.starting_version, int):
-            return {"version": max(0, options.starting_version - 1)}
+            newest = self._newest()
+            if options.starting_version > newest.version + 1:
+                raise InvalidInputError(
+                    f"startingVersion {options.starting_version} is beyond version {newest.version}, the newest one of"
+                    f" {options.uri}; pass a version from 0 to {newest.version + 1}, or 'latest'"
+                )
+            return self._offset(newest, max(0, options.starting_version - 1))
         if options.starting_timestamp is not None:
-            return {"version": self._before(options.starting_timestamp)}
+            return self._before(options.starting_timestamp)
         return {"version": 0}
 
-    def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802  # Spark's name
-        newest = self._newest().version if self._stop_at is None else self._stop_at
-        # Before PySpark 4.2 neither argument comes: then a step is everything there is.
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # Spark's name
+        newest = self._newest()
+        stop = _offset_of(newest) if self._stop_at is None else self._stop_at
+        # Before PySpark 4.2 Spark passes neither argument: then a step is everything there is.
         most = getattr(limit, "max_files", None)
         if start is None:
-            return {"version": newest}
+            return stop
         begin = int(start["version"])
-        if begin and most is not None:
-            newest = min(newest, begin + int(most))
-        return {"version": max(begin, newest)}
+        if begin >= newest.version:
+            self._check_same_table(newest, start)
+        if begin and most is not None and begin + int(most) < stop["version"]:
+            stop = self._offset(newest, begin + int(most))
+        return stop if stop["version"] > begin else start
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
@@ -100,21 +128,31 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
         most = self._options.max_versions_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
-        return {"version": self._newest().version}
+    def reportLatestOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        return _offset_of(self._newest())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        self._stop_at = self._newest().version
+        self._stop_at = _offset_of(self._newest())
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         begin, stop = int(start["version"]), int(end["version"])
         newest = self._newest()
+        self._check_same_table(newest, start)
+        self._check_same_table(newest, end)
         tasks: list[InputPartition] = []
         if begin == 0 and stop > 0:
             tasks.extend(self._tasks(self._at(newest, stop), None))
         else:
+            lost: list[int] = []
             for number in range(begin + 1, stop + 1):
-                tasks.extend(self._step(newest, number))
+                tasks.extend(self._step(newest, number, lost))
+            if lost:
+                logger.warning(
+                    "%s: versions %s were cleaned up before this stream read them; the rows that they appended are"
+                    " left out, because failOnDataLoss is false",
+                    self._options.uri,
+                    ", ".join(map(str, lost)),
+                )
         return tasks or [VersionPartition(None, ())]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
@@ -129,24 +167,36 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
         )
         yield from scan_slices(partition.pin, partition.slices, scan, wire_schema(self._schema))
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Offset) -> None:
         """Nothing to do: offsets are Spark's."""
 
-    def _step(self, newest: TableVersion, number: int) -> list[InputPartition]:
+    def _step(self, newest: TableVersion, number: int, lost: list[int]) -> list[InputPartition]:
+        """Return the tasks for one version; one that was cleaned up is added to `lost`, or refused."""
         try:
             version = self._at(newest, number)
-        except VersionNotFoundError:
+        except VersionNotFoundError as error:
             if not self._options.fail_on_data_loss:
+                lost.append(number)
                 return []
-            raise
+            raise VersionNotFoundError(
+                f"{error}. To continue without its rows, pass option('failOnDataLoss', 'false')", version=number
+            ) from error
         change = appended_by(version)
         if isinstance(change, Appended):
             return self._tasks(version, change.fragment_ids) if change.fragment_ids else []
         if self._options.skip_change_commits:
+            logger.warning(
+                "%s: version %d %s; all of it is left out, rows that it added included, because skipChangeCommits is"
+                " true",
+                self._options.uri,
+                number,
+                change,
+            )
             return []
         raise InvalidOperationError(
-            f"version {number} of {self._options.uri} {change}, which a stream of appended rows cannot tell. Leave"
-            " such versions out with option('skipChangeCommits', 'true'), or begin again after it with startingVersion"
+            f"version {number} of {self._options.uri} {change}, and a stream of appended rows cannot represent that."
+            " Leave such versions out with option('skipChangeCommits', 'true'), or start again after it, with a new"
+            " checkpoint and startingVersion"
         )
 
     def _tasks(self, version: TableVersion, fragment_ids: frozenset[int] | None) -> list[InputPartition]:
@@ -163,24 +213,94 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
         return latest(pinned(self._options).open())
 
     def _at(self, newest: TableVersion, number: int) -> TableVersion:
-        if number == newest.version:
-            return newest
         try:
-            return checkout(newest, number if newest.branch is None else (newest.branch, number))
+            return _version(newest, number)
         except VersionNotFoundError as error:
             raise VersionNotFoundError(
-                f"{self._options.uri}: version {number} was cleaned up before this stream had read it, so rows are"
-                " missing. Begin anew with another checkpoint, or go on without them with"
-                " option('failOnDataLoss', 'false'); keep versions longer than the stream may pause",
+                f"version {number} of {self._options.uri} was cleaned up before this stream read it, so rows are"
+                " missing. Start again with a new checkpoint, and keep versions longer than the stream may pause",
                 version=number,
             ) from error
 
-    def _before(self, moment: str) -> int:
-        """The last version that is older than a moment, 0 if there is none."""
+    def _check_same_table(self, newest: TableVersion, offset: Offset) -> None:
+        """Raise InvalidOperationError if an offset is one of another table, which was at this address before."""
+        number, expected, uri = int(offset["version"]), offset.get("transaction"), self._options.uri
+        if number > newest.version:
+            raise InvalidOperationError(
+                f"the checkpoint of this stream is at version {number} of {uri}, and the newest version is"
+                f" {newest.version}: {_OTHER_TABLE}"
+            )
+        if number == 0 or expected is None:
+            return
+        try:
+            found = mark_of(_version(newest, number))
+        except VersionNotFoundError:
+            logger.warning(
+                "%s: version %d, up to which this stream has read, was cleaned up, so whether the table is still the"
+                " same one is not known; keep versions longer than the stream may pause",
+                uri,
+                number,
+            )
+            return
+        if found != expected:
+            raise InvalidOperationError(
+                f"version {number} of {uri} was committed by transaction {found}, and the checkpoint of this stream"
+                f" names {expected}: {_OTHER_TABLE}"
+            )
+
+    def _offset(self, newest: TableVersion, number: int) -> Offset:
+        if number:
+            try:
+                return _offset_of(_version(newest, number))
+            except VersionNotFoundError:
+                logger.debug("%s: version %d was cleaned up", self._options.uri, number)
+        return {"version": number}
+
+    def _before(self, moment: str) -> Offset:
+        """Return the offset of the last version that is older than a moment."""
         from lancetable.dataset import dataset
 
-        options = self._options
+        options, newest = self._options, self._newest()
+        if parse_asof(moment).astimezone(timezone.utc) > datetime.now(timezone.utc):
+            raise InvalidInputError(
+                f"startingTimestamp {moment} is in the future; pass a past one, or startingVersion 'latest'"
+            )
+        uri = uri_of_branch(newest, newest.branch)
         try:
-            return int(dataset(options.uri, asof=moment, storage_options=options.storage_options or None).version)
-        except VersionNotFoundError:
-            return 0
+            found = dataset(uri, asof=moment, storage_options=options.storage_options or None)
+        except VersionNotFoundError as error:
+            oldest = dataset(uri, storage_options=options.storage_options or None).version_refs()[0]["version"]
+            if oldest == 1:
+                return {"version": 0}
+            if not options.fail_on_data_loss:
+                logger.warning(
+                    "%s: versions before %d were cleaned up; those since %s are left out, because failOnDataLoss is"
+                    " false",
+                    options.uri,
+                    oldest,
+                    moment,
+                )
+                return self._offset(newest, oldest - 1)
+            raise VersionNotFoundError(
+                f"versions of {options.uri} since {moment} were cleaned up, and the oldest one left is {oldest}. Pass"
+                f" startingVersion {oldest} to begin with its rows, startingVersion 0 for the whole table, or"
+                " option('failOnDataLoss', 'false')",
+                version=oldest,
+            ) from error
+        return _offset_of(found.table_version)
+
+
+_OTHER_TABLE = (
+    "the table was removed and created again, or its newest versions were removed. Start again with a new checkpoint;"
+    " startingVersion leaves out rows that were read already"
+)
+
+
+def _offset_of(version: TableVersion) -> Offset:
+    return {"version": version.version, "transaction": mark_of(version)}
+
+
+def _version(newest: TableVersion, number: int) -> TableVersion:
+    if number == newest.version:
+        return newest
+    return checkout(newest, number if newest.branch is None else (newest.branch, number))

@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
+from lancetable.ops.finite import check_finite
 
 MAX_DECIMAL_PRECISION = 38
 
@@ -116,6 +117,59 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def convert_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.RecordBatch]:
     return (convert_batch(batch, schema) for batch in batches)
+
+
+def check_stored_as(given: pa.DataType, stored: pa.DataType, column: str) -> None:
+    """Refuse to store values of one type as another one where Arrow's cast would change them without an error.
+
+    Raises SchemaMismatchError. Values that do not fit are found later, by the cast.
+    """
+    given, stored = _plain_type(given), _plain_type(stored)
+    types = pa.types
+    if types.is_struct(given) and types.is_struct(stored):
+        names = [field.name for field in stored]
+        for field in given:
+            if field.name not in names:
+                raise SchemaMismatchError(
+                    f"column {column!r} of the table has no field {field.name!r}; it has {', '.join(names)}. Drop the"
+                    " field from the frame, or add it to the table",
+                    column=column,
+                )
+            check_stored_as(field.type, stored.field(field.name).type, f"{column}.{field.name}")
+    elif types.is_nested(given) and types.is_nested(stored) and given.num_fields == stored.num_fields:
+        for number in range(given.num_fields):
+            inner = given.field(number)
+            check_stored_as(inner.type, stored.field(number).type, f"{column}.{inner.name}")
+    elif _loses_zone(given, stored) or _loses_zone(stored, given):
+        raise SchemaMismatchError(
+            f"column {column!r} is {given} in the frame and {stored} in the table, and the conversion depends on the"
+            " time zone of the session; cast it in Spark to the type of the table",
+            column=column,
+        )
+    elif (types.is_boolean(stored) and _is_number(given)) or (types.is_decimal(stored) and types.is_floating(given)):
+        raise SchemaMismatchError(
+            f"column {column!r} is {given} in the frame and {stored} in the table, which would change values; cast it"
+            " in Spark to the type of the table",
+            column=column,
+        )
+
+
+def _plain_type(arrow: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a dictionary, or of the storage of an extension."""
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _plain_type(arrow.storage_type)
+    return _plain_type(arrow.value_type) if pa.types.is_dictionary(arrow) else arrow
+
+
+def _loses_zone(one: pa.DataType, other: pa.DataType) -> bool:
+    """Return True if one type is a moment in time, and the other a date or a timestamp without a zone."""
+    if not pa.types.is_timestamp(one) or one.tz is None:
+        return False
+    return bool(pa.types.is_date(other) or (pa.types.is_timestamp(other) and other.tz is None))
+
+
+def _is_number(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow))
 
 
 def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
@@ -213,7 +267,9 @@ def _converted(values: pa.Array, target: pa.DataType) -> pa.Array:
         return _converted(values.dictionary_decode(), target)
     if pa.types.is_nested(found) and pa.types.is_nested(target) and (_is_special(found) or _is_special(target)):
         values = _with_children(values, target)
-    return values.cast(target)
+    cast = values.cast(target)
+    check_finite(values, cast)
+    return cast
 
 
 def _is_special(arrow: pa.DataType) -> bool:

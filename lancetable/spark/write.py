@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
+from lancetable.commit.once import is_done
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
+from lancetable.spark.writer import log_skipped
 from lancetable.table.version import open_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["Mode", "write_table"]
+
+logger = logging.getLogger(__name__)
 
 Mode = Literal["errorifexists", "error", "ignore", "append", "overwrite"]
 
@@ -32,7 +37,8 @@ def write_table(
 
     `mode` is Spark's: "errorifexists" and "ignore" make a table where none is, "append" makes or extends one,
     "overwrite" replaces rows and schema, older versions stay. `vector_columns`, dimensions by column name, are stored
-    as vectors. `txn`, an application and the number of its change, makes a repeated write do nothing.
+    as vectors. `txn`, an application and the number of its change, makes a repeated write do nothing; so does a number
+    below that of the last change, with a warning. Every thread may call this.
 
     One data file is written for each partition of the frame: `repartition` it where that makes too many. Raises
     AlreadyExistsError; SchemaMismatchError for rows that do not fit, through Spark.
@@ -45,8 +51,11 @@ def write_table(
     creates = mode in ("errorifexists", "error", "ignore")
     if creates and _exists(path, storage_options):
         if mode == "ignore":
+            logger.info("%s: there is a table, so mode 'ignore' writes nothing", path)
             return
         raise AlreadyExistsError(f"Dataset already exists: {path}; choose mode='append' or 'overwrite'", path=path)
+    if txn is not None and not creates:
+        _log_if_skipped(path, storage_options, txn)
     writer = df.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")
     options: dict[str, object] = {f"{VECTOR_PREFIX}{name}": size for name, size in (vector_columns or {}).items()}
     options.update({f"{STORAGE_PREFIX}{key}": value for key, value in (storage_options or {}).items()})
@@ -68,6 +77,17 @@ def write_table(
             raise
         if mode != "ignore":
             raise AlreadyExistsError(f"Dataset already exists: {path}", path=path) from error
+
+
+def _log_if_skipped(path: str, storage_options: Mapping[str, str] | None, txn: tuple[str, int]) -> None:
+    """Log a skipped change in this process too, because Spark keeps the log of the writer to itself."""
+    try:
+        config = open_version(path, storage_options=storage_options).manifest.config
+    except LanceError as error:  # a client of Connect may not reach the table
+        logger.debug("%s: %s", path, error)
+        return
+    if is_done(config, txn):
+        log_skipped(config, txn, path)
 
 
 def _exists(path: str, storage_options: Mapping[str, str] | None) -> bool:

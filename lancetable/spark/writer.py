@@ -14,21 +14,21 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from lancetable.commit.once import is_done, properties_of
+from lancetable.commit.once import is_done, last_number, properties_of
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, SchemaMismatchError
 from lancetable.ops import commit as commits
 from lancetable.ops.write import discard_fragments
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.tasks import settle_worker
-from lancetable.spark.types import convert_batches, table_schema, wire_schema
+from lancetable.spark.types import check_stored_as, convert_batches, table_schema, wire_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,10 +41,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class WrittenFragments(WriterCommitMessage):
-    """The fragments one task wrote, as JSON texts, and their rows."""
+    """The fragments that one task wrote, each as JSON, their rows, and the version they were written for."""
 
     fragments: list[str]
     num_rows: int
+    pin: Pin | None = None
 
 
 def write_task(
@@ -88,7 +89,8 @@ def write_task(
         storage_options=options.storage_options or None,
         **arguments,
     )
-    return WrittenFragments([json.dumps(fragment.to_json()) for fragment in fragments], rows)
+    texts = [json.dumps(fragment.to_json()) for fragment in fragments]
+    return WrittenFragments(texts, rows, pin)
 
 
 def fragments_of(messages: Iterable[WriterCommitMessage | None]) -> list[FragmentMetadata]:
@@ -115,7 +117,7 @@ def discard_written(
 
 class LanceWriter(DataSourceArrowWriter):
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
-        self._options = options
+        self._options = options.for_batch_write()
         self._transaction_uuid = str(uuid.uuid4())
         self._skip = False
         wire_schema(schema)  # a type without an Arrow form is refused here, before any task starts
@@ -123,7 +125,7 @@ class LanceWriter(DataSourceArrowWriter):
         self._mode = "overwrite"
         self._pin: Pin | None = None
         try:
-            self._pin = pinned(options.for_write())
+            self._pin = pinned(self._options)
         except DatasetNotFoundError:
             if options.create is False:
                 raise
@@ -142,10 +144,10 @@ class LanceWriter(DataSourceArrowWriter):
         return write_task(iterator, self._schema, self._pin, self._options, self._mode)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._skip:
-            logger.info("%s: %s was committed before", self._options.uri, self._options.txn)
-            return
         txn, fragments = self._options.txn, fragments_of(messages)
+        if self._skip and txn is not None:
+            log_skipped(pinned(self._options).open().manifest.config, txn, self._options.uri)
+            return
         properties = {} if txn is None else properties_of(*txn)
         try:
             commit_written(self._options, self._pin, self._operation(fragments), self._transaction_uuid, properties)
@@ -153,6 +155,7 @@ class LanceWriter(DataSourceArrowWriter):
             if txn is None or not self._was_committed():
                 raise
             # Another run of the same job was faster: this one has nothing to add.
+            log_skipped(pinned(self._options).open().manifest.config, txn, self._options.uri)
             discard_written(self._options, messages, self._transaction_uuid)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -170,6 +173,26 @@ class LanceWriter(DataSourceArrowWriter):
         return txn is not None and is_done(pinned(self._options).open().manifest.config, txn)
 
 
+def log_skipped(config: Mapping[str, str], txn: tuple[str, int], uri: str) -> None:
+    """Log that a change is not made because it, or a later one of the application, was committed before.
+
+    A later one is a warning: a new checkpoint, or a name that is used twice, begins with lower numbers.
+    """
+    app, number = txn
+    last = last_number(config, app)
+    if last == number:
+        logger.info("%s: change %d of %s was committed before", uri, number, app)
+    else:
+        logger.warning(
+            "%s: no rows are written for change %d of %s, because its change %s was committed before. Unless this is a"
+            " repeat of an old change, pass a higher number or another name",
+            uri,
+            number,
+            app,
+            last,
+        )
+
+
 def commit_written(
     options: SourceOptions,
     pin: Pin | None,
@@ -179,7 +202,7 @@ def commit_written(
 ) -> None:
     """Commit what tasks wrote, judged against everything since `pin`; without one, as a new table.
 
-    Raises AlreadyExistsError for a change that was committed before, and for a table that another job made meanwhile,
+    Raises AlreadyExistsError for a change that was committed before, and for a table that another job created since,
     whose rows stay; CommitConflictError, CommitStateUnknownError.
     """
     from lancetable.operation import Transaction
@@ -192,7 +215,11 @@ def commit_written(
 
 
 def appended_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schema:
-    """The table's fields that the frame brings, in the table's own types; what does not fit is refused."""
+    """Return the table's fields that the frame has, in the types of the table.
+
+    Nullable columns that the frame lacks become null. Raises SchemaMismatchError for other differences that would
+    change or drop values.
+    """
     unknown = [name for name in incoming.names if name not in table.names]
     if unknown:
         raise SchemaMismatchError(
@@ -203,4 +230,6 @@ def appended_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schem
         raise SchemaMismatchError(
             f"Append with different schema: the frame lacks the required column {missing[0]!r} of {uri}"
         )
+    for field in incoming:
+        check_stored_as(field.type, table.field(field.name).type, field.name)
     return pa.schema([field for field in table if field.name in incoming.names])

@@ -44,8 +44,29 @@ def test_all_options() -> None:
         ({"path": "x", "create": "maybe"}, "true or false"),
         ({"path": "x", "startingVersion": "first"}, "startingVersion"),
         ({"path": "x", "startingVersion": "1", "startingTimestamp": "2026-01-01"}, "give one of them"),
+        ({"path": "x", "continueFromCheckpoint": "yes"}, "continueFromCheckpoint takes true or false"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, str], names: str) -> None:
     with pytest.raises(InvalidInputError, match=names):
         SourceOptions.parse(given)
+
+
+@pytest.mark.parametrize(
+    ("use", "given", "names"),
+    [
+        ("batch_read", {"startingVersion": "3"}, "startingVersion is for readStream"),
+        ("batch_read", {"startingTimestamp": "2026-01-01"}, "startingTimestamp is for readStream"),
+        ("batch_read", {"maxVersionsPerTrigger": "3"}, "maxVersionsPerTrigger is for readStream"),
+        ("batch_read", {"skipChangeCommits": "true"}, "skipChangeCommits is for readStream"),
+        ("batch_write", {"txnAppId": "app"}, "'app' without txnVersion"),
+        ("batch_write", {"continueFromCheckpoint": "true"}, "is for writeStream"),
+        ("batch_write", {"filter": "id > 3"}, "filter is for reading"),
+        ("stream_write", {"txnAppId": "app", "txnVersion": "3"}, "txnVersion is for batch writes"),
+        ("stream_write", {"version": "3"}, "version is for reading"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(use: str, given: dict[str, str], names: str) -> None:
+    options = SourceOptions.parse({"path": "x", **given})
+    with pytest.raises(InvalidInputError, match=names):
+        getattr(options, f"for_{use}")()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, RetryableCommitConflictError
+from lancetable.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    RetryableCommitConflictError,
+    SchemaMismatchError,
+)
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
 
@@ -19,8 +26,10 @@ st = pytest.importorskip("pyspark.sql.types", reason="PySpark is not installed")
 
 from lancetable.ops import commit as commits  # noqa: E402
 from lancetable.spark.options import SourceOptions  # noqa: E402
+from lancetable.spark.pin import pinned  # noqa: E402
 from lancetable.spark.reader import LanceReader  # noqa: E402
 from lancetable.spark.source import LanceDataSource  # noqa: E402
+from lancetable.spark.types import spark_schema, wire_schema  # noqa: E402
 from lancetable.spark.writer import LanceWriter  # noqa: E402
 
 SCHEMA = st.StructType([st.StructField("id", st.LongType())])
@@ -104,6 +113,96 @@ def test_abort_after_a_conflict_removes_the_files(tmp_path: Path) -> None:
     assert len(data_files(path)) == 2
     writer.abort([message])
     assert len(data_files(path)) == 1
+
+
+def test_a_change_below_the_last_one_is_skipped_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(pa.table({"id": [0]}), path)
+
+    def run(number: int) -> None:
+        writer = LanceWriter(options(path, txnAppId="app", txnVersion=str(number)), SCHEMA, overwrite=False)
+        pickle.loads(pickle.dumps(writer)).commit([write(writer, number)])
+
+    run(7)
+    run(7)
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+    run(3)
+    assert "no rows are written for change 3 of app, because its change 7 was committed before" in caplog.text
+    assert lancetable.dataset(path).to_table()["id"].to_pylist() == [0, 7]
+    assert len(data_files(path)) == 2
+
+
+def test_an_application_without_a_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="txnAppId 'app' without txnVersion"):
+        LanceWriter(options(tmp_path / "t.lance", txnAppId="app"), SCHEMA, overwrite=False)
+
+
+def test_a_time_on_a_branch_is_one_of_the_branch(tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    main = lancetable.write_dataset(pa.table({"id": [0]}), path)
+    branch = main.create_branch("side")
+    branch.insert(pa.table({"id": [1]}))
+    moment = datetime.now().isoformat()
+    branch.insert(pa.table({"id": [2]}))
+    main.insert(pa.table({"id": [3]}))
+    pin = pinned(options(path, branch="side", timestampAsOf=moment))
+    assert pin.open().uri.endswith("side") and pin.version == branch.version - 1
+    with pytest.raises(InvalidInputError, match="a tag names a version of its own branch"):
+        pinned(options(path, branch="side", tag="here"))
+
+
+def append(path: Path, frame: pa.Table) -> None:
+    """Append a frame as Spark does."""
+    schema = spark_schema(frame.schema)
+    writer = LanceWriter(options(path), schema, overwrite=False)
+    batches = frame.cast(wire_schema(schema)).to_batches()
+    writer.commit([pickle.loads(pickle.dumps(writer)).write(iter(batches))])
+
+
+X, XY, Y = (pa.struct([(name, pa.int64()) for name in names]) for names in ("x", "xy", "y"))
+UTC, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "stored", "message"),
+    [
+        (XY, {"x": 1, "y": 2}, X, "'c' .* has no field 'y'"),
+        (Y, {"y": 2}, X, "'c' .* has no field 'y'"),
+        (pa.list_(XY), [{"x": 1, "y": 2}], pa.list_(X), "has no field 'y'"),
+        (pa.map_(pa.string(), XY), [("a", {"x": 1, "y": 2})], pa.map_(pa.string(), X), "has no field 'y'"),
+        (UTC, datetime(2026, 1, 1, tzinfo=timezone.utc), NAIVE, "time zone of the session"),
+        (NAIVE, datetime(2026, 1, 1), UTC, "time zone of the session"),
+        (pa.date32(), date(2026, 1, 1), UTC, "time zone of the session"),
+        (UTC, datetime(2026, 1, 1, tzinfo=timezone.utc), pa.date32(), "time zone of the session"),
+        (pa.float64(), 1.239, pa.decimal128(10, 2), "would change values"),
+        (pa.int64(), 7, pa.bool_(), "would change values"),
+        (pa.list_(pa.float64()), [1e300], pa.list_(pa.float32(), 1), "1e[+]300 not in range of float"),
+        (pa.float64(), 1e300, pa.float32(), "1e[+]300 not in range of float"),
+        (pa.float64(), 0.5, pa.int64(), "truncated"),
+        (pa.int64(), None, pa.field("c", pa.int64(), nullable=False), "(?i)null"),
+        (pa.list_(pa.int64()), [None], pa.list_(pa.field("item", pa.int64(), nullable=False)), "(?i)null"),
+    ],
+)
+def test_an_append_that_would_change_values_is_refused(
+    tmp_path: Path, given: pa.DataType, value: Any, stored: pa.DataType | pa.Field, message: str
+) -> None:
+    path = tmp_path / "t.lance"
+    field = stored if isinstance(stored, pa.Field) else pa.field("c", stored)
+    lancetable.write_dataset(pa.schema([field]).empty_table(), path)
+    with pytest.raises((SchemaMismatchError, InvalidInputError), match=message):
+        append(path, pa.table({"c": pa.array([value], given)}))
+    assert lancetable.dataset(path).count_rows() == 0
+
+
+def test_an_append_fills_what_the_frame_lacks_with_nulls(tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(pa.schema([("a", pa.int64()), ("c", XY)]).empty_table(), path)
+    append(path, pa.table({"c": pa.array([{"y": 1}], Y)}))
+    append(path, pa.table({"a": [1]}))
+    found = lancetable.dataset(path).to_table().to_pylist()
+    assert found == [{"a": None, "c": {"x": None, "y": 1}}, {"a": 1, "c": None}]
 
 
 def test_a_tag_on_a_branch_is_read_from_the_branch(tmp_path: Path) -> None:
