@@ -11,18 +11,37 @@ import logging
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from lancetable.commit.once import APP_PROPERTY, NUMBER_PROPERTY, config_key
+from lancetable.commit.once import APP_PROPERTY, NUMBER_PROPERTY, config_key, is_next_batch
+from lancetable.errors import InvalidOperationError
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion
 
-__all__ = ["last_properties", "replaced_since"]
+__all__ = ["follows", "last_properties", "replaced_since"]
 
 logger = logging.getLogger(__name__)
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _READ_AT_ONCE = 16
+
+
+def follows(version: TableVersion, app: str, batch: int, *, remedy: str) -> bool:
+    """Return whether a batch follows the last one that a table records; False if it repeats that one.
+
+    Raises InvalidOperationError if it does neither, or if the table was overwritten since; `remedy` is the setting that
+    accepts the table as it is.
+    """
+    if not is_next_batch(version.manifest.config, app, batch, uri=version.uri, remedy=remedy):
+        return False
+    replaced = replaced_since(version, app)
+    if replaced is None:
+        return True
+    raise InvalidOperationError(
+        f"batch {batch} does not follow: version {replaced} of {version.uri} replaced all rows after batch {batch - 1}"
+        f" of {app!r}, so the rows of earlier batches are gone. Start again with a new checkpoint, or pass {remedy} to"
+        " accept the table as it is; the rows of earlier batches are then not read again"
+    )
 
 
 def replaced_since(version: TableVersion, app: str) -> int | None:

@@ -16,6 +16,8 @@ def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     kind = left.type
     if isinstance(kind, pa.BaseExtensionType):
         return differs(left.storage, right.storage)
+    if pa.types.is_null(kind):
+        return np.zeros(len(left), np.bool_)
     if pa.types.is_dictionary(kind):
         return differs(left.dictionary_decode(), right.dictionary_decode())
     if not pa.types.is_nested(kind):

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.format.field_paths import parse_path
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.compare import differs
@@ -56,9 +55,7 @@ class UpdateChoice:
         columns = source(self._condition.source_names)
         mask = self._condition.mask(columns, target, len(offsets))
         if self._newest_by is not None:
-            order = (
-                columns[parse_path(self._newest_by)[0]] if self._newest_by not in columns else columns[self._newest_by]
-            )
+            order = columns[self._newest_by]
             without = int((~mask & order.is_null().to_numpy(zero_copy_only=False)).sum())
             counts.without_order += without
             counts.older += int((~mask).sum()) - without

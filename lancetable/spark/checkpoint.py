@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from lancetable.commit.once import config_key, last_number
-from lancetable.errors import InvalidOperationError
 from lancetable.ops.batches import replaced_since
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from lancetable.dataset import LanceDataset
 
-__all__ = ["Checkpoint", "accept_table", "check_table", "read_checkpoint"]
+__all__ = ["Checkpoint", "accept_table", "literal_path", "out_of_step", "read_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,10 @@ class Checkpoint:
 
 def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint | None:
     """Return the state of the checkpoint at a path, None if no stream has begun there."""
-    # Through Spark, which has the credentials of the checkpoint's store; in a path its glob characters are escaped.
-    root = re.sub(r"([*?\[\]{}\\,])", r"\\\1", path.rstrip("/"))
+    pattern = f"{literal_path(path.rstrip('/'))}/{{metadata,offsets/*,commits/*}}"
     try:
-        files = spark.read.format("binaryFile").load(f"{root}/{{metadata,offsets/*,commits/*}}").collect()
+        # Through Spark, which has the credentials of the checkpoint's store.
+        files = spark.read.format("binaryFile").load(pattern).collect()
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             return None
@@ -62,40 +61,50 @@ def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint | None:
     return Checkpoint(path, stream_id, max(numbers["offsets"], default=-1), max(numbers["commits"], default=-1))
 
 
-def check_table(table: LanceDataset | None, uri: str, app: str, checkpoint: Checkpoint) -> None:
+def literal_path(path: str) -> str:
+    """Return the glob pattern that matches nothing but a path."""
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
+
+
+def out_of_step(table: LanceDataset | None, uri: str, app: str, checkpoint: Checkpoint) -> str | None:
     """Compare a table with the checkpoint of the stream that is merged into it, before the next batch is read.
 
-    Raises
-    ------
-    InvalidOperationError
-        If the last batch that the table records is not the last one that the checkpoint has completed, or one that
-        Spark repeats; or if the table was overwritten since that batch.
+    Returns
+    -------
+    str or None
+        What is wrong and what to do, if the last batch that the table records is neither the last one that the
+        checkpoint has completed nor one that Spark repeats, or if the table was overwritten since that batch.
     """
     recorded = None if table is None else last_number(table.table_version.manifest.config, app)
-    last = -1 if recorded is None else recorded
-    done = "no batch" if checkpoint.completed < 0 else f"batch {checkpoint.completed}"
-    found = "no batch" if recorded is None else f"batch {recorded}"
-    if last not in (checkpoint.completed, checkpoint.planned):
-        state = f"{uri} records {found} of {app!r}" if table is not None else f"there is no table at {uri}"
-        if last < checkpoint.completed:
-            cause = "The table was removed, moved, replaced or restored to an older version since"
-            effect = f"the rows of {_batches(last + 1, checkpoint.completed)} are then not read again"
-        else:
-            cause = "The checkpoint was replaced by an older state of it"
-            effect = f"{_batches(checkpoint.completed + 1, last)} are then merged again, with the files that are new"
-        raise InvalidOperationError(
-            f"table and checkpoint are out of step: {checkpoint.path} has completed {done}, and {state}. {cause}."
-            " Start again with a new checkpoint, which reads all files, or pass continue_from_checkpoint=True to"
-            f" accept the table as it is; {effect}"
-        )
-    if table is not None and recorded is not None:
-        version = replaced_since(table.table_version, app)
-        if version is not None:
-            raise InvalidOperationError(
-                f"table and checkpoint are out of step: version {version} of {uri} replaced all rows after {found} of"
-                f" {app!r}, the last one that {checkpoint.path} has completed, was merged. Start again with a new"
-                " checkpoint, which reads all files, or pass continue_from_checkpoint=True to accept the table as it is"
+    last, completed = -1 if recorded is None else recorded, checkpoint.completed
+    remedy = (
+        " Start again with a new checkpoint, which reads everything, or pass continue_from_checkpoint=True for one run"
+        " to accept the table as it is; "
+    )
+    if last not in (completed, checkpoint.planned):
+        done = "no batch" if completed < 0 else f"batch {completed}"
+        found = "no batch" if recorded is None else f"batch {recorded}"
+        state = f"there is no table at {uri}" if table is None else f"{uri} records {found} of {app!r}"
+        if last < completed:
+            cause = (
+                "The table was removed, moved, replaced or restored to an older version since, or the pipeline renamed."
             )
+            effect = f"the rows of {_batches(last + 1, completed)} are then not read again"
+        else:
+            cause = "The checkpoint was replaced by an older state of it."
+            effect = f"the files of {_batches(completed + 1, last)} are then merged again"
+        return (
+            f"table and checkpoint are out of step: {checkpoint.path} has completed {done}, and {state}."
+            f" {cause}{remedy}{effect}"
+        )
+    version = None if table is None else replaced_since(table.table_version, app)
+    if version is None:
+        return None
+    return (
+        f"table and checkpoint are out of step: version {version} of {uri} replaced all rows after batch {last} of"
+        f" {app!r}, and {checkpoint.path} has completed batch {completed}.{remedy}the rows of"
+        f" {_batches(0, last)} are then not read again"
+    )
 
 
 def accept_table(table: LanceDataset, app: str, number: int) -> None:

@@ -17,14 +17,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lancetable.errors import InvalidInputError, InvalidOperationError
+from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError
+from lancetable.spark.checkpoint import literal_path
 from lancetable.spark.verbs import quoted
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from lancetable.spark.sources import Files
 
-__all__ = ["FileBatch", "open_batch"]
+__all__ = ["FileBatch", "InferredSchema", "open_batch"]
 
 _CORRUPT = "_lancetable_corrupt_record"
 _WITH_CORRUPT_RECORDS = ("csv", "json", "xml")
@@ -41,16 +43,36 @@ _SHOWN_CHARACTERS, _SHOWN_FILES = 200, 3
 
 @dataclass(frozen=True)
 class FileBatch:
-    """The rows of a batch of files, and the numbers of records and of values by column that do not parse."""
+    """The rows of a batch of files, and the numbers of records and of values by column that do not parse.
 
-    rows: DataFrame
+    `rows` is None if all files are empty and no schema is given. They are persisted if `is_persisted`.
+    """
+
+    rows: DataFrame | None
     rows_unparsed: int = 0
     unparsed: dict[str, int] = field(default_factory=dict)
+    is_persisted: bool = False
+
+
+@dataclass
+class InferredSchema:
+    """The schema of all files in a folder, once a run has inferred it."""
+
+    schema: StructType | None = None
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Files whose partition folders have the same names, `keys`, and begin in the same folder, `base`."""
+
+    base: str
+    keys: tuple[str, ...]
+    paths: list[str]
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Files of one header: their columns in the order of the files, and the names of those that the user wants.
+    """The records of files that are read alike, and the names of the columns that the user wants.
 
     `corrupt` names the column with the text of records that do not parse, None if they are not looked for.
     """
@@ -61,9 +83,7 @@ class _Part:
 
 
 @contextmanager
-def open_batch(
-    source: Files, spark: SparkSession, names: DataFrame, inferred: dict[str, StructType]
-) -> Iterator[FileBatch]:
+def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: InferredSchema) -> Iterator[FileBatch]:
     """Read the files of a batch, whose rows are persisted within the context if they have to be parsed.
 
     Parameters
@@ -75,8 +95,8 @@ def open_batch(
     names
         A batch of `Files.stream`.
     inferred
-        The schema that was inferred in this run, by format; filled by the first call. It is inferred after the run has
-        listed its files, so that it covers all of them.
+        The schema of the folder, filled by the first call. It is inferred after the run has listed its files, so that
+        it covers all of them.
 
     Raises
     ------
@@ -85,20 +105,46 @@ def open_batch(
     InvalidOperationError
         If more records do not parse than `Files.max_unparsed`.
     """
-    paths = [row[0] for row in names.collect()]
+    paths = [row["path"] for row in names.collect() if row["length"]]
+    groups = _by_partition_folders(paths, source.path)
     reader = _Reader(source, spark, inferred)
     with ExitStack() as persisted:
         try:
-            batch = _counted(source, [reader.part(paths)], persisted, paths)
-        except Exception:  # Spark's class for a header that differs is another one in each release and on Connect
-            parts = reader.parts_by_header(paths) if source.has_header else []
-            if len(parts) < 2:
-                raise
+            parts = [part for group in groups for part in reader.parts(group)]
             batch = _counted(source, parts, persisted, paths)
-        yield batch
+        except LanceError:
+            raise
+        except Exception:  # Spark's class for a header that differs is another one in each release and on Connect
+            if not source.has_header:
+                raise
+            parts = [part for group in groups for part in reader.parts_by_header(group)]
+            batch = _counted(source, parts, persisted, paths)
+        yield reader.empty() if batch is None else batch
 
 
-def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Sequence[str]) -> FileBatch:
+def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:
+    """Group files, since Spark drops files without partition folders that are read together with others."""
+    groups = defaultdict[tuple[str, tuple[str, ...]], list[str]](list)
+    # The folder may be relative or a pattern: its last name ends what is above the partition folders.
+    depth = len([name for name in re.sub(r"^[a-z0-9+.-]+:(//[^/]*)?", "", folder).split("/") if name not in ("", ".")])
+    is_absolute = re.match(r"/|[a-z0-9+.-]+:", folder) is not None
+    for path in paths:
+        scheme = re.match(r"[a-z0-9+.-]+:(//[^/]*)?", path)
+        root = scheme[0] if scheme else ""
+        folders = [name for name in path[len(root) :].split("/")[:-1] if name]
+        first = depth if is_absolute else 0
+        while first < len(folders) and "=" not in folders[first]:
+            first += 1
+        keys = tuple(name.partition("=")[0] for name in folders[first:] if "=" in name)
+        base = f"{root}/{'/'.join(folders[:first])}" if keys else ""
+        groups[base, keys].append(path)
+    return [_Group(base, keys, found) for (base, keys), found in groups.items()]
+
+
+def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Sequence[str]) -> FileBatch | None:
+    """Return the rows of all parts, once all files with values to parse are parsed; None without any part."""
+    if not parts:
+        return None
     """Return the rows of all parts, once all files with values to parse are parsed."""
     total, values, frames = 0, defaultdict[str, int](int), []
     for part in parts:
@@ -124,7 +170,8 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
             records.count()
         frames.append(records.select(*[F.col(quoted(name)) for name in part.wanted]))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-    return FileBatch(rows, total, {name: count for name, count in values.items() if count})
+    is_persisted = all(part.corrupt is not None or source.has_header for part in parts)
+    return FileBatch(rows, total, {name: count for name, count in values.items() if count}, is_persisted)
 
 
 def _too_many(
@@ -160,82 +207,108 @@ def _unparsed_values(source: Files, broken: DataFrame, corrupt: str) -> dict[str
 
 
 class _Reader:
-    """Reads files of one source in one session."""
+    """Reader of the files of one source in one session."""
 
-    def __init__(self, source: Files, spark: SparkSession, inferred: dict[str, StructType]) -> None:
+    def __init__(self, source: Files, spark: SparkSession, inferred: InferredSchema) -> None:
         self._source, self._spark, self._inferred = source, spark, inferred
         given = source.schema
         self._given = spark.createDataFrame([], given).schema if isinstance(given, str) else given
         self._is_case_sensitive = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
 
-    def part(self, paths: Sequence[str]) -> _Part:
-        """Return the records of files, by the header of the first one that is not empty."""
-        source = self._source
-        schema, left_out = self._schema_of(paths)
-        wanted, corrupt = [name for name in schema.names if name not in left_out], None
-        if source.kind in _WITH_CORRUPT_RECORDS and source.option("mode").upper() != "FAILFAST":
-            corrupt = source.option("columnNameOfCorruptRecord") or _CORRUPT
-            if corrupt not in schema.names:
-                schema = StructType([*schema.fields, StructField(corrupt, StringType())])
-        reader = self._reader(corrupt).schema(schema)
-        if self._source.has_header:
-            # Without pruning, so that Spark compares the whole header.
-            reader = reader.option("enforceSchema", "false").option("columnPruning", "false")
-        records = reader.load(list(paths))
-        partitions = [name for name in records.columns if name not in schema.names]
-        return _Part(records, [*wanted, *partitions], corrupt)
+    def empty(self) -> FileBatch:
+        """Return the batch of files without records."""
+        return FileBatch(None if self._given is None else self._spark.createDataFrame([], self._given))
 
-    def parts_by_header(self, paths: Sequence[str]) -> list[_Part]:
+    def parts(self, group: _Group) -> list[_Part]:
+        """Return the records of files by the header of the first one, with which Spark compares the others."""
+        return self._parts(group, compares_headers=self._source.has_header)
+
+    def parts_by_header(self, group: _Group) -> list[_Part]:
         """Return the records of files, in one part for each header."""
         by_header = defaultdict[tuple[str, ...], list[str]](list)
-        for path in paths:
-            by_header[tuple(self._header([path]))].append(path)
-        return [self.part(files) for header, files in by_header.items() if header]  # a file of 0 bytes has none
+        for path in group.paths:
+            by_header[tuple(self._header(replace(group, paths=[path])))].append(path)
+        groups = [replace(group, paths=paths) for paths in by_header.values()]
+        return [part for each in groups for part in self._parts(each, compares_headers=False)]
 
-    def _reader(self, corrupt: str | None) -> Any:
-        """Return a reader for the files of a batch, of which partition folders become columns."""
+    def _parts(self, group: _Group, *, compares_headers: bool) -> list[_Part]:
+        source = self._source
+        schema, left_out = self._schema_of(group)
+        if not schema.fields:
+            return []  # blank files
+        wanted, corrupt = [name for name in schema.names if name not in left_out], None
+        if source.kind in _WITH_CORRUPT_RECORDS and source.option("mode").upper() != "FAILFAST":
+            corrupt = self._corrupt_column(schema)
+            if corrupt not in schema.names:
+                schema = StructType([*schema.fields, StructField(corrupt, StringType())])
+        reader = self._reader(group, corrupt).schema(schema)
+        if compares_headers:
+            # Without pruning, so that Spark compares the whole header.
+            reader = reader.option("enforceSchema", "false").option("columnPruning", "false")
+        records = reader.load([literal_path(path) for path in group.paths])
+        partitions = [name for name in records.columns if name not in schema.names]
+        return [_Part(records, [*wanted, *partitions], corrupt)]
+
+    def _reader(self, group: _Group, corrupt: str | None) -> Any:
+        """Return a reader for files, of which partition folders become columns."""
         source = self._source
         options = {name: value for name, value in source.options.items() if name.lower() != "recursivefilelookup"}
         reader = self._spark.read.format(source.format).options(**options)
         if corrupt is not None:
             reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", corrupt)
-        has_pattern = re.search(r"[*?\[{]", source.path)
-        return reader if has_pattern else reader.option("basePath", source.path)
+        return reader.option("basePath", group.base) if group.base else reader
 
-    def _header(self, paths: Sequence[str]) -> list[str]:
-        schema = self._reader(None).option("inferSchema", "false").load(list(paths)).schema
-        return [str(name) for name in schema.names]
+    def _load_schema(self, reader: Any, paths: Sequence[str]) -> StructType:
+        """Return the schema of files, without fields if they have no record to infer it from."""
+        try:
+            schema = reader.load([literal_path(path) for path in paths]).schema
+        except AnalysisException as error:
+            if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+                raise
+            return StructType([])
+        return StructType([each for each in schema.fields if each.name != _CORRUPT])
 
-    def _schema_of(self, paths: Sequence[str]) -> tuple[StructType, list[str]]:
+    def _header(self, group: _Group) -> list[str]:
+        schema = self._load_schema(self._reader(group, None).option("inferSchema", "false"), group.paths)
+        return [str(name) for name in schema.names if name not in group.keys]
+
+    def _corrupt_column(self, schema: StructType) -> str:
+        """Return the column of records that do not parse: the user's, if the schema has it."""
+        name = self._source.option("columnNameOfCorruptRecord") or str(
+            self._spark.conf.get("spark.sql.columnNameOfCorruptRecord", "_corrupt_record")
+        )
+        return name if name in schema.names else _CORRUPT
+
+    def _schema_of(self, group: _Group) -> tuple[StructType, list[str]]:
         """Return the schema of files, and the columns of it that the user's schema leaves out."""
         source = self._source
         if self._given is not None:
-            return self._by_header(self._given, paths) if self._source.has_header else (self._given, [])
+            return self._by_header(self._given, group) if source.has_header else (self._given, [])
         if source.kind == "csv":
-            return _without_corrupt(self._reader(_CORRUPT).load(list(paths)).schema), []
-        if source.format not in self._inferred:
+            return self._load_schema(self._reader(group, _CORRUPT), group.paths), []
+        if self._inferred.schema is None:
             reader = self._spark.read.format(source.format).options(**source.folder_options).option("mergeSchema", True)
             if source.kind in _WITH_CORRUPT_RECORDS:
                 reader = reader.option("columnNameOfCorruptRecord", _CORRUPT)
-            self._inferred[source.format] = _without_corrupt(reader.load(source.path).schema)
-        return self._inferred[source.format], []
+            schema = reader.load(source.path).schema
+            self._inferred.schema = StructType([each for each in schema.fields if each.name != _CORRUPT])
+        return self._inferred.schema, []
 
-    def _by_header(self, schema: StructType, paths: Sequence[str]) -> tuple[StructType, list[str]]:
-        header, corrupt = self._header(paths), self._source.option("columnNameOfCorruptRecord")
+    def _by_header(self, schema: StructType, group: _Group) -> tuple[StructType, list[str]]:
+        header = self._header(group)
+        if not header:
+            return StructType([]), []
         fields = {self._folded(each.name): each for each in schema.fields}
         columns = [fields.get(self._folded(name)) or StructField(name, StringType()) for name in header]
         others = [each for name, each in fields.items() if name not in set(map(self._folded, header))]
+        corrupt = self._corrupt_column(schema)
         for each in others:
-            if each.name != corrupt and f"/{each.name}=" not in paths[0]:
+            if each.name != corrupt and each.name not in group.keys:
                 raise InvalidInputError(
-                    f"column {each.name!r} of the schema is not in the header of {paths[0]} ({', '.join(header)}):"
-                    " correct the header, or leave the column out of the schema"
+                    f"column {each.name!r} of the schema is not in the header of {group.paths[0]}"
+                    f" ({', '.join(header)}): correct the header, or leave the column out of the schema"
                 )
         return StructType([*columns, *others]), [name for name in header if self._folded(name) not in fields]
 
     def _folded(self, name: str) -> str:
         return name if self._is_case_sensitive else name.lower()
-
-
-def _without_corrupt(schema: StructType) -> StructType:
-    return StructType([each for each in schema.fields if each.name != _CORRUPT])

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 import pyarrow as pa
 import pyroaring
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
-from pyspark.sql.types import ArrayType, DecimalType, IntegralType, MapType, NumericType, StructType
 
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.ops.merge_clauses import Clauses, Counts, Matched, check_source
@@ -35,18 +34,18 @@ from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
 from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of
+from lancetable.spark.casts import cast_source
 from lancetable.spark.desk import run_job
 from lancetable.spark.jobs import counts_of, merged
 from lancetable.spark.merge_small import compares_as_spark, merge_small, null_key_rows
 from lancetable.spark.pin import Pin
 from lancetable.spark.small_source import SmallSource, small_source
 from lancetable.spark.tasks import Json, Runner, SparkRunner, answer, not_refused, refused, settle_worker
-from lancetable.spark.types import convert_batch, spark_schema, wire_schema
-from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, quoted, schema_of, slices_of
+from lancetable.spark.types import convert_batch, spark_schema
+from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, schema_of, slices_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructField
 
     from lancetable.spark.table import SparkTable
 
@@ -229,7 +228,7 @@ class SparkMergeBuilder:
         pin = pin_of(self._table.options, plan)
         if not kept.looked and compares_as_spark([incoming.field(name).type for name in clauses.on]):
             directory = self._runner.directory_of_tasks() if isinstance(self._runner, SparkRunner) else None
-            kept.source = small_source(_typed(self._source, incoming, clauses.on), directory, self._cores)
+            kept.source = small_source(cast_source(self._source, incoming), directory, self._cores)
             kept.looked = True
             if kept.source is not None and not clauses.insert_null_keys:
                 kept.null_keys = null_key_rows(kept.source.parts, clauses.on)
@@ -250,7 +249,7 @@ class SparkMergeBuilder:
         keys = self._table.scan(slices_of(plan), KeyScan(pin, plan["columns"]), schema)
         # Columns of the source may have any name.
         names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
-        source = _typed(self._source, incoming, clauses.on).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
+        source = cast_source(self._source, incoming).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
         matches: Column = F.lit(True)
         null_key: Column = F.lit(False)
         for number, name in enumerate(clauses.on):
@@ -342,36 +341,3 @@ def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
         yield pa.record_batch({"result": [text]})
 
     return write
-
-
-def _typed(source: DataFrame, incoming: pa.Schema, on: Sequence[str]) -> DataFrame:
-    """The source in the types under which Spark reads the table."""
-    wanted = spark_schema(incoming)
-    wire_schema(wanted)
-    if _kinds(source.schema) == _kinds(wanted):
-        return source
-    columns = []
-    for field in wanted.fields:
-        column, given = F.col(quoted(field.name)), source.schema[field.name].dataType
-        if given.simpleString() != field.dataType.simpleString():
-            column = _cast(column, given, field, is_key=field.name in on)
-        columns.append(column.alias(field.name))
-    return source.select(*columns)
-
-
-def _cast(column: Column, given: DataType, field: StructField, *, is_key: bool) -> Column:
-    """A column in another type. What does not fit is an error, as in an INSERT, whatever `spark.sql.ansi.enabled` makes
-    of casts; and so is a key that would become another one, since it would match that one's rows."""
-    nested = (ArrayType, MapType, StructType)
-    if isinstance(given, nested) or isinstance(field.dataType, nested):
-        return column.cast(field.dataType)
-    cast = column.try_cast(field.dataType)
-    fits = cast.isNotNull()
-    if is_key and isinstance(given, NumericType) and isinstance(field.dataType, (IntegralType, DecimalType)):
-        fits = fits & (cast == column)
-    told = F.concat(F.lit(f"{field.name} cannot become {field.dataType.simpleString()}: "), column.cast("string"))
-    return F.when(column.isNull() | fits, cast).otherwise(F.raise_error(told))
-
-
-def _kinds(schema: StructType) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema.fields]

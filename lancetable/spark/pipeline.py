@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,11 +40,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
-from lancetable.commit.once import is_next_batch
 from lancetable.dataset import dataset, write_dataset
-from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
-from lancetable.spark.checkpoint import accept_table, check_table, read_checkpoint
-from lancetable.spark.file_batches import FileBatch, open_batch
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
+from lancetable.ops.batches import follows
+from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoint
+from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge import NullKeys
 from lancetable.spark.sources import Files, Query, Source, Stream
 from lancetable.spark.table import SparkTable
@@ -52,7 +54,6 @@ from lancetable.spark.write import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 __all__ = ["METRICS_SCHEMA", "Files", "Pipeline", "Query", "Source", "Step", "Stream", "UpsertResult", "upsert"]
 
@@ -89,7 +90,7 @@ METRICS_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of a run did: a row of `METRICS_SCHEMA`.
+    """The result of one step of a run: a row of `METRICS_SCHEMA`.
 
     Attributes
     ----------
@@ -219,6 +220,11 @@ class Pipeline:
                 f"pipeline {self.name!r} reads files or a stream: pass checkpoint, a directory in which Spark records"
                 " what was read"
             )
+        for address in (self.checkpoint, self.table, self.metrics):
+            if isinstance(self.source, Files) and address is not None and _is_below(address, self.source.path):
+                raise InvalidInputError(
+                    f"{address} is below {self.source.path}, whose files are read as data: choose a place outside of it"
+                )
         if self.null_keys not in ("refuse", "drop", "keep"):
             raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {self.null_keys!r}")
 
@@ -238,8 +244,8 @@ class Pipeline:
         progress
             Function that is called with each step when it is done. By default steps are logged.
         continue_from_checkpoint
-            Accept the table as it is where it does not fit the checkpoint, for instance after a restore, and continue
-            with what the checkpoint has not completed.
+            Accept the table as it is if it does not fit the checkpoint, for instance after a restore, and continue with
+            what the checkpoint has not completed. Meant for one run: what it accepts is logged as a warning.
 
         Returns
         -------
@@ -256,52 +262,56 @@ class Pipeline:
         """
         steps = _Steps(self, str(uuid.uuid4()), progress)
         if isinstance(self.source, Query):
-            self._ask(spark, self.source, steps)
+            self._run_query(spark, self.source, steps)
         else:
-            self._follow(spark, self.source, steps, continue_from_checkpoint)
+            self._run_stream(spark, self.source, steps, continue_from_checkpoint)
         table = self._existing(spark)
         if table is None:
             return steps.done  # no batch so far
         if self.compact is not None:
-            with steps.step("compact", table) as done:
+            with steps.step("compact", table=table) as step:
                 metrics = table.compact(**self.compact)
-                done(fragments_removed=metrics.fragments_removed, fragments_added=metrics.fragments_added)
+                step.counts.update(fragments_removed=metrics.fragments_removed, fragments_added=metrics.fragments_added)
         if self.keep_days is not None:
-            with steps.step("vacuum", table) as done:
+            with steps.step("vacuum", table=table) as step:
                 stats = table.vacuum(self.keep_days)
-                done(versions_removed=stats.old_versions, bytes_removed=stats.bytes_removed)
+                step.counts.update(versions_removed=stats.old_versions, bytes_removed=stats.bytes_removed)
         return steps.done
 
-    def _ask(self, spark: SparkSession, source: Query, steps: _Steps) -> None:
-        table = self._existing(spark)
-        since = None
-        if table is not None:
-            since = table.to_df([source.cursor]).agg(F.max(F.col(quoted(source.cursor)))).collect()[0][0]
-        rows = self._cleaned(source.read(spark, since))
-        if table is None:
-            table = self._created(rows)
-        with steps.step("upsert", table) as done:
-            self._upsert(table, rows, None, done)
+    def _run_query(self, spark: SparkSession, source: Query, steps: _Steps) -> None:
+        with steps.step("upsert") as step:
+            table, since = self._existing(spark), None
+            if table is not None:
+                since = table.to_df([source.cursor]).agg(F.max(F.col(quoted(source.cursor)))).collect()[0][0]
+            rows = self._cleaned(source.read(spark, since))
+            step.table = self._created(rows) if table is None else table
+            self._upsert(step, rows, None)
 
-    def _follow(self, spark: SparkSession, source: Files | Stream, steps: _Steps, accepts_table: bool) -> None:
+    def _run_stream(self, spark: SparkSession, source: Files | Stream, steps: _Steps, accepts_table: bool) -> None:
         path = str(self.checkpoint)
         checkpoint = read_checkpoint(spark, path)
+        run = _StreamRun(None if checkpoint is None else checkpoint.stream_id)
         if checkpoint is not None:
             table, app = self._existing(spark), self._app(checkpoint.stream_id)
-            if not accepts_table:
-                check_table(None if table is None else table.dataset, self.table, app, checkpoint)
-            elif table is not None:
-                accept_table(table.dataset, app, checkpoint.completed)
-        run = _StreamRun(None if checkpoint is None else checkpoint.stream_id, accepts_table)
+            problem = out_of_step(None if table is None else table.dataset, self.table, app, checkpoint)
+            if problem is not None:
+                if not accepts_table:
+                    raise InvalidOperationError(problem)
+                logger.warning("%s: continue_from_checkpoint accepts: %s", self.name, problem)
+                if table is None:
+                    run.creates_after = checkpoint.completed
+                else:
+                    accept_table(table.dataset, app, checkpoint.completed)
 
         def merge(frame: DataFrame, number: int) -> None:
-            self._merge_batch(frame, number, run, steps)
+            with steps.step("upsert", number) as step:
+                self._merge_batch(step, frame, number, run)
 
         stream = source.stream(spark) if isinstance(source, Files) else source.read(spark)
         writer = stream.writeStream.foreachBatch(merge).option("checkpointLocation", path)
         writer.trigger(availableNow=True).start().awaitTermination()
 
-    def _merge_batch(self, frame: DataFrame, number: int, run: _StreamRun, steps: _Steps) -> None:
+    def _merge_batch(self, step: _RunningStep, frame: DataFrame, number: int, run: _StreamRun) -> None:
         """Merge a batch of a stream, unless that was done before."""
         spark = frame.sparkSession
         if run.stream_id is None:
@@ -309,23 +319,37 @@ class Pipeline:
             assert started is not None, "Spark writes the stream's id before the first batch"
             run.stream_id = started.stream_id
         app = self._app(run.stream_id)
-        table = self._existing(spark)
-        if table is not None and not self._is_next(table, app, number):
-            with steps.step("upsert", table, number) as done:
-                done(repeated=True)
+        step.table = self._existing(spark)
+        if step.table is None and number > 0 and run.creates_after != number - 1:
+            raise InvalidOperationError(
+                f"batch {number} does not follow: there is no table at {self.table}. It was removed or moved during the"
+                f" run: restore it, or start again with a new checkpoint, which reads everything"
+            )
+        if step.table is not None and not follows(step.table.dataset.table_version, app, number, remedy=_REMEDY):
+            step.counts.update(repeated=True)
             return
         with ExitStack() as stack:
             batch = FileBatch(frame)
             if isinstance(self.source, Files):
-                batch = stack.enter_context(open_batch(self.source, spark, frame, run.schemas))
-            rows = self._cleaned(batch.rows)
-            if table is None:
-                table = self._created(rows)
-                if run.accepts_table:
-                    accept_table(table.dataset, app, number - 1)
-            with steps.step("upsert", table, number) as done:
-                done(rows_unparsed=batch.rows_unparsed, unparsed=batch.unparsed)
-                self._upsert(table, rows, (app, number), done)
+                batch = stack.enter_context(open_batch(self.source, spark, frame, run.inferred))
+            rows = self._rows(batch, step.table)
+            if step.table is None:
+                step.table = self._created(rows)
+                accept_table(step.table.dataset, app, number - 1)
+            step.counts.update(rows_unparsed=batch.rows_unparsed, unparsed=batch.unparsed)
+            persist = not (batch.is_persisted and self.clean is None)
+            self._upsert(step, rows, (app, number), persist=persist)
+
+    def _rows(self, batch: FileBatch, table: SparkTable | None) -> DataFrame:
+        if batch.rows is not None:
+            return self._cleaned(batch.rows)
+        if table is None:
+            assert isinstance(self.source, Files)
+            raise InvalidInputError(
+                f"the files of {self.source.path} have no records to infer a schema from, and there is no table yet:"
+                " pass schema to Files"
+            )
+        return table.to_df().limit(0)
 
     def _app(self, stream_id: str) -> str:
         """Return the name under which the table records the batches of a stream."""
@@ -345,29 +369,26 @@ class Pipeline:
         )
         return self._opened(rows.sparkSession)
 
-    def _is_next(self, table: SparkTable, app: str, number: int) -> bool:
-        """Return whether a batch is to be merged; False if it was before. Raises InvalidOperationError."""
-        config = table.dataset.config()
-        return is_next_batch(config, app, number, uri=self.table, remedy="continue_from_checkpoint=True")
-
     def _upsert(
-        self, table: SparkTable, rows: DataFrame, txn: tuple[str, int] | None, done: Callable[..., None]
+        self, step: _RunningStep, rows: DataFrame, txn: tuple[str, int] | None, *, persist: bool = True
     ) -> None:
+        assert step.table is not None
         keys = [self.key] if isinstance(self.key, str) else list(self.key)
         cursor = self.source.cursor if isinstance(self.source, Query) else None
         result = upsert(
-            table,
+            step.table,
             rows,
             keys,
             newest_by=self.newest_by or cursor,
             null_keys=self.null_keys,
             txn=txn,
             consecutive=txn is not None,
+            persist=persist,
         )
         if result["repeated"]:  # by another run at the same time
-            done(repeated=True, rows_unparsed=0, unparsed={})
+            step.counts = {"repeated": True}
             return
-        done(
+        step.counts.update(
             rows_read=result["num_source_rows"],
             rows_inserted=result["num_inserted_rows"],
             rows_updated=result["num_updated_rows"],
@@ -388,13 +409,27 @@ class Pipeline:
             return None
 
 
+_REMEDY = "continue_from_checkpoint=True for one run"
+
+
 @dataclass
 class _StreamRun:
-    """The state of a stream in one run: its id, once known, and the schema of its files, once inferred."""
+    """The state of a stream in one run.
+
+    `stream_id` is None until Spark has written it. After batch `creates_after` a missing table may be created.
+    """
 
     stream_id: str | None
-    accepts_table: bool
-    schemas: dict[str, StructType] = field(default_factory=dict)
+    creates_after: int | None = None
+    inferred: InferredSchema = field(default_factory=InferredSchema)
+
+
+@dataclass
+class _RunningStep:
+    """A step that runs: its table, once there is one, and its counts as fields of `Step`."""
+
+    table: SparkTable | None
+    counts: dict[str, Any] = field(default_factory=dict)
 
 
 class _Steps:
@@ -406,16 +441,14 @@ class _Steps:
         self.done: list[Step] = []
 
     @contextmanager
-    def step(self, name: str, table: SparkTable, batch: int | None = None) -> Iterator[Callable[..., None]]:
-        step = Step(self._run, self._pipeline.name, name, batch)
-        start = time.perf_counter()
-        found: dict[str, Any] = {}
-
-        def note(**counts: int) -> None:
-            found.update(counts)
-
-        yield note
-        done = replace(step, **found, seconds=time.perf_counter() - start, version=table.dataset.version)
+    def step(self, name: str, batch: int | None = None, table: SparkTable | None = None) -> Iterator[_RunningStep]:
+        """Time a step, and report it if it succeeds."""
+        started, start = Step(self._run, self._pipeline.name, name, batch), time.perf_counter()
+        running = _RunningStep(table)
+        yield running
+        assert running.table is not None, "a step that succeeds has a table"
+        seconds, version = time.perf_counter() - start, running.table.dataset.version
+        done = replace(started, **running.counts, seconds=seconds, version=version)
         self.done.append(done)
         self._progress(done)
         if self._pipeline.metrics is not None:
@@ -435,6 +468,14 @@ class _Steps:
                 metrics = dataset(uri, storage_options=storage_options)
         # Tables of earlier releases have fewer columns.
         write_dataset(row, metrics, mode="append", schema_mode="merge")
+
+
+def _is_below(address: str, folder: str) -> bool:
+    def plain(path: str) -> str:
+        path = re.sub(r"^file:/*", "/", re.sub(r"^s3[an]:", "s3:", path))
+        return path if "://" in path else os.path.abspath(path)
+
+    return f"{plain(address)}/".startswith(f"{plain(folder).rstrip('/')}/")
 
 
 def _log(step: Step) -> None:

@@ -41,8 +41,15 @@ class Files:
     Notes
     -----
     The columns of CSV files with a header are found by name: each file may have its own order, and columns that a
-    `schema` leaves out. A column of the schema that a header does not have is refused. Without a schema, files that do
-    not have a column of another file of the batch get null for it.
+    `schema` leaves out. A column of the schema that a header does not have is refused. Fields of JSON records are found
+    by name too, with regard to case.
+
+    Without a schema, a file that does not have a column of the others gets null for it, and Spark reads all files of
+    the folder, or their footers, in each run to infer the types. For a large folder, and for types that must not
+    depend on the files that are there, pass a schema.
+
+    A batch is planned before it is read. A file that is removed between the two is not read, also if the batch is
+    repeated because the first attempt failed.
     """
 
     path: str
@@ -54,13 +61,13 @@ class Files:
     max_unparsed: int | None = None
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Return the stream of the names of new files."""
+        """Return the stream of the names and lengths of new files."""
         reader = spark.readStream.format("binaryFile").schema(_FILE_SCHEMA)
         # Without this, Spark ignores files that are a week older than the newest one it has seen.
         reader = reader.option("maxFileAge", "36500d").options(**self.folder_options)
         if self.files_per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", self.files_per_batch)
-        return reader.load(self.path).select("path")
+        return reader.load(self.path).select("path", "length")
 
     def option(self, name: str) -> str:
         """Return an option, whatever the case of its name; an empty text without it."""

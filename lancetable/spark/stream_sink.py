@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import datasource
 
-from lancetable.commit.once import config_key, is_next_batch, properties_of
+from lancetable.commit.once import config_key, properties_of
 from lancetable.errors import (
     AlreadyExistsError,
     DatasetNotFoundError,
@@ -36,7 +36,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.ops.batches import last_properties, replaced_since
+from lancetable.ops.batches import follows, last_properties
 from lancetable.ops.settings import update_config
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.types import table_schema, wire_schema
@@ -124,16 +124,7 @@ class LanceStreamWriter(ArrowWriter):
         newest = pinned(self._options)
         version = newest.open()
         try:
-            if not self._is_next(version, batch):
-                return None
-            replaced = replaced_since(version, self._app)
-            if replaced is None:
-                return newest
-            raise InvalidOperationError(
-                f"batch {batch} does not follow: version {replaced} of {version.uri} replaced the table after batch"
-                f" {batch - 1} of {self._app!r}, so the rows of earlier batches are gone. Start again with a new"
-                f" checkpoint, or pass {_REMEDY} to accept the table as it is"
-            )
+            return newest if self._is_next(version, batch) else None
         except InvalidOperationError as error:
             if not self._options.continue_from_checkpoint:
                 raise
@@ -142,8 +133,8 @@ class LanceStreamWriter(ArrowWriter):
         return Pin.of(update_config(version, {config_key(self._app): number}))
 
     def _is_next(self, version: TableVersion, batch: int) -> bool:
-        """Compare the batch with the last recorded one, as `is_next_batch`; a repeat is one of the same checkpoint."""
-        if is_next_batch(version.manifest.config, self._app, batch, uri=version.uri, remedy=_REMEDY):
+        """Compare the batch with the last recorded one, as `follows`; a repeat is one of the same checkpoint."""
+        if follows(version, self._app, batch, remedy=_REMEDY):
             return True
         recorded = None if self._stream is None else last_properties(version, self._app).get(_STREAM_PROPERTY)
         if recorded in (None, self._stream):

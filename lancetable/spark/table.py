@@ -40,8 +40,10 @@ from lancetable.spark.verbs import (
     DeleteJob,
     ReadPlan,
     UpdateJob,
+    incoming_schema,
     pin_of,
     schema_of,
+    schema_text,
     slices_of,
 )
 
@@ -235,6 +237,13 @@ class SparkTable:
         keys = (on,) if isinstance(on, str) else tuple(on)
         return SparkMergeBuilder(self, source, keys, runner=self._runner, cores=self._cores(), null_keys=null_keys)
 
+    def source_schema(self, names: Sequence[str]) -> pa.Schema:
+        """Return the fields of the table that a source with these columns has, in the table's order.
+
+        Raises SchemaMismatchError for a column that the table does not have.
+        """
+        return schema_of(self._call(_source_schema, names=list(names)))
+
     def add_columns(
         self,
         values: Mapping[str, str] | Callable[[pa.RecordBatch], Any],
@@ -356,6 +365,10 @@ _MOST_NUMBERS = 1 << 25  # 256 MB: Spark broadcasts nothing near as long, and co
 
 def _version(dataset: LanceDataset) -> int:
     return dataset.version
+
+
+def _source_schema(dataset: LanceDataset, names: list[str]) -> str:
+    return schema_text(incoming_schema(dataset.table_version, names))
 
 
 def _migrate(dataset: LanceDataset, data_storage_version: str) -> MigrationMetrics:

@@ -19,6 +19,7 @@ from pyspark.sql.window import Window
 from pyspark.storagelevel import StorageLevel
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError
+from lancetable.spark.casts import cast_source
 from lancetable.spark.merge import MergeResult, NullKeys
 from lancetable.spark.verbs import quoted
 
@@ -54,6 +55,7 @@ def upsert(
     null_keys: NullKeys = "refuse",
     txn: tuple[str, int] | None = None,
     consecutive: bool = False,
+    persist: bool = True,
 ) -> UpsertResult:
     """Merge a frame by key: rows that match are updated, the others are inserted.
 
@@ -62,7 +64,7 @@ def upsert(
     table
         The table to merge into.
     frame
-        Rows with columns of the table. It is persisted for the time of the call.
+        Rows with columns of the table. They are cast to its types; a value that the cast would change is an error.
     key
         The columns that identify a row.
     newest_by
@@ -80,6 +82,9 @@ def upsert(
     consecutive
         Whether the application numbers its changes from 0 without gaps, as Spark does. Then a change that neither
         follows nor repeats the last one that the table records is refused: the table or the checkpoint was replaced.
+    persist
+        Whether to persist the frame during the call, since it is counted, then read by each attempt to merge. Pass
+        False for a frame that costs little and has the same rows each time.
 
     Returns
     -------
@@ -92,7 +97,7 @@ def upsert(
         For null keys with `null_keys="refuse"`, without `newest_by` for a key that occurs twice, and for a change
         that does not follow.
     SchemaMismatchError
-        If the frame does not fit the table.
+        If the frame has a column or a nested field that the table does not have.
 
     Examples
     --------
@@ -109,9 +114,10 @@ def upsert(
             )
     if null_keys not in ("refuse", "drop", "keep"):
         raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {null_keys!r}")
-    persists = frame.storageLevel == StorageLevel.NONE
+    frame = cast_source(frame, table.source_schema(frame.columns))
+    persists = persist and frame.storageLevel == StorageLevel.NONE
     if persists:
-        frame = frame.persist()  # it is counted, then read again by each attempt to merge
+        frame = frame.persist()
     try:
         return _upsert(table, frame, keys, newest_by, null_keys, txn, consecutive)
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancetable.commit.once import is_done, is_next_batch, last_number, properties_of
+from lancetable.commit.once import is_done, last_number, properties_of
 from lancetable.dataset import LanceDataset
 from lancetable.errors import (
     AlreadyExistsError,
@@ -27,6 +27,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
 from lancetable.ops import commit as commits
 from lancetable.ops import evolution
+from lancetable.ops.batches import follows
 from lancetable.ops.marks import remove_marks
 from lancetable.ops.merge_clauses import Clauses, Condition, Counts, check_source, key_fields
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE
@@ -74,6 +75,7 @@ __all__ = [
     "pin_of",
     "quoted",
     "schema_of",
+    "schema_text",
     "slices_of",
 ]
 
@@ -99,7 +101,8 @@ def slices_of(plan: Json) -> list[tuple[Slice, ...]]:
     return [tuple(Slice(*each) for each in task["slices"]) for task in plan["tasks"]]
 
 
-def _schema_text(schema: pa.Schema) -> str:
+def schema_text(schema: pa.Schema) -> str:
+    """Return a schema as a string, for `schema_of`."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
@@ -152,7 +155,7 @@ class ReadPlan:
         tasks = plan_slices(version, columns=schema.names, task_rows=task_rows, task_bytes=self.task_bytes)
         return {
             "pin": _pin(version),
-            "schema": _schema_text(schema),
+            "schema": schema_text(schema),
             "without_nulls": self._without_nulls(version, schema) if len(tasks) > 1 else [],
             "tasks": [slice_task(task) for task in tasks],
         }
@@ -209,8 +212,8 @@ class _Numbered:
         manifest = version.manifest
         flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
         if self.txn is not None and consecutive:
-            remedy = "consecutive=False for this change"
-            return version if is_next_batch(manifest.config, *self.txn, uri=version.uri, remedy=remedy) else None
+            remedy = "consecutive=False for this change (of a pipeline: continue_from_checkpoint=True)"
+            return version if follows(version, *self.txn, remedy=remedy) else None
         if not is_done(manifest.config, self.txn):
             return version
         app, number = self.txn or ("", 0)
@@ -348,9 +351,9 @@ class MergeJob(_Numbered):
         return {
             "pin": _pin(version),
             "on": list(on),
-            "incoming": _schema_text(incoming),
+            "incoming": schema_text(incoming),
             "columns": columns,
-            "keys": _schema_text(keys),
+            "keys": schema_text(keys),
             "tasks": [slice_task(task) for task in tasks],
             "parts": [slice_task(task) for task in parts],
         }
@@ -437,7 +440,7 @@ class AddColumnsJob(_Numbered):
             new = evolution.expression_schema(version, self.values)
         assert new is not None
         tasks = [{"fragment": each.id} for each in version.manifest.fragments]
-        return {"pin": _pin(version), "new": _schema_text(new), "tasks": tasks}
+        return {"pin": _pin(version), "new": schema_text(new), "tasks": tasks}
 
     def work(self, plan: Json) -> AddColumns:
         pin, new = pin_of(self.options, plan), schema_of(plan["new"])

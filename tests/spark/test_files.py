@@ -183,3 +183,77 @@ def test_a_file_without_records_makes_an_empty_batch(spark: Any, tmp_path: Path,
 def test_unknown_null_key_modes_are_refused(tmp_path: Path, landing: Path) -> None:
     with pytest.raises(InvalidInputError, match="null_keys is 'refuse', 'drop' or 'keep', not 'ignore'"):
         flow(tmp_path, Files(str(landing)), null_keys="ignore")
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_files_beside_partition_folders_are_read_with_them(
+    spark: Any, tmp_path: Path, landing: Path, kind: str
+) -> None:
+    for name, number in (("a", 1), ("day=1/b", 2), ("deep/day=2/c", 3), ("deep/d", 4)):
+        path = landing / f"{name}.{kind}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"id\n{number}\n" if kind == "csv" else f'{{"id": {number}}}\n')
+    files = Files(str(landing), kind, "id bigint", CSV if kind == "csv" else {})
+    (step,) = run(spark, flow(tmp_path, files))
+    assert step.rows_read == 4
+    assert {row["id"]: row["day"] for row in rows(tmp_path)} == {1: None, 2: 1, 3: 2, 4: None}
+
+
+def test_file_names_may_have_any_characters(spark: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "land [1] %41,x"
+    folder.mkdir()
+    names = [
+        "a[1].json",
+        "a1.json",
+        "b{x,y}.json",
+        "c d.json",
+        "e%20f.json",
+        "g*h.json",
+        "h,i.json",
+        "j?.json",
+        "k\\l.json",
+    ]
+    for number, name in enumerate(names):
+        (folder / name).write_text(f'{{"id": {number}}}\n')
+    source = Files(str(folder).replace("[", "\\[").replace("]", "\\]"), "json", "id bigint")
+    (step,) = run(spark, flow(tmp_path, source))
+    assert step.rows_inserted == len(names) and rows(tmp_path) == [{"id": number} for number in range(len(names))]
+
+
+def test_headers_with_empty_and_repeated_names_are_read(spark: Any, tmp_path: Path, landing: Path) -> None:
+    (landing / "a.csv").write_text("id,v,\n1,10,\n")
+    (landing / "b.csv").write_text("id,x,x,v\n2,a,b,20\n")
+    run(spark, flow(tmp_path, Files(str(landing), "csv", "id bigint, v bigint", CSV)))
+    assert rows(tmp_path) == [{"id": 1, "v": 10}, {"id": 2, "v": 20}]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_empty_files_do_not_stop_a_pipeline(spark: Any, tmp_path: Path, landing: Path, kind: str) -> None:
+    (landing / f"a.{kind}").write_text("")
+    options = CSV if kind == "csv" else {}
+    with pytest.raises(Exception, match=r"no records to infer a schema from.*pass schema to Files"):
+        run(spark, flow(tmp_path, Files(str(landing), kind, None, options)))
+    run(spark, flow(tmp_path, Files(str(landing), kind, "id string", options)))
+    for number, text in enumerate(("\n", "")):
+        (landing / f"b{number}.{kind}").write_text(text)
+        (step,) = run(spark, flow(tmp_path, Files(str(landing), kind, None, options)))
+        assert step.rows_read == 0
+    (landing / f"c.{kind}").write_text("id\n7\n" if kind == "csv" else '{"id": "7"}\n')
+    run(spark, flow(tmp_path, Files(str(landing), kind, None, options)))
+    assert rows(tmp_path) == [{"id": "7"}]
+
+
+def test_addresses_below_the_folder_of_files_are_refused(tmp_path: Path) -> None:
+    for name in ("table", "checkpoint", "metrics"):
+        arguments = {"table": "t.lance", "checkpoint": str(tmp_path / "cp"), "metrics": str(tmp_path / "m")}
+        arguments[name] = f"file:{tmp_path}/landing/x"
+        with pytest.raises(InvalidInputError, match=r"is below .* whose files are read as data"):
+            Pipeline("p", source=Files(f"{tmp_path}/landing"), key="id", **arguments)
+    Pipeline("p", f"{tmp_path}/landing2", Files(f"{tmp_path}/landing"), "id", checkpoint=str(tmp_path / "cp"))
+
+
+def test_the_usual_column_of_corrupt_records_is_filled(spark: Any, tmp_path: Path, landing: Path) -> None:
+    (landing / "a.csv").write_text("id,v\n1,2\n2,x\n")
+    schema = "id bigint, v bigint, _corrupt_record string"
+    run(spark, flow(tmp_path, Files(str(landing), "csv", schema, CSV)))
+    assert [row["_corrupt_record"] for row in rows(tmp_path)] == [None, "2,x"]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+import lancetable.spark
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
@@ -201,3 +202,83 @@ def test_missing_key_and_order_columns_are_named(spark: Any, tmp_path: Path) -> 
     for key, order in (("nope", None), ("id", "nope")):
         with pytest.raises(ColumnNotFoundError, match="no column 'nope'; it has id, at, v"):
             upsert(table, table.to_df(), [key], newest_by=order)
+
+
+def test_keys_and_order_are_compared_in_the_types_of_the_table(spark: Any, tmp_path: Path, way: str) -> None:
+    path = tmp_path / "t.lance"
+    table = table_at(spark, path, (9, 9, "z"))
+    texts = spark.createDataFrame([("1", "9", "a"), ("01", "10", "b")], "id string, at string, v string")
+    assert upsert(table, texts, ["id"], newest_by="at")["num_superseded_rows"] == 1
+    assert stored(path) == [(1, 10, "b"), (9, 9, "z")]
+    with pytest.raises(InvalidOperationError, match="2 source rows have the key id = 1"):
+        upsert(table, texts, ["id"])
+
+
+NUMBERS = "id bigint, n int, f float, d date, s struct<a:int,b:string>, l array<int>, m decimal(5,1)"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("n", "1.7D", "n cannot become int: 1.7"),
+        ("n", "3000000000", "n cannot become int: 3000000000"),
+        ("f", "16777217", "f cannot become float: 16777217"),
+        ("f", "1e300D", "f cannot become float: 1.0E300"),
+        ("d", "timestamp'2026-01-01 10:00:00'", "d cannot become date: 2026-01-01 10:00:00"),
+        ("s", "named_struct('b', 'x', 'a', 3000000000)", "s.a cannot become int: 3000000000"),
+        ("s", "named_struct('a', 1, 'c', 2)", "field 'c' that the table does not have; it has a, b"),
+        ("l", "array('x', '4')", "l.item cannot become int: x"),
+        ("m", "1.75", r"m cannot become decimal\(5,1\): 1.75"),
+        ("n", "2.0D", None),
+        ("f", "0.1D", None),
+        ("d", "timestamp'2026-01-01 00:00:00'", None),
+        ("s", "named_struct('b', 'x', 'a', '7')", None),
+        ("s", "named_struct('a', 7)", None),
+        ("l", "array('3', '4')", None),
+        ("m", "1.50", None),
+    ],
+)
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_values_that_a_cast_would_change_are_refused(
+    spark: Any, tmp_path: Path, column: str, value: str, message: str | None, ansi: str
+) -> None:
+    path = tmp_path / "t.lance"
+    empty = spark.createDataFrame([], NUMBERS)
+    lancetable.spark.write_table(
+        empty.union(spark.createDataFrame([(0, None, None, None, None, None, None)], NUMBERS)), str(path)
+    )
+    table = SparkTable.for_path(spark, str(path))
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        frame = spark.range(1, 2).selectExpr("id", f"{value} AS {column}")
+        if message is None:
+            assert upsert(table, frame, ["id"])["num_inserted_rows"] == 1
+            (row,) = lance.dataset(str(path)).to_table(filter="id = 1").to_pylist()
+            expected = {"s": {"a": 7, "b": "x" if "'b'" in value else None}, "l": [3, 4], "n": 2}
+            assert column not in expected or row[column] == expected[column]
+        else:
+            with pytest.raises(Exception, match=message):
+                upsert(table, frame, ["id"])
+            assert lancetable.dataset(path).count_rows() == 1
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def test_columns_of_type_null_are_equal(spark: Any, tmp_path: Path, way: str) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(pa.table({"id": pa.array([1, 2]), "n": pa.nulls(2)}), path)
+    table = SparkTable.for_path(spark, str(path))
+    assert upsert(table, table.to_df(), ["id"])["num_unchanged_rows"] == 2
+
+
+def test_an_overwrite_is_refused_by_the_next_consecutive_change(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    table = table_at(spark, path, (1, 1, "a"))
+    frame = spark.createDataFrame([(2, 2, "b")], COLUMNS)
+    upsert(table, frame, ["id"], txn=("s", 0), consecutive=True)
+    with pytest.raises(InvalidOperationError, match="batch 2 does not follow"):
+        upsert(table, frame, ["id"], txn=("s", 2), consecutive=True)
+    lancetable.write_dataset(table.dataset.to_table().slice(0, 1), path, mode="overwrite")
+    with pytest.raises(InvalidOperationError, match=r"version 3 of .* replaced all rows after batch 0"):
+        upsert(table, frame, ["id"], txn=("s", 1), consecutive=True)
+    assert stored(path) == [(1, 1, "a")]
