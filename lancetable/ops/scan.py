@@ -29,7 +29,6 @@ from lancetable.file import pool
 from lancetable.file.reader import Cursors
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.ops.collector import collector_paused
 from lancetable.ops.columns import PHYSICAL_ADDRESS, ColumnLike, assemble, without_columns
 from lancetable.ops.metered import MeteredStore
 from lancetable.ops.order import ColumnOrdering, foremost, sort_indices
@@ -121,7 +120,7 @@ class _Match(NamedTuple):
 
 def scan_table(version: TableVersion, plan: ScanPlan) -> pa.Table:
     """The whole result as one table, its columns in the chunks they were read in: a plain scan copies nothing."""
-    with collector_paused(len(plan.fragments)), _Run(version, plan) as run:
+    with _Run(version, plan) as run:
         if plan.order:
             return _sorted_table(run)
         if plan.predicate is None and plan.projection.plain and plan.output_schema.names:
@@ -164,7 +163,7 @@ def count_rows(
 
 def count_plan(version: TableVersion, plan: ScanPlan) -> int:
     """How many rows a plan gives. Only the columns of its filter are read."""
-    with collector_paused(len(plan.fragments)), _Run(version, plan) as run:
+    with _Run(version, plan) as run:
         if plan.predicate is None:
             total = sum(map(run.num_rows_of, plan.fragments))
         else:

@@ -40,7 +40,7 @@ from lancetable.spark.jobs import counts_of, merged
 from lancetable.spark.merge_small import compares_as_spark, merge_small, null_key_rows
 from lancetable.spark.pin import Pin
 from lancetable.spark.small_source import SmallSource, small_source
-from lancetable.spark.tasks import Json, Runner, SparkRunner, answer, not_refused, refused, settle_worker
+from lancetable.spark.tasks import Json, Runner, SparkRunner, answer, init_worker, not_refused, refused
 from lancetable.spark.types import convert_batch, spark_schema
 from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, schema_of, slices_of
 
@@ -288,7 +288,7 @@ class KeyScan:
     columns: Mapping[str, str]
 
     def __call__(self, slices: tuple[Slice, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-        settle_worker()
+        init_worker()
         version = self.pin.open()
         for scan in options_of(slices, ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)):
             for batch in execute_scan(version, plan_scan(version, scan)):
@@ -334,7 +334,7 @@ def _null_keys_refused(rows: int, on: Sequence[str]) -> Json:
 
 def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
+        init_worker()
         text = answer(lambda _: work(batches), "{}")
         for _ in batches:
             pass  # a refusal leaves rows behind, which Spark wants to hand over

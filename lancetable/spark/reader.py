@@ -18,7 +18,7 @@ from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of, plan_slices
 from lancetable.spark.pin import Pin, pinned
-from lancetable.spark.tasks import settle_worker
+from lancetable.spark.tasks import init_worker
 from lancetable.spark.types import convert_batch, wire_schema
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def projected_schema(pin: Pin, columns: Sequence[str] | None) -> pa.Schema:
 
 def scan_slices(pin: Pin, slices: Iterable[Slice], options: ScanOptions, wire: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of slices in the exact form that Spark wants; runs in tasks."""
-    settle_worker()
+    init_worker()
     version = pin.open()
     for scan in options_of(slices, options):
         for batch in execute_scan(version, plan_scan(version, scan)):
@@ -81,7 +81,7 @@ class LanceReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        settle_worker()  # its task reads which partition it has before it calls `read`
+        init_worker()  # its task reads which partition it has before it calls `read`
 
     def partitions(self) -> list[InputPartition]:
         options = self._options

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from lancetable.spark.tasks import settle_worker
+from lancetable.spark.tasks import init_worker
 from lancetable.spark.types import wire_schema
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _landing(directory: str, whole: int) -> Callable[[Iterator[pa.RecordBatch]],
     """What writes the rows of each task to a file of a directory."""
 
     def land(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
+        init_worker()
         yield from _land(batches, directory, whole // (_partition() + 1))
 
     return land
@@ -205,7 +205,7 @@ def _packing(whole: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
     """What makes parts of at most so many bytes of the rows of each task."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
+        init_worker()
         yield from _pack(batches, min(whole // 2, whole // (_partition() + 1)))
 
     return pack

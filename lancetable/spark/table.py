@@ -30,7 +30,7 @@ from lancetable.spark.merge import NullKeys, SparkMergeBuilder
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import BATCH_BYTES, scan_slices
-from lancetable.spark.tasks import Json, Runner, SparkRunner, accepted, settle_worker
+from lancetable.spark.tasks import Json, Runner, SparkRunner, accepted, init_worker
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
 from lancetable.spark.verbs import (
     AddColumnsJob,
@@ -183,7 +183,7 @@ class SparkTable:
         shift = apart.bit_length() - 1  # a power of two: a division for each number took longer than narrow columns
 
         def read_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            settle_worker()
+            init_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     slices = json.loads(texts[number >> shift])["slices"]

@@ -11,18 +11,13 @@ tasks run, in the same Python version.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
-import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from lancetable import errors
@@ -39,15 +34,14 @@ __all__ = [
     "Work",
     "accepted",
     "answer",
+    "init_worker",
     "not_refused",
     "refused",
-    "settle_worker",
 ]
 
 Json: TypeAlias = dict[str, Any]
 
 _REFUSED = "refused"
-_BLOCK_BYTES = 30 << 20  # of 32 MB and more the C library learns nothing
 
 
 class Work(Protocol):
@@ -93,7 +87,7 @@ class SparkRunner:
         texts = [json.dumps(task) for task in tasks]
 
         def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            settle_worker()
+            init_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield pa.record_batch(
@@ -121,54 +115,17 @@ class SparkRunner:
         return SparkFiles.getRootDirectory()
 
 
-def settle_worker() -> None:
-    """In a worker of Spark, at the beginning of each task, before it reads what the task is given.
+def init_worker() -> None:
+    """Set the number of threads of a Spark worker, at the beginning of each task.
 
-    As many threads as its task has cores (`spark.task.cpus`), since other tasks run beside it; LANCETABLE_THREADS among
-    the executor's variables says otherwise. And what was imported is taken out of the garbage collector's sight: a
-    worker that Spark keeps collects everything after each task, which took longer than the rest of a small task. Memory
-    is kept from batch to batch. Last, Spark is told that its first words have come.
+    A worker uses as many threads as its task has cores (`spark.task.cpus`), since other tasks run beside it.
+    LANCETABLE_THREADS among the executor's environment variables overrides this.
     """
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    if context is None:
-        return  # a thread of the process that asks
-    os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))
-    if not _settled:
-        _settled.append(True)
-        gc.freeze()
-        # The C library returns what is freed at the end of its heap, and gets it again for the next batch, page by
-        # page; but it keeps twice as much as the largest block that it has seen freed, here up to 60 MB, and all that
-        # is free between blocks in use.
-        np.empty(_BLOCK_BYTES, np.uint8)
-        if not os.environ.get("ARROW_DEFAULT_MEMORY_POOL"):
-            pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own allocator returns all that is large
-    _acknowledge()
-
-
-_settled: list[bool] = []  # in a worker that had a task before; to ask the collector would be to count its objects
-
-
-def _acknowledge() -> None:
-    """Let Spark send what the task is given.
-
-    Spark writes to a worker twice, the function and then the rows, over TCP, which holds back the second until the
-    first is acknowledged. The kernel of a process that has nothing to say puts that off for 40 ms, in which neither
-    side does anything. Asked to be quick it acknowledges at once; it forgets that again, so each task asks.
-    """
-    quick = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
-    frame: FrameType | None = sys._getframe()
-    while quick is not None and frame is not None:
-        stream = frame.f_locals.get("outfile")  # of PySpark's worker, the socket to the process that runs the task
-        if stream is not None:
-            try:
-                with socket.socket(fileno=os.dup(stream.fileno())) as link:
-                    link.setsockopt(socket.IPPROTO_TCP, quick, 1)
-            except (AttributeError, OSError, ValueError):
-                pass  # something else by that name, or a socket of another kind: only slower
-            return
-        frame = frame.f_back
+    if context is not None:  # otherwise a thread of the driver
+        os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))
 
 
 def answer(work: Callable[[Json], Json], text: str) -> str:

@@ -1,8 +1,6 @@
-"""How many rows a streamed scan reads at a time, and the collector that waits meanwhile."""
+"""Batch sizes of streamed scans."""
 
 from __future__ import annotations
-
-import gc
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +10,6 @@ import lancetable
 from lancetable.file import pool
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.ops import pace, scan
-from lancetable.ops.collector import collector_paused
 from lancetable.ops.pace import Pace
 from lancetable.table.row_sizes import least_bytes
 
@@ -141,21 +138,3 @@ def test_rows_that_match_here_and_there_do_not_pile_up_as_tables(
     batches = list(made.to_batches(filter="id % 100 = 7", batch_size=25))
     assert [batch.num_rows for batch in batches] == [25, 15]
     assert pa.Table.from_batches(batches)["id"].to_pylist() == list(range(7, 4000, 100))
-
-
-def test_the_collector_waits_and_goes_on() -> None:
-    with collector_paused(1000):
-        assert not gc.isenabled()
-        with collector_paused(1000):
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    with collector_paused(3):
-        assert gc.isenabled()
-    gc.disable()
-    try:
-        with collector_paused(1000):
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

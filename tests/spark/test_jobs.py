@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import pickle
 import shutil
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +43,7 @@ from lancetable.spark.jobs import CompactFragments, CountRows, DeleteRows, Updat
 from lancetable.spark.merge_small import InsertRows, MergeFragments, compares_as_spark, merge_small
 from lancetable.spark.pin import Pin, _opened
 from lancetable.spark.small_source import _estimated_bytes, _land, _pack, open_part
-from lancetable.spark.tasks import Json, Runner, ThreadRunner, Work, _acknowledge
+from lancetable.spark.tasks import Json, Runner, ThreadRunner, Work
 from lancetable.spark.verbs import MergeJob, pin_of, schema_of
 from lancetable.table.version import TableVersion
 
@@ -440,24 +438,6 @@ def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark() ->
     assert not compares_as_spark([pa.int64(), pa.float32()]) and not compares_as_spark([pa.null()])
     assert not compares_as_spark([pa.dictionary(pa.int8(), pa.float64())])
     assert not compares_as_spark([pa.struct({"a": pa.int64()})]) and not compares_as_spark([pa.list_(pa.int8())])
-
-
-def test_a_worker_acknowledges_over_the_socket_of_its_task() -> None:
-    def worker_with(outfile: Any) -> None:
-        _acknowledge()
-
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as link:
-        quick = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
-        if quick is not None:
-            link.setsockopt(socket.IPPROTO_TCP, quick, 0)
-            assert link.getsockopt(socket.IPPROTO_TCP, quick) == 0
-        with link.makefile("wb") as outfile:
-            worker_with(outfile)
-        assert quick is None or link.getsockopt(socket.IPPROTO_TCP, quick) == 1
-    one, other = socket.socketpair()
-    with one, other, one.makefile("wb") as local:
-        for stream in (local, io.BytesIO(), object()):
-            worker_with(stream)  # no such socket: nothing to do
 
 
 class Elsewhere(Through):

@@ -437,7 +437,7 @@ def test_a_table_that_was_overwritten_between_two_batches_is_refused(tmp_path: P
     library.write_dataset(ids(100), str(path), mode="overwrite")
     overwritten = lancetable.dataset(path).version
     lancetable.write_dataset(ids(101), path, mode="append")
-    with pytest.raises(InvalidOperationError, match=f"batch 3 .* version {overwritten} .* replaced the table after"):
+    with pytest.raises(InvalidOperationError, match=f"batch 3 .* version {overwritten} .* replaced all rows after"):
         stream(path, {3: 3}, txnAppId="app")
     assert rows(path) == [100, 101] and not unused_files(path)
     other = tmp_path / "other.lance"

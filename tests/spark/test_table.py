@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -474,17 +473,3 @@ def test_a_large_fragment_is_read_by_several_tasks(spark: Any, tmp_path: Path) -
     frame = spark.read.format("lance").option("target_rows_per_task", 10_000).load(str(path))
     assert frame.selectExpr("spark_partition_id() AS p").distinct().count() >= 5
     assert frame.selectExpr("sum(id)").collect()[0][0] == sum(range(50_000))
-
-
-def test_arrays_of_a_worker_are_made_where_memory_is_kept(spark: Any) -> None:
-    def pool(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from lancetable.spark.tasks import settle_worker
-
-        settle_worker()
-        list(batches)
-        buffer = pa.allocate_buffer(1 << 20)
-        name, held = pa.default_memory_pool().backend_name, pa.system_memory_pool().bytes_allocated()
-        yield pa.record_batch({"name": [name], "held": [held >= buffer.size]})
-
-    (row,) = spark.range(0, 1, 1, 1).mapInArrow(pool, "name string, held boolean").collect()
-    assert (row["name"], row["held"]) == ("system", True)

@@ -152,7 +152,7 @@ def test_without_a_wait_and_a_second_look_one_would(look_again: bool) -> None:
         mock.patch.object(cleanup, "_any_young", lambda *_: False),
         pytest.raises(SimulationError),
     ):
-        for seed in range(80):
+        for seed in range(500):
             append_beside_cleanups(seed, Faults.none() if seed % 2 else STALLS)
 
 
