@@ -105,7 +105,7 @@ def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: I
     InvalidOperationError
         If more records do not parse than `Files.max_unparsed`.
     """
-    paths = [row["path"] for row in names.collect() if row["length"]]
+    paths = sorted(row["path"] for row in names.collect() if row["length"])
     groups = _by_partition_folders(paths, source.path)
     reader = _Reader(source, spark, inferred)
     with ExitStack() as persisted:
@@ -236,7 +236,8 @@ class _Reader:
         schema, left_out = self._schema_of(group)
         if not schema.fields:
             return []  # blank files
-        wanted, corrupt = [name for name in schema.names if name not in left_out], None
+        names = schema.names if self._given is None else self._given.names
+        wanted, corrupt = [name for name in names if name not in left_out], None
         if source.kind in _WITH_CORRUPT_RECORDS and source.option("mode").upper() != "FAILFAST":
             corrupt = self._corrupt_column(schema)
             if corrupt not in schema.names:
