@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 )
 
 from lancetable.errors import SchemaMismatchError
+from lancetable.spark.sql import quote_name
 from lancetable.spark.types import spark_schema, wire_schema
-from lancetable.spark.verbs import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -47,7 +47,9 @@ def cast_source(source: DataFrame, schema: pa.Schema) -> DataFrame:
     if _types_of(source.schema) == _types_of(wanted):
         return source
     columns = [
-        _cast(F.col(quoted(each.name)), source.schema[each.name].dataType, each.dataType, each.name).alias(each.name)
+        _cast(F.col(quote_name(each.name)), source.schema[each.name].dataType, each.dataType, each.name).alias(
+            each.name
+        )
         for each in wanted.fields
     ]
     return source.select(*columns)

@@ -27,7 +27,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError
 from lancetable.spark.checkpoint import literal_path
-from lancetable.spark.verbs import quoted
+from lancetable.spark.sql import quote_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +74,7 @@ class _Group:
 class _Part:
     """The records of files that are read alike, and the names of the columns that the user wants.
 
-    `corrupt` names the column with the text of records that do not parse, None if they are not looked for.
+    `corrupt` names the column with records that do not parse, None if they are not looked for.
     """
 
     records: DataFrame
@@ -153,7 +153,7 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
             records.persist()
             persisted.callback(records.unpersist)
         if part.corrupt is not None:
-            text = F.col(quoted(part.corrupt))
+            text = F.col(quote_name(part.corrupt))
             broken = records.where(text.isNotNull())
             count = broken.count()
             total += count
@@ -168,7 +168,7 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
                 records = records.where(text.isNull())
         elif source.has_header:
             records.count()
-        frames.append(records.select(*[F.col(quoted(name)) for name in part.wanted]))
+        frames.append(records.select(*[F.col(quote_name(name)) for name in part.wanted]))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
     is_persisted = all(part.corrupt is not None or source.has_header for part in parts)
     return FileBatch(rows, total, {name: count for name, count in values.items() if count}, is_persisted)
@@ -187,17 +187,17 @@ def _too_many(
 
 
 def _unparsed_values(source: Files, broken: DataFrame, corrupt: str) -> dict[str, int]:
-    """Return by column how many values of broken records are null although the record has a text for them."""
+    """Return by column how many values of broken records are null although the record has a string for them."""
     names = [name for name in broken.columns if name != corrupt]
-    text = F.col(quoted(corrupt))
+    text = F.col(quote_name(corrupt))
     options = {name: str(value) for name, value in source.options.items() if name.lower() not in ("mode", "header")}
     if source.kind == "csv":
-        parsed = F.from_csv(text, ", ".join(f"{quoted(name)} string" for name in names), options)
+        parsed = F.from_csv(text, ", ".join(f"{quote_name(name)} string" for name in names), options)
     elif source.kind == "json":
         parsed = F.from_json(text, StructType([StructField(name, StringType()) for name in names]), options)
     else:
         return {}
-    nulls = [F.col(quoted(name)).isNull().alias(f"null_{number}") for number, name in enumerate(names)]
+    nulls = [F.col(quote_name(name)).isNull().alias(f"null_{number}") for number, name in enumerate(names)]
     counts = [
         F.count_if(F.col(f"null_{number}") & F.col("texts").getField(name).isNotNull())
         for number, name in enumerate(names)

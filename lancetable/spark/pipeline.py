@@ -47,9 +47,9 @@ from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoi
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge import NullKeys
 from lancetable.spark.sources import Files, Query, Source, Stream
+from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.upsert import UpsertResult, upsert
-from lancetable.spark.verbs import quoted
 from lancetable.spark.write import write_table
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class Pipeline:
         with steps.step("upsert") as step:
             table, since = self._existing(spark), None
             if table is not None:
-                since = table.to_df([source.cursor]).agg(F.max(F.col(quoted(source.cursor)))).collect()[0][0]
+                since = table.to_df([source.cursor]).agg(F.max(F.col(quote_name(source.cursor)))).collect()[0][0]
             rows = self._cleaned(source.read(spark, since))
             step.table = self._created(rows) if table is None else table
             self._upsert(step, rows, None)

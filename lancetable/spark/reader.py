@@ -18,7 +18,7 @@ from lancetable.ops.scan import execute_scan
 from lancetable.ops.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.slices import Slice, options_of, plan_slices
 from lancetable.spark.pin import Pin, pinned
-from lancetable.spark.tasks import init_worker
+from lancetable.spark.runner import init_worker
 from lancetable.spark.types import convert_batch, wire_schema
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ def scan_slices(pin: Pin, slices: Iterable[Slice], options: ScanOptions, wire: p
 
 
 def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
-    """Spark ends at a null where its schema allows none, or takes it for a 0, and does not say in which column."""
+    """Raise SchemaMismatchError for a null in a column that is not nullable: Spark would fail without its name."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise SchemaMismatchError(
-                f"column {field.name!r} of {uri} has nulls, and the schema to read it with says NOT NULL; let it be"
-                " nullable there; where the table itself says so, its files do not fit it; where neither does, they"
-                " are others than when the read was planned"
+                f"column {field.name!r} of {uri} has nulls, and the schema of the read declares it NOT NULL: declare it"
+                " nullable. If the table declares it NOT NULL, its files are damaged; if neither does, the files were"
+                " replaced after the read was planned"
             )
 
 

@@ -70,7 +70,7 @@ class Files:
         return reader.load(self.path).select("path", "length")
 
     def option(self, name: str) -> str:
-        """Return an option, whatever the case of its name; an empty text without it."""
+        """Return an option, whatever the case of its name; an empty string without it."""
         return next((str(value) for key, value in self.options.items() if key.lower() == name.lower()), "")
 
     @property
@@ -80,7 +80,7 @@ class Files:
 
     @property
     def has_header(self) -> bool:
-        """Whether the files begin with the names of their columns."""
+        """True if the files begin with the names of their columns."""
         return self.kind == "csv" and self.option("header").lower() == "true"
 
     @property

@@ -1,7 +1,7 @@
-"""`SparkTable`: a Lance table in a Spark session, classic or Connect. What touches many rows runs as Spark tasks.
+"""`SparkTable`: a Lance table in a Spark session, classic or Connect. Operations on many rows run as Spark tasks.
 
-Every verb opens the newest version, plans small tasks, has them run, and commits once (`verbs.py`). Nothing asks for a
-SparkContext or a JAR; the library must be installed where the tasks run.
+Each method opens the newest version, plans small tasks, runs them, and commits once (`jobs/`). Neither a SparkContext
+nor a JAR is needed; the library must be installed on the executors.
 """
 
 from __future__ import annotations
@@ -24,28 +24,22 @@ from lancetable.errors import InvalidInputError
 from lancetable.ops.scan_plan import ScanOptions
 from lancetable.ops.slices import Slice
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
-from lancetable.spark.desk import Place, TaskJob, desk_at, run_job
-from lancetable.spark.jobs import slice_task
+from lancetable.spark.coordinator import DeployMode, TaskJob, coordinator_for, run_job
+from lancetable.spark.jobs import AddColumnsJob, Call, CompactJob, DeleteJob, PlanCount, PlanScan, UpdateJob
+from lancetable.spark.jobs.plans import (
+    planned_pin,
+    schema_from_string,
+    schema_to_string,
+    slices_from_plan,
+    task_of_slices,
+)
 from lancetable.spark.merge import NullKeys, SparkMergeBuilder
+from lancetable.spark.merge.job import incoming_schema
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import BATCH_BYTES, scan_slices
-from lancetable.spark.tasks import Json, Runner, SparkRunner, accepted, init_worker
+from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
-from lancetable.spark.verbs import (
-    AddColumnsJob,
-    Call,
-    CompactJob,
-    CountPlan,
-    DeleteJob,
-    ReadPlan,
-    UpdateJob,
-    incoming_schema,
-    pin_of,
-    schema_of,
-    schema_text,
-    slices_of,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,9 +48,9 @@ __all__ = ["SparkTable"]
 
 
 class SparkTable:
-    """A table, by its address; get one with `for_path`.
+    """A table at an address; create one with `for_path`.
 
-    Verbs that change rows run again on the newest version when another commit touched the same ones, at most
+    Methods that change rows run again on the newest version when another commit touched the same ones, at most
     `conflict_retries` times.
     """
 
@@ -68,13 +62,13 @@ class SparkTable:
         storage_options: Mapping[str, str] | None = None,
         branch: str | None = None,
         runner: Runner | None = None,
-        run_on: Place = "client",
+        run_on: DeployMode = "client",
         conflict_retries: int = 10,
     ) -> None:
         self._spark = spark
         self.options = SourceOptions(uri=uri, storage_options=dict(storage_options or {}), branch=branch)
         self._runner = runner or SparkRunner(spark)
-        self.desk = desk_at(run_on, self._runner)
+        self.coordinator = coordinator_for(run_on, self._runner)
         self._conflict_retries = conflict_retries
 
     @classmethod
@@ -86,15 +80,31 @@ class SparkTable:
         storage_options: Mapping[str, str] | None = None,
         branch: str | None = None,
         runner: Runner | None = None,
-        run_on: Place = "client",
+        run_on: DeployMode = "client",
     ) -> SparkTable:
-        """The table at a path. Raises DatasetNotFoundError, RefNotFoundError for the branch.
+        """Open the table at a path.
 
-        `run_on` says who plans and commits: this process, or with "cluster" tasks of it, for clients that reach neither
-        the table's store nor its credentials. `runner` says where tasks run: on the executors of the session by
-        default, see `lancetable.spark.tasks`.
+        Parameters
+        ----------
+        spark, path
+            The session, and the address of the table.
+        storage_options, branch
+            As in `lancetable.dataset`.
+        runner
+            Where tasks run: on the executors of the session by default, see `lancetable.spark.runner`.
+        run_on
+            Where jobs are planned and committed: in this process, or with "cluster" in tasks, for clients that have
+            access to neither the table's store nor its credentials.
 
-        Example: `SparkTable.for_path(spark, "s3://bucket/t.lance").to_df(columns=["id"], filter="price > 10")`
+        Raises
+        ------
+        DatasetNotFoundError, RefNotFoundError
+            If there is no table or branch.
+
+        Examples
+        --------
+        >>> table = SparkTable.for_path(spark, "s3://bucket/t.lance")  # doctest: +SKIP
+        >>> table.to_df(columns=["id"], filter="price > 10").show()  # doctest: +SKIP
         """
         table = cls(spark, str(path), storage_options=storage_options, branch=branch, runner=runner, run_on=run_on)
         table._call(_version)
@@ -104,12 +114,12 @@ class SparkTable:
         return f"SparkTable({self.options.uri!r})"
 
     def pin(self) -> Pin:
-        """The newest version, as a value that other processes can open."""
+        """Return the newest version as a value that other processes can open."""
         return pinned(self.options)
 
     @property
     def dataset(self) -> LanceDataset:
-        """The newest version as a dataset of the library, for everything that needs no Spark."""
+        """The newest version as a dataset of the library, for operations without Spark."""
         return LanceDataset.from_version(self.pin().open())
 
     # ------------------------------------------------------------------------------------------------------ reading
@@ -126,15 +136,28 @@ class SparkTable:
         target_rows_per_task: int | None = None,
         target_bytes_per_task: int = DEFAULT_TASK_BYTES,
     ) -> DataFrame:
-        """The rows as a frame of one version, which is chosen now: the newest, or that of a number, tag or time.
+        """Return the rows of one version as a frame.
 
-        `columns` and `filter`, SQL of the library, are worth giving: Spark reads every column of the frame, and filters
-        of its own see all rows. A task takes `target_rows_per_task` rows, by default as many as give one task to each
-        core of a classic session, or `target_bytes_per_task`, whichever is less. Spark does not know what `filter`
-        leaves: say `F.broadcast(frame)` in a join where that is little.
+        Parameters
+        ----------
+        columns, filter
+            Columns, and a predicate in the library's SQL. Both are worth passing: Spark reads every column of the
+            frame, and its own filters see all rows. Spark does not know how many rows `filter` leaves: use
+            `F.broadcast(frame)` in a join if they are few.
+        version, tag, as_of
+            The version, at most one of them; the newest version by default. It is chosen now, not when the frame is
+            computed.
+        batch_size
+            Rows of an Arrow batch.
+        target_rows_per_task, target_bytes_per_task
+            Limits of a task. By default a classic session has one task for each core.
 
-        Raises ColumnNotFoundError, InvalidSqlError, VersionNotFoundError, UnsupportedFeatureError for a column of a
-        type that Spark has not.
+        Raises
+        ------
+        ColumnNotFoundError, InvalidSqlError, VersionNotFoundError
+            If the version does not have what the arguments name.
+        UnsupportedFeatureError
+            For a column of a type that Spark does not have.
         """
         if sum(each is not None for each in (version, tag, as_of)) > 1:
             raise InvalidInputError("version, tag and as_of name a version each; give one of them")
@@ -142,8 +165,10 @@ class SparkTable:
         wanted = replace(self.options, version=tag if version is None else version, timestamp_as_of=moment)
         names = None if columns is None else tuple(columns)
         cores = self._cores()
-        plan = self.desk.ask(ReadPlan(wanted, names, filter, target_rows_per_task, target_bytes_per_task, cores))
-        pin, schema = pin_of(self.options, plan), schema_of(plan["schema"])
+        plan = self.coordinator.submit(
+            PlanScan(wanted, names, filter, target_rows_per_task, target_bytes_per_task, cores)
+        )
+        pin, schema = planned_pin(self.options, plan), schema_from_string(plan["schema"])
         options = ScanOptions(
             columns=list(schema.names), filter=filter, batch_size=batch_size, batch_size_bytes=BATCH_BYTES
         )
@@ -151,7 +176,7 @@ class SparkTable:
         def read(slices: tuple[Slice, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
             return scan_slices(pin, slices, options, wire)
 
-        return self.scan(slices_of(plan), read, spark_schema(schema), plan["without_nulls"])
+        return self.scan(slices_from_plan(plan), read, spark_schema(schema), plan["without_nulls"])
 
     def scan(
         self,
@@ -160,24 +185,23 @@ class SparkTable:
         schema: StructType,
         without_nulls: Collection[str] = (),
     ) -> DataFrame:
-        """What `read` yields for the slices of each task, as a frame.
+        """Return the batches that `read` yields for the slices of each task, as a frame.
 
-        Through `mapInArrow` rather than the data source: the same rows in less time. Spark takes what comes out of
-        `mapInArrow` for as many rows as went in, by their size, and broadcasts what it believes to be small to all
-        executors. It counts 8 bytes for a number that goes in, and 16 for the row that it is; so a range goes in of
-        twice as many numbers as there are rows, and each task gets one of them.
+        `mapInArrow` returns the same rows as the data source in less time. Spark assumes that `mapInArrow` returns as
+        many rows as it gets, and broadcasts a frame that it considers small to all executors. It counts 8 bytes for a
+        number of the input, and 16 for its row. So the input is a range of twice as many numbers as there are rows, and
+        each task gets one of them.
 
-        Columns `without_nulls` come in as such, which spares Spark a look for nulls in every row, about a tenth of the
-        CPU seconds of two columns; `read` must refuse nulls in them. The frame has them nullable all the same, as the
-        table has: a union with nothing keeps what Spark knows from what it makes of the frame, such as the schemas of
-        new tables and files.
+        Columns `without_nulls` are declared as not nullable, which saves Spark a check of every row, about a tenth of
+        the CPU seconds of two columns; `read` must raise for nulls in them. The frame has them as nullable columns
+        nevertheless, as the table has: a union with an empty frame keeps the declaration from new tables and files.
         """
         if not tasks:
             return self._spark.createDataFrame([], schema)
         fields = [StructField(f.name, f.dataType, f.nullable and f.name not in without_nulls) for f in schema.fields]
         sent = StructType(fields)
         wire = wire_schema(sent)
-        texts = [json.dumps(slice_task(task)) for task in tasks]
+        texts = [json.dumps(task_of_slices(task)) for task in tasks]
         rows = sum(each.stop - each.start for task in tasks for each in task)
         apart = max(1, min(2 * rows, _MOST_NUMBERS) // len(tasks))
         shift = apart.bit_length() - 1  # a power of two: a division for each number took longer than narrow columns
@@ -199,28 +223,48 @@ class SparkTable:
         return frame.union(nothing.union(nothing).mapInArrow(read_some, schema))
 
     def count_rows(self, filter: str | None = None) -> int:
-        """How many rows there are; without `filter` from the manifest alone."""
-        question = CountPlan(self.options, filter)
-        plan = self.desk.ask(question)
+        """Return the number of rows; without `filter` from the manifest alone."""
+        question = PlanCount(self.options, filter)
+        plan = self.coordinator.submit(question)
         if "rows" in plan:
             return int(plan["rows"])
-        return sum(each["rows"] for each in accepted(self._runner.run(question.work(plan), plan["tasks"])))
+        return sum(each["rows"] for each in raise_failures(self._runner.run(question.work(plan), plan["tasks"])))
 
     # ----------------------------------------------------------------------------------------------------- changing
 
     def delete(self, predicate: str, *, txn: tuple[str, int] | None = None) -> int:
-        """Delete the rows for which `predicate` is true; returns how many. Tasks write the deletion files.
+        """Delete the rows for which `predicate` is true. Tasks write the deletion files.
 
-        `txn` is the name of an application and the number of its change: one that was made is not made again, and 0
-        returned. Raises InvalidSqlError, ColumnNotFoundError; RetryableCommitConflictError when every attempt lost.
+        Parameters
+        ----------
+        predicate
+            SQL of the library.
+        txn
+            An application and the number of its change; a change that was committed before is not made again.
+
+        Returns
+        -------
+        int
+            The number of deleted rows, 0 for a repeated change.
+
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError
+            If the predicate does not fit the table.
+        RetryableCommitConflictError
+            If every attempt lost against another commit.
         """
 
         return int(self._change(DeleteJob(self.options, txn, predicate))["rows"])
 
     def update(self, set: Mapping[str, str], where: str | None = None, *, txn: tuple[str, int] | None = None) -> int:
-        """Set columns to the values of SQL expressions, in the rows for which `where` is true; returns how many.
+        """Set columns to the values of SQL expressions in the rows for which `where` is true.
 
-        Example: `t.update(set={"v": "v + 1"}, where="id < 10")`. Errors as in `LanceDataset.update` and `delete`.
+        Returns the number of updated rows. Arguments and errors as in `LanceDataset.update` and `delete`.
+
+        Examples
+        --------
+        >>> table.update(set={"v": "v + 1"}, where="id < 10")  # doctest: +SKIP
         """
 
         return int(self._change(UpdateJob(self.options, txn, dict(set), where))["rows"])
@@ -242,7 +286,7 @@ class SparkTable:
 
         Raises SchemaMismatchError for a column that the table does not have.
         """
-        return schema_of(self._call(_source_schema, names=list(names)))
+        return schema_from_string(self._call(_source_schema, names=list(names)))
 
     def add_columns(
         self,
@@ -254,12 +298,35 @@ class SparkTable:
         batch_size: int | None = None,
         job: str | None = None,
     ) -> int:
-        """Add columns to all rows, fragment by fragment in tasks; returns how many fragments an earlier run had done.
+        """Add columns to all rows, fragment by fragment in tasks.
 
-        `values` are SQL expressions by column name; or a function from a batch of `input_columns` to one of the new
-        columns, of the types of `schema` (Arrow's, Spark's, or DDL as "emb array<float>", with the dimensions of
-        vectors in `vector_columns`). Nothing is visible until all is done. A run that was interrupted goes on where it
-        was, for a function if both runs name the same `job`. Rows that others add meanwhile are taken in.
+        Nothing is visible until all fragments are done. Rows that others append in the meantime are included.
+
+        Parameters
+        ----------
+        values
+            SQL expressions by column name, or a function from a batch of `input_columns` to a batch of the new columns.
+        schema
+            The types of the columns that a function returns: an Arrow schema, a Spark schema, or DDL such as
+            "emb array<float>".
+        input_columns
+            The columns that the function reads; all by default.
+        vector_columns
+            Dimensions of vector columns, by name.
+        batch_size
+            Rows of a batch.
+        job
+            A name by which a function continues a run that was interrupted. Expressions need none.
+
+        Returns
+        -------
+        int
+            The number of fragments that an earlier run had completed.
+
+        Raises
+        ------
+        InvalidInputError
+            If a function has no schema.
         """
         expressions = dict(values) if isinstance(values, Mapping) else None
         if expressions is None and schema is None:
@@ -276,9 +343,10 @@ class SparkTable:
     # -------------------------------------------------------------------------------------------------- maintenance
 
     def compact(self, **options: Any) -> CompactionMetrics:
-        """Write small neighbouring fragments, and those with many deleted rows, anew, in tasks.
+        """Rewrite small neighbouring fragments, and those with many deleted rows, in tasks.
 
-        The options are those of `LanceDataset.optimize.compact_files`, as `target_rows_per_fragment=1_000_000`.
+        The options are those of `LanceDataset.optimize.compact_files`, such as `target_rows_per_fragment=1_000_000`.
+        Raises InvalidInputError for an unknown option.
         """
         known = CompactionOptions.__annotations__
         unknown = [each for each in options if each not in known]
@@ -294,31 +362,32 @@ class SparkTable:
         retain_versions: int | None = None,
         delete_unverified: bool = False,
     ) -> CleanupStats:
-        """Remove old versions and the files that no other needs, those of failed jobs too; see
-        `LanceDataset.cleanup_old_versions`. Files younger than seven days that no version names are left, since a job
-        may be under way, unless `delete_unverified`."""
+        """Remove old versions and the files that no version needs, those of failed jobs included.
+
+        See `LanceDataset.cleanup_old_versions`. Files that no version names are kept for seven days, since a job may
+        be running, unless `delete_unverified`.
+        """
         older_than = None if older_than_days is None else timedelta(days=older_than_days)
         arguments = {"older_than": older_than, "retain_versions": retain_versions}
         found = self._call(LanceDataset.cleanup_old_versions, **arguments, delete_unverified=delete_unverified)
         return CleanupStats(**found)
 
     def migrate(self, data_storage_version: str = "2.1") -> MigrationMetrics:
-        """Bring the table forward to a newer data format, in one place rather than in tasks; see
-        `LanceDataset.optimize`."""
+        """Bring the table to a newer data format, in one process, without tasks; see `DatasetOptimizer.migrate`."""
         return MigrationMetrics(**self._call(_migrate, data_storage_version=data_storage_version))
 
     def restore(self, version: int | str) -> None:
-        """Make an older version, by number or tag, the newest again."""
+        """Restore an older version, by number or tag, as the newest."""
         self._call(_restore, version=version)
 
     def tag(self, name: str, version: int | None = None) -> None:
-        """Name a version, the newest by default, so that no cleanup removes it; a tag that exists is moved."""
+        """Create a tag on a version, the newest by default, so that no cleanup removes it; move a tag that exists."""
         self._call(_tag, name=name, version=version)
 
     # --------------------------------------------------------------------------------------------------- looking in
 
     def history(self) -> DataFrame:
-        """A row for each version, newest first: version, timestamp, operation, message, rows and data files."""
+        """Return a row for each version, newest first: its number, time, operation, rows, data files, properties."""
         rows = [(row[0], datetime.fromisoformat(row[1]), *row[2:]) for row in self._call(_history)]
         columns = (
             "version bigint, timestamp timestamp, operation string, read_version bigint, num_rows bigint,"
@@ -327,7 +396,7 @@ class SparkTable:
         return self._spark.createDataFrame(rows, columns)
 
     def fragments(self) -> DataFrame:
-        """A row for each fragment: its id, rows, deleted rows, data files and their bytes."""
+        """Return a row for each fragment: its id, rows, deleted rows, data files and their bytes."""
         rows = [tuple(row) for row in self._call(_fragments)]
         columns = "fragment_id bigint, num_rows bigint, num_deleted bigint, files array<string>, size_bytes bigint"
         return self._spark.createDataFrame(rows, columns)
@@ -338,17 +407,17 @@ class SparkTable:
         def run(plan: Json) -> list[Json]:
             return self._runner.run(job.work(plan), plan["tasks"])
 
-        return run_job(job, self.desk, run, conflict_retries=self._conflict_retries)
+        return run_job(job, self.coordinator, run, conflict_retries=self._conflict_retries)
 
     def _cores(self) -> int | None:
-        """How many tasks run at a time; None in a Connect session, which does not say."""
+        """Return the number of tasks that run at a time; None in a Connect session, where it is unknown."""
         try:
             return int(self._spark.sparkContext.defaultParallelism)
         except PySparkException:
             return None
 
     def _call(self, function: Callable[..., Any], **arguments: Any) -> Any:
-        return self.desk.ask(Call(self.options, function, arguments))["value"]
+        return self.coordinator.submit(Call(self.options, function, arguments))["value"]
 
     def _arrow_schema(self, schema: Any, vectors: Mapping[str, int] | None) -> pa.Schema:
         if isinstance(schema, pa.Schema):
@@ -360,7 +429,7 @@ class SparkTable:
 _MOST_NUMBERS = 1 << 25  # 256 MB: Spark broadcasts nothing near as long, and counts so far within a tenth of a second
 
 
-# What is asked of a dataset, here or on the cluster; answers are JSON.
+# Functions for `Call`, which run on the client or on the cluster. They return JSON.
 
 
 def _version(dataset: LanceDataset) -> int:
@@ -368,7 +437,7 @@ def _version(dataset: LanceDataset) -> int:
 
 
 def _source_schema(dataset: LanceDataset, names: list[str]) -> str:
-    return schema_text(incoming_schema(dataset.table_version, names))
+    return schema_to_string(incoming_schema(dataset.table_version, names))
 
 
 def _migrate(dataset: LanceDataset, data_storage_version: str) -> MigrationMetrics:

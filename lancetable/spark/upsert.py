@@ -21,7 +21,7 @@ from pyspark.storagelevel import StorageLevel
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError
 from lancetable.spark.casts import cast_source
 from lancetable.spark.merge import MergeResult, NullKeys
-from lancetable.spark.verbs import quoted
+from lancetable.spark.sql import quote_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -136,7 +136,7 @@ def _upsert(
 ) -> UpsertResult:
     has_null_key: Column = F.lit(False)
     for name in keys:
-        has_null_key = has_null_key | F.col(quoted(name)).isNull()
+        has_null_key = has_null_key | F.col(quote_name(name)).isNull()
     total, without_key = frame.agg(F.count(F.lit(1)), F.count_if(has_null_key)).collect()[0]
     if without_key and null_keys == "refuse":
         raise InvalidOperationError(
@@ -182,7 +182,7 @@ _OUTCOMES = (
 
 
 def _unique(frame: DataFrame, keys: list[str], has_null_key: Column) -> DataFrame:
-    columns = [F.col(quoted(name)) for name in keys]
+    columns = [F.col(quote_name(name)) for name in keys]
     for row in frame.where(~has_null_key).groupBy(*columns).count().where("count > 1").limit(1).collect():
         twice = ", ".join(f"{name} = {row[number]}" for number, name in enumerate(keys))
         raise InvalidOperationError(
@@ -193,13 +193,13 @@ def _unique(frame: DataFrame, keys: list[str], has_null_key: Column) -> DataFram
 
 
 def _newest(frame: DataFrame, keys: list[str], newest_by: str, has_null_key: Column) -> DataFrame:
-    """Return the newest row of each key, and all rows with a null key, since those are no duplicates of each other."""
+    """Return the newest row of each key, and all rows with a null key, since null keys do not equal each other."""
     others = [
         field.name
         for field in frame.schema.fields
         if field.name not in (*keys, newest_by) and isinstance(field.dataType, _ORDERED)
     ]
-    order = [F.col(quoted(name)).desc_nulls_last() for name in [newest_by, *others]]
-    window = Window.partitionBy(*[F.col(quoted(name)) for name in keys]).orderBy(*order)
+    order = [F.col(quote_name(name)).desc_nulls_last() for name in [newest_by, *others]]
+    window = Window.partitionBy(*[F.col(quote_name(name)) for name in keys]).orderBy(*order)
     ranked = frame.withColumn(_RANK, F.row_number().over(window))
     return ranked.where((F.col(_RANK) == 1) | has_null_key).drop(_RANK)

@@ -72,7 +72,7 @@ def write_table(
     try:
         writer.save(str(path))
     except Exception as error:
-        # Spark hands on the text of what a data source raises, not its type.
+        # Spark passes the message of an error of a data source, not its type.
         if not creates or "AlreadyExistsError" not in str(error):
             raise
         if mode != "ignore":

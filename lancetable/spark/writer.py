@@ -27,7 +27,7 @@ from lancetable.ops import commit as commits
 from lancetable.ops.write import discard_fragments
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
-from lancetable.spark.tasks import init_worker
+from lancetable.spark.runner import init_worker
 from lancetable.spark.types import check_stored_as, convert_batches, table_schema, wire_schema
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Distributed verbs with tasks on threads, as they run on executors: no session, no Java."""
+"""Distributed jobs with tasks on threads, as they run on executors: no session, no Java."""
 
 from __future__ import annotations
 
@@ -37,14 +37,18 @@ from lancetable.ops.slices import Slice, options_of, plan_slices
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 
-from lancetable.spark import SparkTable, verbs
-from lancetable.spark.desk import run_job
-from lancetable.spark.jobs import CompactFragments, CountRows, DeleteRows, UpdateRows
-from lancetable.spark.merge_small import InsertRows, MergeFragments, compares_as_spark, merge_small
+from lancetable.spark import SparkTable
+from lancetable.spark.coordinator import run_job
+from lancetable.spark.jobs.compact import CompactFragments
+from lancetable.spark.jobs.count import CountRows
+from lancetable.spark.jobs.delete import DeleteRows
+from lancetable.spark.jobs.update import UpdateRows
+from lancetable.spark.merge.broadcast import InsertRows, MergeFragments, keys_compare_as_in_spark, merge_broadcast
 from lancetable.spark.pin import Pin, _opened
-from lancetable.spark.small_source import _estimated_bytes, _land, _pack, open_part
-from lancetable.spark.tasks import Json, Runner, ThreadRunner, Work
-from lancetable.spark.verbs import MergeJob, pin_of, schema_of
+from lancetable.spark.merge.broadcast_source import _estimated_bytes, _land, _pack, open_part
+from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
+from lancetable.spark.jobs.plans import planned_pin, schema_from_string
+from lancetable.spark.merge.job import MergeJob
 from lancetable.table.version import TableVersion
 
 
@@ -140,7 +144,7 @@ def test_a_commit_on_the_cluster_that_fails_leaves_the_files_for_its_next_run(
         return real(*arguments, **options)
 
     monkeypatch.setattr(moved_rows, "commit_transaction", failing)
-    monkeypatch.setattr(verbs.commits, "commit", failing)
+    monkeypatch.setattr("lancetable.spark.jobs.delete.commits.commit", failing)
     for change, kept in ((lambda: t.delete("id < 300"), 700), (lambda: t.update({"v": "100"}, where="id >= 990"), 700)):
         calls = 0
         if answer == "lost, and no other":
@@ -335,11 +339,11 @@ def merge_in_parts(
     given = tuple(str(mapped / f"{number}.arrow") for number in range(len(streams))) if mapped else streams
 
     def write(plan: Json) -> list[Json]:
-        pin, incoming = pin_of(t.options, plan), schema_of(plan["incoming"])
+        pin, incoming = planned_pin(t.options, plan), schema_from_string(plan["incoming"])
         assert len(plan["parts"]) == parts
-        return merge_small(runner or Through(), pin, clauses, incoming, given, plan["parts"])
+        return merge_broadcast(runner or Through(), pin, clauses, incoming, given, plan["parts"])
 
-    return run_job(MergeJob(t.options, None, clauses, source.column_names, None), t.desk, write, conflict_retries=3)
+    return run_job(MergeJob(t.options, None, clauses, source.column_names, None), t.coordinator, write, conflict_retries=3)
 
 
 def test_a_merge_of_a_column_that_spark_needs_for_itself(tmp_path: Path) -> None:
@@ -354,8 +358,8 @@ def test_a_merge_of_a_column_that_spark_needs_for_itself(tmp_path: Path) -> None
 def test_a_small_source_in_tasks_does_what_the_library_does(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lancetable.spark.verbs.DEFAULT_TASK_ROWS", 100)
-    monkeypatch.setattr("lancetable.spark.merge_small._INSERTED_ROWS_OF_TASK", 6)
+    monkeypatch.setattr("lancetable.spark.jobs.plans.DEFAULT_TASK_ROWS", 100)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast._INSERTED_ROWS_OF_TASK", 6)
     rng = np.random.default_rng(seed)
     t = made(tmp_path / "t.lance", 400, enable_stable_row_ids=bool(seed % 2))
     t.delete("id % 50 = 3")
@@ -391,7 +395,7 @@ def test_a_small_source_in_tasks_does_what_the_library_does(
 
 
 def test_a_small_source_that_is_refused_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancetable.spark.verbs.DEFAULT_TASK_ROWS", 100)
+    monkeypatch.setattr("lancetable.spark.jobs.plans.DEFAULT_TASK_ROWS", 100)
     t = made(tmp_path / "t.lance", 400)
     before = sorted(tmp_path.rglob("*.*"))
     clauses = Clauses(("id",), Matched.UPDATE, insert=True)
@@ -434,10 +438,10 @@ def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark() ->
     assert next(_pack(iter(batches), 15_999))["part"].null_count == 1
     assert next(_pack(iter(rows(1000).to_batches()), 5000))["part"].null_count == 1, "too much in the first batch"
     assert _estimated_bytes(object()) is None, "a session that does not say"
-    assert compares_as_spark([pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())])
-    assert not compares_as_spark([pa.int64(), pa.float32()]) and not compares_as_spark([pa.null()])
-    assert not compares_as_spark([pa.dictionary(pa.int8(), pa.float64())])
-    assert not compares_as_spark([pa.struct({"a": pa.int64()})]) and not compares_as_spark([pa.list_(pa.int8())])
+    assert keys_compare_as_in_spark([pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())])
+    assert not keys_compare_as_in_spark([pa.int64(), pa.float32()]) and not keys_compare_as_in_spark([pa.null()])
+    assert not keys_compare_as_in_spark([pa.dictionary(pa.int8(), pa.float64())])
+    assert not keys_compare_as_in_spark([pa.struct({"a": pa.int64()})]) and not keys_compare_as_in_spark([pa.list_(pa.int8())])
 
 
 class Elsewhere(Through):
@@ -467,7 +471,7 @@ def only_tasks_reach_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_some_tasks_refuse_on_a_cluster_keeps_its_type_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr("lancetable.spark.verbs.DEFAULT_TASK_ROWS", 100)
+    monkeypatch.setattr("lancetable.spark.jobs.plans.DEFAULT_TASK_ROWS", 100)
     lancetable.write_dataset(rows(400), tmp_path / "t.lance", max_rows_per_file=100)
     if verb == "compact":
         lancetable.dataset(tmp_path / "t.lance").delete("id % 2 = 0")
@@ -521,7 +525,7 @@ EXTENSIONS = {
 
 @pytest.mark.parametrize(("kind", "key"), [("uuid", "id"), ("uuid", "x"), ("json", "id"), ("tensor", "id")])
 def test_extension_types_go_to_every_task(tmp_path: Path, kind: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancetable.spark.verbs.DEFAULT_TASK_ROWS", 1)
+    monkeypatch.setattr("lancetable.spark.jobs.plans.DEFAULT_TASK_ROWS", 1)
     values = EXTENSIONS[kind]
     if values is None:
         pytest.skip(f"this release of PyArrow has no type for {kind}")

@@ -27,7 +27,7 @@ from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import pinned
 from lancetable.spark.reader import scan_slices
 from lancetable.spark.types import spark_schema, wire_schema
-from lancetable.spark.verbs import ReadPlan
+from lancetable.spark.jobs import PlanScan
 
 N = 20_000
 
@@ -275,6 +275,6 @@ def test_a_file_that_was_exchanged_after_the_plan(spark: Any, tmp_path: Path) ->
 def test_a_plan_is_json(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"a": range(N), "b": [None] * N}), path)
-    plan = ReadPlan(SourceOptions(uri=str(path)), None, None, N // 2, 1 << 30, 2)()
+    plan = PlanScan(SourceOptions(uri=str(path)), None, None, N // 2, 1 << 30, 2)()
     assert json.loads(json.dumps(plan))["without_nulls"] == ["a"]
-    assert ReadPlan(SourceOptions(uri=str(path)), None, None, N, 1 << 30, 2)()["without_nulls"] == []
+    assert PlanScan(SourceOptions(uri=str(path)), None, None, N, 1 << 30, 2)()["without_nulls"] == []

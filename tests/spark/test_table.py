@@ -97,9 +97,9 @@ def test_tasks_suit_the_cores_of_the_session(spark: Any, tmp_path: Path) -> None
 @pytest.fixture(params=["to every task", "in files of tasks", "joined by Spark", "tried and joined"])
 def source_goes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The sources of these tests are small; they go as large ones go, or those with more rows than expected."""
-    name = "lancetable.spark.small_source"
+    name = "lancetable.spark.merge.broadcast_source"
     if request.param == "tried and joined":
-        from lancetable.spark.small_source import _landing
+        from lancetable.spark.merge.broadcast_source import _landing
 
         monkeypatch.setattr(f"{name}._landing", lambda own, whole: _landing(own, 0))
         monkeypatch.setattr(f"{name}._most_rows", lambda frame: None)
@@ -112,7 +112,7 @@ def source_goes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def rows_in(source: Any) -> pa.Table:
-    from lancetable.spark.small_source import open_part
+    from lancetable.spark.merge.broadcast_source import open_part
 
     return pa.concat_tables([open_part(part).read_all() for part in source.parts])
 
@@ -121,13 +121,13 @@ def rows_in(source: Any) -> pa.Table:
 def test_a_source_is_collected_while_each_task_of_it_brings_little(
     spark: Any, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
-    from lancetable.spark.small_source import small_source
+    from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 4000)
-    monkeypatch.setattr("lancetable.spark.small_source._estimated_bytes", lambda frame: 0)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES", 4000)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._estimated_bytes", lambda frame: 0)
     for rows, small in ((0, True), (200, True), (504, columns == "id"), (506, False)):  # 250 * 8 = 4000 / 2
         source = spark.range(0, rows, 1, 2).where(f"id % {max(1, rows // 2)} > 1").selectExpr(*columns.split(", "))
-        found = small_source(source, None)
+        found = broadcast_source(source, None)
         assert (found is not None) == small
         seen = rows_in(found)["id"].to_pylist() if found is not None and rows else []
         assert not small or len(set(seen)) == len(seen) == max(0, rows - 4)
@@ -141,11 +141,11 @@ def test_a_source_is_collected_while_all_tasks_together_bring_little(
     spark: Any, monkeypatch: pytest.MonkeyPatch, columns: str, each: int, more: int, uneven: tuple[int, int]
 ) -> None:
     """However many partitions there are, and whatever Spark expects of their rows."""
-    from lancetable.spark.small_source import small_source
+    from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 20_000)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES", 20_000)
     for sizes, small in (([each] * 8, True), ([more] * 8, False), ([*uneven, 300, 1, 1, 1, 1, 1], False)):
-        source = small_source(sized(spark, sizes).selectExpr(*columns.split(", ")), None)
+        source = broadcast_source(sized(spark, sizes).selectExpr(*columns.split(", ")), None)
         assert (source is not None) == small, sizes
         assert source is None or rows_in(source).num_rows == 8 * each
 
@@ -154,12 +154,12 @@ def test_a_source_is_collected_while_all_tasks_together_bring_little(
 def test_a_source_lands_in_files_while_its_tasks_write_little(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
-    from lancetable.spark.small_source import small_source
+    from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_COLLECTED_BYTES", 0)
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_MAPPED_BYTES", 20_000)  # a row counts as 48 more
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_COLLECTED_BYTES", 0)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_MAPPED_BYTES", 20_000)  # a row counts as 48 more
     for sizes, small in (([30] * 7 + [0], True), ([60] * 8, False), ([300, 150, 1, 1, 1, 1, 1, 1], False)):
-        source = small_source(sized(spark, sizes).selectExpr(*columns.split(", ")), str(tmp_path))
+        source = broadcast_source(sized(spark, sizes).selectExpr(*columns.split(", ")), str(tmp_path))
         assert (source is not None) == small, sizes
         if source is not None:
             assert len(source.parts) == 7 and rows_in(source)["n"].to_pylist() == [*range(1, 31)] * 7
@@ -170,12 +170,12 @@ def test_a_source_lands_in_files_while_its_tasks_write_little(
 def test_a_source_with_more_rows_than_expected_lands_in_files(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lancetable.spark.small_source import small_source
+    from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_COLLECTED_BYTES", 2000)
-    source = small_source(sized(spark, [100, 900]), str(tmp_path))
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_COLLECTED_BYTES", 2000)
+    source = broadcast_source(sized(spark, [100, 900]), str(tmp_path))
     assert source is not None and rows_in(source).num_rows == 1000 and len(source.parts) == 2
-    source = small_source(sized(spark, [100, 90]), str(tmp_path))
+    source = broadcast_source(sized(spark, [100, 90]), str(tmp_path))
     assert source is not None and rows_in(source).num_rows == 190 and len(source.parts) == 1
 
 
@@ -225,37 +225,37 @@ def test_a_merge_casts_what_fits(spark: Any, tmp_path: Path, key: str, value: st
 def test_a_source_of_rows_that_spark_can_count_before_is_collected_as_it_is(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lancetable.spark.small_source import _most_rows, small_source
+    from lancetable.spark.merge.broadcast_source import _most_rows, broadcast_source
 
     given = spark.sql("SELECT * FROM VALUES (1L), (2L) AS t (id)")
     assert _most_rows(given) == _most_rows(spark.range(5).limit(2)) == 2 == _most_rows(given.where("id > 1"))
     assert _most_rows(given.selectExpr("explode(sequence(1, id))")) is None and _most_rows(object()) is None
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 160)
-    monkeypatch.setattr("lancetable.spark.small_source._first_of_tasks", None)
-    assert rows_in(small_source(spark.range(0, 20, 1, 3), None))["id"].to_pylist() == list(range(20))
-    monkeypatch.setattr("lancetable.spark.small_source._estimated_bytes", lambda frame: 0)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES", 160)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._first_of_tasks", None)
+    assert rows_in(broadcast_source(spark.range(0, 20, 1, 3), None))["id"].to_pylist() == list(range(20))
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._estimated_bytes", lambda frame: 0)
     with pytest.raises(TypeError):
-        small_source(spark.range(0, 21, 1, 3), None)
+        broadcast_source(spark.range(0, 21, 1, 3), None)
 
 
 def test_a_source_goes_to_tasks_of_this_machine_in_a_file(spark: Any) -> None:
-    from lancetable.spark.small_source import small_source
-    from lancetable.spark.tasks import SparkRunner
+    from lancetable.spark.merge.broadcast_source import broadcast_source
+    from lancetable.spark.runner import SparkRunner
 
     directory = SparkRunner(spark).directory_of_tasks()
     assert directory is not None and Path(directory).is_dir()
-    source = small_source(spark.range(1000), directory)
+    source = broadcast_source(spark.range(1000), directory)
     assert source is not None
     (path,) = source.parts
     assert isinstance(path, str) and Path(directory) in Path(path).parents
-    assert rows_in(source) == rows_in(small_source(spark.range(1000), None))
+    assert rows_in(source) == rows_in(broadcast_source(spark.range(1000), None))
     source.close()
     assert not Path(path).exists() and Path(directory).is_dir()
 
 
 @pytest.mark.usefixtures("source_goes")
 def test_a_merge_leaves_no_file_of_its_source(spark: Any, tmp_path: Path) -> None:
-    from lancetable.spark.tasks import SparkRunner
+    from lancetable.spark.runner import SparkRunner
 
     t, directory = made(spark, tmp_path / "t.lance"), Path(SparkRunner(spark).directory_of_tasks() or "")
     before = sorted(directory.rglob("*"))
@@ -269,27 +269,27 @@ def test_a_merge_leaves_no_file_of_its_source(spark: Any, tmp_path: Path) -> Non
 def test_a_source_that_cannot_be_written_leaves_no_file(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lancetable.spark.small_source import small_source
+    from lancetable.spark.merge.broadcast_source import broadcast_source
 
     def full(rows: pa.Table, sink: Any) -> None:
         Path(sink).write_bytes(b"begun")
         raise OSError("no space left")
 
-    monkeypatch.setattr("lancetable.spark.small_source._write_stream", full)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._write_stream", full)
     with pytest.raises(OSError, match="no space"):
-        small_source(spark.range(10), str(tmp_path))
+        broadcast_source(spark.range(10), str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_small_depends_on_how_many_tasks_hold_it(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lancetable.spark.small_source import small_source
+    from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES", 100)
-    monkeypatch.setattr("lancetable.spark.small_source._MOST_BYTES_OF_TASKS", 160_000)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES", 100)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES_OF_TASKS", 160_000)
     for cores, small in ((None, True), (2, True), (16, False)):
-        source = small_source(spark.range(0, 1000, 1, 2).selectExpr("cast(id AS string) AS s"), str(tmp_path), cores)
+        source = broadcast_source(spark.range(0, 1000, 1, 2).selectExpr("cast(id AS string) AS s"), str(tmp_path), cores)
         assert (source is not None) == small, cores
         if source is not None:
             source.close()
@@ -300,7 +300,7 @@ def test_what_is_small_depends_on_how_many_tasks_hold_it(
 def test_two_threads_may_execute_one_merge(spark: Any, tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from lancetable.spark.tasks import SparkRunner
+    from lancetable.spark.runner import SparkRunner
 
     t, directory = made(spark, tmp_path / "t.lance"), Path(SparkRunner(spark).directory_of_tasks() or "")
     before = sorted(directory.rglob("*"))
@@ -315,10 +315,10 @@ def test_two_threads_may_execute_one_merge(spark: Any, tmp_path: Path) -> None:
 def test_a_source_that_was_too_large_is_not_looked_at_again(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lancetable.spark.verbs import MergeJob
+    from lancetable.spark.merge.job import MergeJob
 
     looked = []
-    monkeypatch.setattr("lancetable.spark.merge.small_source", lambda *given: looked.append(given))
+    monkeypatch.setattr("lancetable.spark.merge.builder.broadcast_source", lambda *given: looked.append(given))
     t, real = made(spark, tmp_path / "t.lance"), MergeJob.finish
 
     def lost(self: MergeJob, *given: Any) -> Any:

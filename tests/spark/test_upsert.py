@@ -38,7 +38,7 @@ def stored(path: Path) -> list[tuple[Any, ...]]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of a merge: the source goes to every task, or Spark joins it."""
     if request.param == "join":
-        monkeypatch.setattr("lancetable.spark.merge.small_source", lambda *given: None)
+        monkeypatch.setattr("lancetable.spark.merge.builder.broadcast_source", lambda *given: None)
     return str(request.param)
 
 

@@ -1,12 +1,12 @@
-"""Running tasks: JSON in, JSON out, on the executors of a session or on threads of this process.
+"""Runners of tasks: JSON in, JSON out, on the executors of a session or on threads of this process.
 
     client: plan ─► [task, ...] ─► Runner.run(work, tasks) ─► [result, ...] ─► client: one commit
                                     │ Spark: range(n) ─► mapInArrow ─► collect, once
                                     └ threads
 
-A task may run more than once (Spark repeats failed and slow ones); only the result of one run comes back. So work may
-write files under new names, but commit nothing. `work` travels in a pickle: the library must be installed where the
-tasks run, in the same Python version.
+A task may run more than once, since Spark repeats failed and slow tasks; the result of one run is returned. So work may
+write files under new names, but must not commit. Work is pickled: the library must be installed on the executors, in
+the same version of Python.
 """
 
 from __future__ import annotations
@@ -32,37 +32,38 @@ __all__ = [
     "SparkRunner",
     "ThreadRunner",
     "Work",
-    "accepted",
-    "answer",
+    "raise_failures",
+    "run_task",
     "init_worker",
-    "not_refused",
-    "refused",
+    "succeeded",
+    "permanent_failure",
 ]
 
 Json: TypeAlias = dict[str, Any]
 
-_REFUSED = "refused"
+_ERROR = "error"
 
 
 class Work(Protocol):
-    """What all tasks of a job do. Pickles."""
+    """The work that all tasks of a job do. Pickles."""
 
     def __call__(self, task: Json) -> Json:
-        """The result of one task."""
+        """Return the result of one task."""
 
 
 class Runner(Protocol):
-    """Where tasks run."""
+    """A place to run tasks."""
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
-        """What `work` returns for each task, in the order of the tasks; or that it was refused, see `accepted`.
+        """Return the result of each task, in the order of the tasks.
 
-        Raises any other failure as the runner reports it.
+        A task that fails for good has a result that `raise_failures` raises. Raises any other failure as the runner
+        reports it.
         """
 
 
 class ThreadRunner:
-    """Tasks on threads of this process, for tables that need no cluster, and for tests."""
+    """Runs tasks on threads of this process, for small tables and for tests."""
 
     def __init__(self, num_threads: int | None = None) -> None:
         self._num_threads = num_threads or min(8, os.cpu_count() or 1)
@@ -70,11 +71,11 @@ class ThreadRunner:
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
         texts = [json.dumps(task) for task in tasks]
         with ThreadPoolExecutor(self._num_threads) as pool:
-            return [json.loads(text) for text in pool.map(lambda text: answer(work, text), texts)]
+            return [json.loads(text) for text in pool.map(lambda text: run_task(work, text), texts)]
 
 
 class SparkRunner:
-    """Tasks on the executors of a session, classic or Connect: one task for each partition of a range."""
+    """Runs tasks on the executors of a session, classic or Connect: one for each partition of a range."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -91,7 +92,7 @@ class SparkRunner:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield pa.record_batch(
-                        {"task": pa.array([number], pa.int64()), "result": [answer(work, texts[number])]}
+                        {"task": pa.array([number], pa.int64()), "result": [run_task(work, texts[number])]}
                     )
 
         made = StructType([StructField("task", LongType()), StructField("result", StringType())])
@@ -100,8 +101,10 @@ class SparkRunner:
         return [json.loads(results[number]) for number in range(len(texts))]
 
     def directory_of_tasks(self) -> str | None:
-        """A directory of this machine that tasks of the session find at the same place, which Spark removes in the
-        end; None on a cluster, in a Connect session, which does not say, and where files shall be encrypted."""
+        """Return a directory of this machine that tasks find at the same path and that Spark removes at the end.
+
+        None on a cluster, in a Connect session, where it is unknown, and if Spark encrypts its files.
+        """
         from pyspark import SparkFiles
         from pyspark.errors import PySparkException
 
@@ -128,30 +131,33 @@ def init_worker() -> None:
         os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))
 
 
-def answer(work: Callable[[Json], Json], text: str) -> str:
-    """The result of one task. What would fail again at every attempt is an answer too, so that it is not repeated."""
+def run_task(work: Callable[[Json], Json], task: str) -> str:
+    """Return the result of one task.
+
+    An error that every attempt would raise again is a result too, so that the runner does not repeat the task.
+    """
     try:
-        return json.dumps(work(json.loads(text)))
+        return json.dumps(work(json.loads(task)))
     except (StoreError, CorruptFileError):
         raise
     except LanceError as error:
-        return json.dumps(refused(error))
+        return json.dumps(permanent_failure(error))
 
 
-def refused(error: LanceError) -> Json:
-    """Return the result of a task that would fail with this error at every attempt."""
-    return {_REFUSED: type(error).__name__, "message": str(error)}
+def permanent_failure(error: LanceError) -> Json:
+    """Return the result of a task that would raise this error at every attempt."""
+    return {_ERROR: type(error).__name__, "message": str(error)}
 
 
-def accepted(results: list[Json]) -> list[Json]:
-    """The results. Raises the LanceError of the first task that was refused."""
+def raise_failures(results: list[Json]) -> list[Json]:
+    """Return the results. Raises the LanceError of the first task that failed."""
     for result in results:
-        if _REFUSED in result:
-            kind = getattr(errors, result[_REFUSED], LanceError)
+        if _ERROR in result:
+            kind = getattr(errors, result[_ERROR], LanceError)
             raise kind(result["message"])
     return results
 
 
-def not_refused(results: Sequence[Json]) -> list[Json]:
-    """The results of the tasks that were not refused: what they name was written."""
-    return [each for each in results if _REFUSED not in each]
+def succeeded(results: Sequence[Json]) -> list[Json]:
+    """Return the results of the tasks that did not fail."""
+    return [result for result in results if _ERROR not in result]

@@ -1,12 +1,12 @@
-"""Which sources of a merge every task may hold, and how their rows come within reach of the tasks.
+"""Broadcast of the small source of a merge to all tasks.
 
-    few rows of one length ─► Spark sends them to the driver ─► a stream in the pickle of the tasks' work
-                                                             └► on one machine a file that they map
-    any other of a session on one machine ─► tasks write files, which those of the merge map
-    any other                             ─► tasks pack streams ─► driver ─► the pickle of the tasks' work
+    few rows of a fixed size               ─► collected on the driver ─► a stream in the pickle of the tasks' work
+                                                                     └► on one machine a file that the tasks map
+    other sources of a session on one machine ─► written to files by tasks ─► files that the tasks of the merge map
+    other sources                             ─► packed into streams by tasks ─► driver ─► the pickle of the tasks' work
 
-The source is computed once: one that gives other rows when it is computed again would insert rows that the table has.
-What Spark expects of a frame may be far off. So nothing here trusts it: each task counts what it brings.
+The source is computed once: a source that returns other rows when it is computed again would insert rows that the table
+has. Spark's estimate of the size of a frame may be far off, so each task counts its bytes.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from lancetable.spark.tasks import init_worker
+from lancetable.spark.runner import init_worker
 from lancetable.spark.types import wire_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Part", "SmallSource", "open_part", "small_source"]
+__all__ = ["Part", "BroadcastSource", "open_part", "broadcast_source"]
 
-# What a source may be, and may be taken for by Spark, where the driver and every task hold it. The tasks that compute
-# it do not know of each other: each brings at most half of that, and the one of partition p at most 1 / (p + 1), so
-# that any even spread passes, and n partitions never bring more than 1 + ln n times as much.
+# Limit of a source, actual and estimated by Spark, that the driver and every task hold. The tasks that compute the
+# source do not know of each other: each may produce at most half of the limit, and the one of partition p at most
+# 1 / (p + 1) of it. So any even distribution passes, and n partitions never produce more than 1 + ln n times as much.
 _MOST_BYTES = 32 << 20
-# The same where the driver writes a file, and where tasks write files, that tasks map. Each task makes one table and an
-# index of it all the same, so all that run at a time are held to a bound too.
+# Limits of files that the tasks map, written by the driver and by tasks. Each task builds a table and an index of the
+# source, so that the tasks that run at a time have a limit too.
 _MOST_COLLECTED_BYTES = 64 << 20
 _MOST_MAPPED_BYTES = 256 << 20
 _MOST_BYTES_OF_TASKS = 1 << 30
@@ -48,8 +48,8 @@ Part: TypeAlias = "pa.Buffer | str"  # an Arrow stream, or the path of a file th
 
 
 @dataclass(frozen=True)
-class SmallSource:
-    """The rows of a source. `close` removes their files, which are all in one directory."""
+class BroadcastSource:
+    """The rows of a source. `close` removes their files, which share one directory."""
 
     parts: tuple[Part, ...]
     directory: str | None = None
@@ -60,16 +60,23 @@ class SmallSource:
 
 
 def open_part(part: Part) -> pa.RecordBatchStreamReader:
+    """Return a reader of the batches of a part."""
     return pa.ipc.open_stream(pa.memory_map(part) if isinstance(part, str) else part)
 
 
-def small_source(frame: DataFrame, directory: str | None, cores: int | None = None) -> SmallSource | None:
-    """The rows of a source in the types of the table, if Spark takes it for small and it is; else None. What is small
-    depends on how many tasks run at a time, on how many cores.
+def broadcast_source(frame: DataFrame, directory: str | None, cores: int | None = None) -> BroadcastSource | None:
+    """Return the rows of a source if it is small, both by Spark's estimate and in fact; None otherwise.
 
-    `directory` is one that the tasks of the session find at the same place, None if there is no such. In the pickle of
-    their work 12 MB would take 80 ms before the first task begins: to the JVM, which packs it into blocks, to another
-    file and to the memory of each task.
+    Parameters
+    ----------
+    frame
+        The source in the types of the table.
+    directory
+        A directory that the tasks of the session find at the same path, None if there is none. A source of 12 MB in
+        the pickle of their work would delay the first task by 80 ms: it is copied to the JVM, into blocks, to another
+        file and to the memory of each task.
+    cores
+        The number of tasks that run at a time, which limits the size.
     """
     bits = _bits_of_row(wire_schema(frame.schema))
     each = max(_MOST_BYTES, _MOST_BYTES_OF_TASKS // (cores or 1))
@@ -92,7 +99,7 @@ def small_source(frame: DataFrame, directory: str | None, cores: int | None = No
 
 
 def _bits_of_row(wire: pa.Schema) -> int | None:
-    """The bits of each row; None where rows differ in length, so that only a look at them tells."""
+    """Return the bits of each row; None if rows differ in size."""
     try:
         bits: int = sum(field.type.bit_width for field in wire)
     except ValueError:
@@ -104,13 +111,13 @@ def _bits_of_row(wire: pa.Schema) -> int | None:
 
 
 def _first_of_tasks(frame: DataFrame, bits: int, past: str, most: int) -> DataFrame:
-    """As many rows of each task as it may bring, and one more of those that have it, with 0 in the column `past`.
+    """Return the rows of each task up to its limit, and one more if there are more, with 0 in the column `past`.
 
-    So nothing but Spark itself runs for them: a stage of Python costs as much as the rest of a small merge.
+    Only Spark itself runs for them: a Python stage costs as much as the rest of a small merge.
     """
     of_task, whole = (size * 8 // bits for size in (most // 2, most))
     bound = f"least({of_task}, {whole} div (spark_partition_id() + 1))"
-    in_task = f"(monotonically_increasing_id() & {(1 << 33) - 1})"  # which begins anew, below that bit, in each task
+    in_task = f"(monotonically_increasing_id() & {(1 << 33) - 1})"  # which restarts in each task, below that bit
     return frame.selectExpr("*", f"cast(least({in_task} - {bound}, 1) AS int) AS {past}").where(f"{past} <= 0")
 
 
@@ -121,10 +128,10 @@ def _unless_past(table: pa.Table, past: str) -> pa.Table | None:
     return table.drop_columns([past])
 
 
-def _kept(rows: pa.Table, directory: str | None) -> SmallSource:
+def _kept(rows: pa.Table, directory: str | None) -> BroadcastSource:
     if directory is not None:
         own = tempfile.mkdtemp(prefix="merge-", dir=directory)
-        source = SmallSource((os.path.join(own, "source.arrow"),), own)
+        source = BroadcastSource((os.path.join(own, "source.arrow"),), own)
         try:
             _write_stream(rows, source.parts[0])
         except BaseException:
@@ -135,7 +142,7 @@ def _kept(rows: pa.Table, directory: str | None) -> SmallSource:
     _write_stream(rows, sizes)
     stream = pa.allocate_buffer(sizes.size())  # one that grows would copy what it has again and again
     _write_stream(rows, pa.FixedSizeBufferWriter(stream))
-    return SmallSource((stream,))
+    return BroadcastSource((stream,))
 
 
 def _write_stream(rows: pa.Table, sink: Any) -> None:
@@ -146,13 +153,13 @@ def _write_stream(rows: pa.Table, sink: Any) -> None:
 # --- files that tasks write
 
 
-def _landed(frame: DataFrame, directory: str, most: int) -> SmallSource | None:
+def _landed(frame: DataFrame, directory: str, most: int) -> BroadcastSource | None:
     own = tempfile.mkdtemp(prefix="merge-", dir=directory)
     source = None
     try:
         found = frame.mapInArrow(_landing(own, most), "path string, bytes bigint").toArrow()
         if not found["path"].null_count and (pc.sum(found["bytes"]).as_py() or 0) <= most:
-            source = SmallSource(tuple(found["path"].to_pylist()), own)
+            source = BroadcastSource(tuple(found["path"].to_pylist()), own)
     finally:
         if source is None:
             shutil.rmtree(own, ignore_errors=True)
@@ -160,7 +167,7 @@ def _landed(frame: DataFrame, directory: str, most: int) -> SmallSource | None:
 
 
 def _landing(directory: str, whole: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What writes the rows of each task to a file of a directory."""
+    """Return the function that writes the rows of a task to a file of a directory."""
 
     def land(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         init_worker()
@@ -170,7 +177,7 @@ def _landing(directory: str, whole: int) -> Callable[[Iterator[pa.RecordBatch]],
 
 
 def _land(batches: Iterator[pa.RecordBatch], directory: str, most: int) -> Iterator[pa.RecordBatch]:
-    """The file of the rows of a task, and what they take, or null where that is more than so many bytes."""
+    """Yield the path of the file with the rows of a task and their bytes; a null path if they exceed the limit."""
     path, writer, held = "", None, 0
     try:
         for batch in batches:
@@ -187,22 +194,22 @@ def _land(batches: Iterator[pa.RecordBatch], directory: str, most: int) -> Itera
     if held > most and path:
         with suppress(OSError):
             os.unlink(path)
-    if path or held > most:  # even if there is no file, since the first batch was too much
+    if path or held > most:  # without a file if the first batch exceeds the limit
         yield pa.record_batch({"path": pa.array([None if held > most else path], pa.string()), "bytes": [held]})
 
 
 # --- streams that tasks send
 
 
-def _packed(frame: DataFrame) -> SmallSource | None:
+def _packed(frame: DataFrame) -> BroadcastSource | None:
     parts = frame.mapInArrow(_packing(_MOST_BYTES), "part binary").toArrow().column(0)
     if parts.null_count or pc.sum(pc.binary_length(parts), min_count=0).as_py() > _MOST_BYTES:
         return None
-    return SmallSource(tuple(part.as_buffer() for part in parts))
+    return BroadcastSource(tuple(part.as_buffer() for part in parts))
 
 
 def _packing(whole: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What makes parts of at most so many bytes of the rows of each task."""
+    """Return the function that packs the rows of a task into a stream of a limited number of bytes."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         init_worker()
@@ -212,7 +219,7 @@ def _packing(whole: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 
 
 def _pack(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a task as a stream, or null where they are more than so many bytes."""
+    """Yield the rows of a task as a stream, or null if they exceed the limit."""
     sink, writer, held = pa.BufferOutputStream(), None, 0
     for batch in batches:
         held += batch.nbytes
@@ -221,7 +228,7 @@ def _pack(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBat
             writer.write_batch(batch)
     if writer is not None:
         writer.close()
-    if writer is not None or held > most:  # even if there is no writer, since the first batch was too much
+    if writer is not None or held > most:  # without a writer if the first batch exceeds the limit
         part = None if held > most else sink.getvalue().to_pybytes()
         yield pa.record_batch({"part": pa.array([part], pa.binary())})
 
@@ -231,10 +238,10 @@ def _partition() -> int:
     return 0 if context is None else context.partitionId()
 
 
-# --- what Spark says of a frame
+# --- estimates of Spark
 
-# Of the whole, in the first line of the plan: lines below it are of its parts, and what a line begins with may be a
-# text of the query.
+# The estimate of the whole plan is in its first line; other lines estimate parts of it, or begin with a string of the
+# query.
 _ESTIMATE = (
     r"== Optimized Logical Plan ==\n"
     r"[^\n]*Statistics\(sizeInBytes=([0-9.]+(?:E[+-]?[0-9]+)?) ([KMGTPE]i)?B\b[^\n]*(?:\n|$)"
@@ -242,8 +249,7 @@ _ESTIMATE = (
 
 
 def _most_rows(frame: Any) -> int | None:
-    """How many rows a classic frame cannot exceed, where Spark knows from how it is made: of literal rows, of a range,
-    of a limit."""
+    """Return the greatest number of rows of a classic frame, if Spark knows it: of literal rows, a range or a limit."""
     try:
         found = frame._jdf.queryExecution().analyzed().maxRows()
         return int(found.get()) if found.isDefined() else None
@@ -252,7 +258,7 @@ def _most_rows(frame: Any) -> int | None:
 
 
 def _estimated_bytes(source: Any) -> int | None:
-    """What Spark expects of a frame, classic or Connect; None if it does not say."""
+    """Return the size that Spark estimates for a frame, classic or Connect; None if unknown."""
     try:
         if hasattr(source, "_jdf"):
             return int(str(source._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))

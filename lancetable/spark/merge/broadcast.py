@@ -1,11 +1,10 @@
-"""The tasks of a merge whose source is within reach of all of them: each finds and writes what comes of the rows of
-some fragments.
+"""Merges of a small source: every task has the whole source, and merges it into some fragments.
 
-    attempt   tasks of fragments ─► files, and the source rows that matched nothing there
-              source rows that matched nothing anywhere ─► tasks that insert them ─► files
+    tasks of fragments ─► files, and the positions of source rows that matched nothing there
+    source rows that matched nothing in any fragment ─► tasks that insert them ─► files
 
-A join in Spark would send the keys of the whole table to its executors' other side, whatever the size of the source.
-Here nothing of the table leaves the tasks, and zone maps say which rows to read at all.
+A join in Spark would shuffle the keys of the whole table, whatever the size of the source. Here no row of the table
+leaves its task, and zone maps limit what is read.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from lancetable.ops.merge_clauses import Clauses, check_source, null_keys
 from lancetable.ops.merge_insert import load_source, prepare_part
 from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
 from lancetable.ops.spill import Divided
-from lancetable.spark.jobs import merged
+from lancetable.spark.merge.broadcast_source import Part, open_part
+from lancetable.spark.merge.job import merge_to_json
 from lancetable.spark.pin import Pin
-from lancetable.spark.small_source import Part, open_part
-from lancetable.spark.tasks import Json, Runner, not_refused
+from lancetable.spark.runner import Json, Runner, succeeded
 from lancetable.spark.types import convert_batch
 from lancetable.table._offset_files import build_roaring
 
-__all__ = ["InsertRows", "MergeFragments", "compares_as_spark", "merge_small", "null_key_rows"]
+__all__ = ["InsertRows", "MergeFragments", "keys_compare_as_in_spark", "merge_broadcast", "null_key_rows"]
 
 _INSERTED_ROWS_OF_TASK = 256 << 10
 
 
-def compares_as_spark(keys: Iterable[pa.DataType]) -> bool:
-    """Whether keys of these types are equal for the library where they are for Spark.
+def keys_compare_as_in_spark(keys: Iterable[pa.DataType]) -> bool:
+    """Return whether keys of these types are equal in the library if they are in Spark.
 
-    For Spark 0.0 equals -0.0, and it joins on structs, lists and what is always null.
+    In Spark 0.0 equals -0.0, and structs, lists and columns of type null may be joined.
     """
     plain = [key.value_type if pa.types.is_dictionary(key) else key for key in keys]
     others = (pa.types.is_floating, pa.types.is_nested, pa.types.is_null)
@@ -56,7 +55,7 @@ def null_key_rows(source: tuple[Part, ...], on: Sequence[str]) -> pyroaring.BitM
     return found
 
 
-def merge_small(
+def merge_broadcast(
     runner: Runner,
     pin: Pin,
     clauses: Clauses,
@@ -70,7 +69,7 @@ def merge_small(
     Source rows at the positions `dropped` are not inserted.
     """
     results = runner.run(MergeFragments(pin, clauses, incoming, source), parts)
-    if not clauses.insert or len(not_refused(results)) < len(results):
+    if not clauses.insert or len(succeeded(results)) < len(results):
         return results
     left = pyroaring.BitMap(range(sum(open_part(part).read_all().num_rows for part in source)))
     for result in results:
@@ -97,7 +96,7 @@ class _Merging:
 
 
 class MergeFragments(_Merging):
-    """{"slices"} of whole fragments -> what `merged` says, and {"unmatched"}: rows of the source, as a bitmap."""
+    """{"slices"} of whole fragments -> an Update, and {"unmatched"}: source positions as a bitmap."""
 
     def __call__(self, task: Json) -> Json:
         version = self.pin.open()
@@ -107,11 +106,11 @@ class MergeFragments(_Merging):
             fragments = {fragment for fragment, _, _ in task["slices"]}
             prepared, counts, unmatched = prepare_part(version, self.clauses, source, fragments)
         version.store.sync(version.base)
-        return {**merged(prepared, counts), "unmatched": _rows_text(unmatched)}
+        return {**merge_to_json(prepared, counts), "unmatched": _rows_text(unmatched)}
 
 
 class InsertRows(_Merging):
-    """{"rows"} of the source, as a bitmap -> what `merged` says."""
+    """{"rows"}: positions in the source, as a bitmap -> an Update with counts."""
 
     def __call__(self, task: Json) -> Json:
         version = self.pin.open()
@@ -119,7 +118,7 @@ class InsertRows(_Merging):
         rows = np.asarray(pyroaring.BitMap.deserialize(base64.b64decode(task["rows"])).to_array(), dtype=np.int64)
         prepared, counts = prepare_rows(version, self.clauses, stored, self._inserted(rows))
         version.store.sync(version.base)
-        return merged(prepared, counts)
+        return merge_to_json(prepared, counts)
 
     def _inserted(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[pa.RecordBatch]:
         start = 0

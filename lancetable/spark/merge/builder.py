@@ -1,25 +1,13 @@
-"""`SparkTable.merge`: tasks write what comes of the rows of the table and of a source, one commit.
+"""`SparkTable.merge`: the builder, and the choice between its two strategies.
 
-A small source (`small_source.py`) goes to every task as it is, which finds its rows by the library's own merge
-(`merge_small.py`):
-
-    source ─► collected ─┬─► a task for some fragments ─► rows of the source that none of them matched ─┐
-                         └─► a task for some fragments ─► rows of the source that none of them matched ─┴► inserted
-
-For any other, Spark joins it with the keys of the table:
-
-    keys and addresses of the table ──┐
-                                      ├─ join ─► by fragment, in row order ─► tasks write (ops.merge_rows) ─► Update
-    source ───────────────────────────┘
-
-Only keys travel from the table into that join. The rows of a fragment come together in one task, which writes its
-deletion file; inserted rows are spread by key.
+A small source is sent to every task (`broadcast_source.py`, `broadcast.py`). Spark joins any other source with the keys
+of the table (`join.py`). In both cases tasks write files, and one commit makes them visible.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
@@ -29,20 +17,18 @@ import pyroaring
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
 from lancetable.errors import InvalidInputError, InvalidOperationError
-from lancetable.ops.merge_clauses import Clauses, Counts, Matched, check_source
-from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
-from lancetable.ops.scan import execute_scan
-from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.slices import Slice, options_of
+from lancetable.ops.merge_clauses import Clauses, Counts, Matched
+from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
-from lancetable.spark.desk import run_job
-from lancetable.spark.jobs import counts_of, merged
-from lancetable.spark.merge_small import compares_as_spark, merge_small, null_key_rows
+from lancetable.spark.coordinator import run_job
+from lancetable.spark.jobs.plans import planned_pin, schema_from_string, slices_from_plan
+from lancetable.spark.merge.broadcast import keys_compare_as_in_spark, merge_broadcast, null_key_rows
+from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
+from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
+from lancetable.spark.merge.join import KeyScan, MergeRows, row_writer
 from lancetable.spark.pin import Pin
-from lancetable.spark.small_source import SmallSource, small_source
-from lancetable.spark.tasks import Json, Runner, SparkRunner, answer, init_worker, not_refused, refused
-from lancetable.spark.types import convert_batch, spark_schema
-from lancetable.spark.verbs import DELETE, KEY, MergeJob, pin_of, schema_of, slices_of
+from lancetable.spark.runner import Json, Runner, SparkRunner, permanent_failure, succeeded
+from lancetable.spark.types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -66,9 +52,9 @@ class _Changes(TypedDict):
 class MergeResult(_Changes, total=False):
     """Numbers of rows that a merge changed, and of source rows that its clauses left out.
 
-    `num_unchanged_rows` is there with `skip_unchanged`, `num_older_rows` and `num_rows_without_order` with `newest_by`,
-    and `num_null_key_rows` with `null_keys="drop"`. `repeated` is there with `txn`: whether the change was committed
-    before, so that nothing was done.
+    `num_unchanged_rows` is present with `skip_unchanged`, `num_older_rows` and `num_rows_without_order` with
+    `newest_by`, and `num_null_key_rows` with `null_keys="drop"`. `repeated` is present with `txn`; it is true if the
+    change was committed before, so that nothing was done.
     """
 
     num_unchanged_rows: int
@@ -85,7 +71,7 @@ class _Kept:
     `null_keys` are the rows of a small source that have a null in their key, None if they are not looked for.
     """
 
-    source: SmallSource | None = None
+    source: BroadcastSource | None = None
     looked: bool = False
     null_keys: pyroaring.BitMap | None = None
 
@@ -95,7 +81,7 @@ class _Kept:
 
 
 class SparkMergeBuilder:
-    """Says what a merge does, and runs it. Each `when_...` may also be written as Delta's builder has it.
+    """Builder of a merge. Each `when_...` method also has the name that it has in Delta's builder.
 
     >>> t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute()  # doctest: +SKIP
     """
@@ -137,11 +123,11 @@ class SparkMergeBuilder:
         )
 
     def when_matched_delete(self) -> SparkMergeBuilder:
-        """Rows of the table that match are deleted."""
+        """Delete the rows of the table that match."""
         return self._with(matched=Matched.DELETE, condition=None, newest_by=None, skip_unchanged=False)
 
     def when_not_matched_insert_all(self) -> SparkMergeBuilder:
-        """Rows of the source without a match are inserted, with nulls for columns that it lacks."""
+        """Insert the rows of the source without a match, with nulls for columns that it does not have."""
         return self._with(insert=True)
 
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> SparkMergeBuilder:
@@ -201,7 +187,7 @@ class SparkMergeBuilder:
         job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._cores, consecutive)
         kept = _Kept()
         try:
-            done = run_job(job, self._table.desk, partial(self._write, kept), conflict_retries=conflict_retries)
+            done = run_job(job, self._table.coordinator, partial(self._write, kept), conflict_retries=conflict_retries)
         finally:
             kept.close()
         counts = Counts(**done["counts"])
@@ -224,29 +210,31 @@ class SparkMergeBuilder:
         return self
 
     def _write(self, kept: _Kept, plan: Json) -> list[Json]:
-        clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_of(plan["incoming"])
-        pin = pin_of(self._table.options, plan)
-        if not kept.looked and compares_as_spark([incoming.field(name).type for name in clauses.on]):
+        clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_from_string(plan["incoming"])
+        pin = planned_pin(self._table.options, plan)
+        if not kept.looked and keys_compare_as_in_spark([incoming.field(name).type for name in clauses.on]):
             directory = self._runner.directory_of_tasks() if isinstance(self._runner, SparkRunner) else None
-            kept.source = small_source(cast_source(self._source, incoming), directory, self._cores)
+            kept.source = broadcast_source(cast_source(self._source, incoming), directory, self._cores)
             kept.looked = True
             if kept.source is not None and not clauses.insert_null_keys:
                 kept.null_keys = null_key_rows(kept.source.parts, clauses.on)
         if kept.source is not None:
             if kept.null_keys and self._null_keys == "refuse":
                 return [_null_keys_refused(len(kept.null_keys), clauses.on)]
-            return merge_small(self._runner, pin, clauses, incoming, kept.source.parts, plan["parts"], kept.null_keys)
+            return merge_broadcast(
+                self._runner, pin, clauses, incoming, kept.source.parts, plan["parts"], kept.null_keys
+            )
         rows = self._joined(plan, pin, clauses, incoming)
-        found = rows.mapInArrow(_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
+        found = rows.mapInArrow(row_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
         results = [json.loads(row["result"]) for row in found]
-        null_keys = counts_of(not_refused(results)).null_keys
+        null_keys = counts_from_results(succeeded(results)).null_keys
         if null_keys and self._null_keys == "refuse":
             results.append(_null_keys_refused(null_keys, clauses.on))
         return results
 
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
-        schema = spark_schema(schema_of(plan["keys"]))
-        keys = self._table.scan(slices_of(plan), KeyScan(pin, plan["columns"]), schema)
+        schema = spark_schema(schema_from_string(plan["keys"]))
+        keys = self._table.scan(slices_from_plan(plan), KeyScan(pin, plan["columns"]), schema)
         # Columns of the source may have any name.
         names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
         source = cast_source(self._source, incoming).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
@@ -280,48 +268,6 @@ class SparkMergeBuilder:
         )
 
 
-@dataclass(frozen=True)
-class KeyScan:
-    """Slices -> expressions of their rows, and the addresses of these as int64 under `_address`."""
-
-    pin: Pin
-    columns: Mapping[str, str]
-
-    def __call__(self, slices: tuple[Slice, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-        init_worker()
-        version = self.pin.open()
-        for scan in options_of(slices, ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)):
-            for batch in execute_scan(version, plan_scan(version, scan)):
-                names = [ADDRESS if name == "_rowaddr" else name for name in batch.schema.names]
-                yield convert_batch(pa.RecordBatch.from_arrays(batch.columns, names=names), wire)
-
-
-@dataclass(frozen=True)
-class MergeRows:
-    """Batches of joined rows, first the columns of `incoming`, -> what was written for them."""
-
-    pin: Pin
-    clauses: Clauses
-    incoming: pa.Schema
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Json:
-        version = self.pin.open()
-        stored = check_source(version.schema, self.clauses, self.incoming)
-        names = [*self.incoming.names, ADDRESS, IN_SOURCE]
-
-        def converted() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                if batch.num_rows:
-                    given = pa.RecordBatch.from_arrays(batch.columns[: len(self.incoming)], names=self.incoming.names)
-                    source = convert_batch(given, self.incoming)
-                    beside = [batch.column(ADDRESS), batch.column(IN_SOURCE)]
-                    yield pa.RecordBatch.from_arrays([*source.columns, *beside], names=names)
-
-        prepared, counts = prepare_rows(version, self.clauses, stored, converted())
-        version.store.sync(version.base)
-        return merged(prepared, counts)
-
-
 def _null_keys_refused(rows: int, on: Sequence[str]) -> Json:
     """Return the result that makes the whole job refused, since rows with null keys would be inserted each time."""
     error = InvalidOperationError(
@@ -329,15 +275,4 @@ def _null_keys_refused(rows: int, on: Sequence[str]) -> Json:
         ' merge would insert them again: filter them out, or pass null_keys="drop" to drop and count them or'
         ' null_keys="keep" to insert them each time'
     )
-    return refused(error)
-
-
-def _writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        init_worker()
-        text = answer(lambda _: work(batches), "{}")
-        for _ in batches:
-            pass  # a refusal leaves rows behind, which Spark wants to hand over
-        yield pa.record_batch({"result": [text]})
-
-    return write
+    return permanent_failure(error)

@@ -1,0 +1,90 @@
+"""Adding columns: tasks write a data file for each fragment, and one commit makes the columns visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lancetable.errors import LanceError
+from lancetable.ops import evolution
+from lancetable.spark.jobs.base import TableJob
+from lancetable.spark.jobs.plans import (
+    fragment_from_json,
+    fragment_to_json,
+    pin_to_json,
+    planned_pin,
+    schema_from_string,
+    schema_to_string,
+)
+from lancetable.spark.pin import Pin
+from lancetable.spark.runner import Json
+
+__all__ = ["AddColumns", "AddColumnsJob"]
+
+
+@dataclass(frozen=True)
+class AddColumnsJob(TableJob):
+    """`new` is the schema of what a function makes; that of expressions follows from the table."""
+
+    values: Mapping[str, str] | Callable[[pa.RecordBatch], Any]
+    new: pa.Schema | None
+    columns: tuple[str, ...] | None
+    batch_rows: int | None
+    job: str
+
+    def plan(self) -> Json:
+        version = self.begin()
+        assert version is not None, "a backfill has no number"
+        new = self.new
+        if isinstance(self.values, Mapping):
+            new = evolution.expression_schema(version, self.values)
+        assert new is not None
+        tasks = [{"fragment": each.id} for each in version.manifest.fragments]
+        return {"pin": pin_to_json(version), "new": schema_to_string(new), "tasks": tasks}
+
+    def work(self, plan: Json) -> AddColumns:
+        pin, new = planned_pin(self.options, plan), schema_from_string(plan["new"])
+        return AddColumns(pin, new, self.values, self.columns, self.batch_rows, self.job)
+
+    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
+        fragments = [fragment_from_json(each["fragment"]) for each in results]
+        evolution.commit_fragments(self._base(plan), fragments, schema_from_string(plan["new"]), uuid)
+        return {"reused": sum(each["reused"] for each in results)}
+
+    def discard(self, plan: Json, results: list[Json]) -> Json:
+        return {}  # files stay: the next run of the job finds them
+
+
+@dataclass(frozen=True)
+class AddColumns:
+    """{"fragment"} -> {"fragment", "reused"}: one more data file for a fragment.
+
+    `values` are SQL expressions by name, or a function of a batch of `columns`.
+    """
+
+    pin: Pin
+    new: pa.Schema
+    values: Mapping[str, str] | Callable[[pa.RecordBatch], Any]
+    columns: tuple[str, ...] | None
+    batch_rows: int | None
+    job: str
+
+    def __call__(self, task: Json) -> Json:
+        version = self.pin.open()
+        fragment = version.manifest.fragments.by_id(task["fragment"])
+        if fragment is None:
+            raise LanceError(f"version {version.version} has no fragment {task['fragment']}")
+        if isinstance(self.values, Mapping):
+            values = evolution.computed_values(version, self.values, self.batch_rows)
+        else:
+            function = self.values
+            from lancetable.udf import as_batch
+
+            values = evolution.applied_values(
+                version, lambda batch: as_batch(function(batch), self.new), self.new, self.columns, self.batch_rows
+            )
+        done, reused = evolution.resumable_fragment(version, fragment, self.new, values, self.job)
+        return {"fragment": fragment_to_json(done), "reused": reused}

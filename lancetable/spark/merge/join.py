@@ -1,0 +1,80 @@
+"""Merges of large sources: Spark joins the source with the keys and addresses of the table.
+
+    keys and addresses of the table ──┐
+                                      ├─ join ─► by fragment, in row order ─► tasks write ─► one Update
+    source ───────────────────────────┘
+
+Only keys of the table take part in the join. The rows of a fragment are written by one task, which also writes its
+deletion file. Inserted rows are spread by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lancetable.ops.merge_clauses import Clauses, check_source
+from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
+from lancetable.ops.scan import execute_scan
+from lancetable.ops.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.slices import Slice, options_of
+from lancetable.spark.merge.job import merge_to_json
+from lancetable.spark.pin import Pin
+from lancetable.spark.runner import Json, init_worker, run_task
+from lancetable.spark.types import convert_batch
+
+__all__ = ["KeyScan", "MergeRows", "row_writer"]
+
+
+@dataclass(frozen=True)
+class KeyScan:
+    """Slices -> expressions of their rows, and the addresses of these as int64 under `_address`."""
+
+    pin: Pin
+    columns: Mapping[str, str]
+
+    def __call__(self, slices: tuple[Slice, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+        init_worker()
+        version = self.pin.open()
+        for scan in options_of(slices, ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)):
+            for batch in execute_scan(version, plan_scan(version, scan)):
+                names = [ADDRESS if name == "_rowaddr" else name for name in batch.schema.names]
+                yield convert_batch(pa.RecordBatch.from_arrays(batch.columns, names=names), wire)
+
+
+@dataclass(frozen=True)
+class MergeRows:
+    """Batches of joined rows, first the columns of `incoming`, -> what was written for them."""
+
+    pin: Pin
+    clauses: Clauses
+    incoming: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Json:
+        version = self.pin.open()
+        stored = check_source(version.schema, self.clauses, self.incoming)
+        names = [*self.incoming.names, ADDRESS, IN_SOURCE]
+
+        def converted() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if batch.num_rows:
+                    given = pa.RecordBatch.from_arrays(batch.columns[: len(self.incoming)], names=self.incoming.names)
+                    source = convert_batch(given, self.incoming)
+                    beside = [batch.column(ADDRESS), batch.column(IN_SOURCE)]
+                    yield pa.RecordBatch.from_arrays([*source.columns, *beside], names=names)
+
+        prepared, counts = prepare_rows(version, self.clauses, stored, converted())
+        version.store.sync(version.base)
+        return merge_to_json(prepared, counts)
+
+
+def row_writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        init_worker()
+        text = run_task(lambda _: work(batches), "{}")
+        for _ in batches:
+            pass  # a refusal leaves rows behind, which Spark wants to hand over
+        yield pa.record_batch({"result": [text]})
+
+    return write
