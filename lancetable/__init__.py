@@ -6,7 +6,8 @@
     ds.to_table(columns=["carrier"], filter="dep_delay > 60")
     lance.dataset("/data/flights.lance", version=1)
 
-The names, arguments and exceptions are those of pylance. What is not built raises `NotImplementedError` and says so.
+Names, arguments and exceptions are those of pylance. Unsupported features raise `UnsupportedFeatureError`, a
+`NotImplementedError`.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ _MISSING = scope.missing_names(scope.MODULE)
 
 
 def __getattr__(name: str) -> Any:
-    """A raising stub for what pylance has and lancetable has not."""
+    """Return a raising stub for names that only pylance supports."""
     if name in _MISSING:
         return scope.stub(f"lancetable.{name}", *_MISSING[name])
     raise AttributeError(f"module 'lancetable' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Arguments of the public functions, checked and turned into what `ops` takes."""
+"""Validation and conversion of the arguments of public functions."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ U64 = 2**64
 
 
 def uri_text(uri: Any) -> str:
-    """A URI or path as text, also of a place in an fsspec file system. Raises TypeError for anything else."""
+    """Return a URI or path as a string; also accepts a path in an fsspec file system. Raises TypeError."""
     if isinstance(uri, tuple):
         return mounted(uri)
-    text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
-    if not isinstance(text, str):
-        raise TypeError(f"uri must be text or a path, got {type(uri).__name__}")
-    return text
+    path = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+    if not isinstance(path, str):
+        raise TypeError(f"uri must be a string or a path, got {type(uri).__name__}")
+    return path
 
 
 def check_count(name: str, value: Any) -> int:
-    """A count as an int. Raises TypeError for no integer, OutOfRangeError below zero and from 2^63."""
+    """Return a count as an int. Raises TypeError unless it is an integer, OutOfRangeError below zero and from 2^63."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
     number = int(value.__index__())
@@ -71,7 +71,7 @@ def check_count(name: str, value: Any) -> int:
 
 
 def check_positive(name: str, value: Any) -> int:
-    """A count of at least 1. Raises InvalidInputError for 0, else as `check_count`."""
+    """Return a count of at least 1. Raises InvalidInputError for 0, and the errors of `check_count`."""
     number = check_count(name, value)
     if number == 0:
         raise InvalidInputError(f"{name} must be at least 1")
@@ -79,7 +79,7 @@ def check_positive(name: str, value: Any) -> int:
 
 
 def check_names(name: str, value: Any) -> tuple[str, ...]:
-    """A list of names, empty for None. Raises InvalidInputError for anything else, a single text among it."""
+    """Return a list of names as a tuple, empty for None. Raises InvalidInputError, also for a single string."""
     if value is None:
         return ()
     if isinstance(value, str) or not isinstance(value, Iterable):
@@ -91,9 +91,9 @@ def check_names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def check_timeout(name: str, value: Any) -> float:
-    """A time limit in seconds, infinite for None.
+    """Return a time limit in seconds, infinite for None.
 
-    Raises TypeError for anything but a timedelta, InvalidInputError below zero, InvalidOperationError for zero.
+    Raises TypeError unless it is a timedelta, InvalidInputError below zero, InvalidOperationError for zero.
     """
     if value is None:
         return math.inf
@@ -102,29 +102,29 @@ def check_timeout(name: str, value: Any) -> float:
     if value < timedelta(0):
         raise InvalidInputError(f"{name} must not be negative, got {value}")
     if not value:
-        raise InvalidOperationError(f"{name} must not be zero; None is for no limit")
+        raise InvalidOperationError(f"{name} must not be zero; pass None for no limit")
     return value.total_seconds()
 
 
 def check_mode(mode: Any) -> WriteMode:
-    """One of the write modes, in lower case. Raises InvalidInputError."""
-    found = MODES.get(mode.lower()) if isinstance(mode, str) else None
-    if found is None:
-        raise InvalidInputError(f"Invalid mode {mode!r}: one of {', '.join(MODES)}")
-    return found
+    """Return a write mode in lower case. Raises InvalidInputError for an unknown one."""
+    known = MODES.get(mode.lower()) if isinstance(mode, str) else None
+    if known is None:
+        raise InvalidInputError(f"Invalid mode {mode!r}: expected one of {', '.join(MODES)}")
+    return known
 
 
 def parse_reference(version: Any, *, branches: bool = False) -> Reference:
-    """A version number, a tag, or with `branches` (branch, number).
+    """Return a version number, a tag, or with `branches` a pair (branch, number).
 
-    Raises InvalidInputError or InvalidOperationError for another type, OutOfRangeError for an impossible number.
+    Raises InvalidInputError or InvalidOperationError for another type, OutOfRangeError for an invalid number.
     """
     if isinstance(version, str):
         return version
     if branches and isinstance(version, tuple) and len(version) == 2:
         branch, number = version
         if branch is not None and not isinstance(branch, str):
-            raise InvalidInputError(f"a branch is named by text, not {type(branch).__name__}")
+            raise InvalidInputError(f"a branch name must be a string, not {type(branch).__name__}")
         return branch, None if number is None else version_number(number)
     if not isinstance(version, bool) and hasattr(version, "__index__"):
         return version_number(version)
@@ -134,19 +134,22 @@ def parse_reference(version: Any, *, branches: bool = False) -> Reference:
 
 
 def version_number(version: Any) -> int:
-    """Raises OutOfRangeError for a number that does not fit 64 bits."""
+    """Return a version number. Raises OutOfRangeError if it does not fit 64 bits."""
     number = int(version.__index__())
     if not 0 <= number < U64:
-        raise OutOfRangeError(f"versions are numbers from 1 to 2^64 - 1, not {number}")
+        raise OutOfRangeError(f"a version number must be from 1 to 2^64 - 1, got {number}")
     return number
 
 
 def parse_asof(asof: Any) -> datetime:
-    """A time from a datetime, a pandas timestamp, or text. Raises InvalidInputError for text that is no time."""
+    """Return a time from a datetime, a pandas timestamp, or a string.
+
+    Raises InvalidInputError for an invalid string, TypeError for another type.
+    """
     if isinstance(asof, datetime):
         return asof
     if not isinstance(asof, str):
-        raise TypeError(f"asof must be a datetime or text, got {type(asof).__name__}")
+        raise TypeError(f"asof must be a datetime or a string, got {type(asof).__name__}")
     try:
         return datetime.fromisoformat(asof.strip())
     except ValueError:
@@ -163,19 +166,21 @@ def parse_asof(asof: Any) -> datetime:
 
 
 def version_to_write(data_storage_version: str | None, use_legacy_format: bool | None) -> FileVersion | None:
-    """The format to write, None if the table decides. Raises InvalidInputError, UnsupportedFeatureError, TypeError."""
+    """Return the format of new files, None to keep the table's. Raises InvalidInputError, UnsupportedFeatureError,
+    TypeError.
+    """
     if use_legacy_format is not None:
         warnings.warn("use_legacy_format is deprecated: use data_storage_version", DeprecationWarning, stacklevel=3)
         return FileVersion.LEGACY if use_legacy_format else FileVersion.parse("stable")
     if data_storage_version is None:
         return None
     if not isinstance(data_storage_version, str):
-        raise TypeError(f"data_storage_version must be text, got {type(data_storage_version).__name__}")
+        raise TypeError(f"data_storage_version must be a string, got {type(data_storage_version).__name__}")
     return FileVersion.parse(data_storage_version)
 
 
 def transaction_properties_of(properties: Mapping[str, str] | None, message: str | None) -> dict[str, str]:
-    """The properties of a transaction with the commit message among them."""
+    """Return the properties of a transaction, including the commit message."""
     result = dict(properties or {})
     if message is not None:
         result[COMMIT_MESSAGE_KEY] = message
@@ -183,16 +188,16 @@ def transaction_properties_of(properties: Mapping[str, str] | None, message: str
 
 
 def row_numbers(values: Any, name: str) -> npt.NDArray[Any]:
-    """Positions, ids or addresses as a one-dimensional integer array (int64, or uint64 beyond it).
+    """Return positions, ids or addresses as a one-dimensional integer array (int64, or uint64 for large values).
 
-    Raises TypeError for anything but integers, OutOfRangeError for a negative number.
+    Raises TypeError unless they are integers, OutOfRangeError for a negative number.
     """
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         if values.null_count:
             raise TypeError(f"{name} must not contain nulls")
         numbers = np.asarray(values)
     elif isinstance(values, (str, bytes)):
-        raise TypeError(f"{name} must be integers, got text")
+        raise TypeError(f"{name} must be integers, got a string")
     else:
         numbers = np.asarray(values if isinstance(values, (list, tuple, range, np.ndarray)) else list(values))
     if numbers.ndim != 1:
@@ -210,26 +215,29 @@ def row_numbers(values: Any, name: str) -> npt.NDArray[Any]:
 
 
 def checked_mapping(values: Any) -> dict[str, Any]:
-    """A dict with text keys. Raises TypeError for anything else."""
+    """Return a dict with string keys. Raises TypeError for anything else."""
     if not isinstance(values, Mapping):
         raise TypeError(f"values must be a dict, got {type(values).__name__}")
     for key in values:
         if not isinstance(key, str):
-            raise TypeError(f"keys must be text, got {type(key).__name__}")
+            raise TypeError(f"keys must be strings, got {type(key).__name__}")
     return dict(values)
 
 
 def checked_changes(values: Any) -> dict[str, str | None]:
-    """Changes to a map of texts: None deletes a key. Raises TypeError for other values."""
+    """Return changes to a map of strings, where None deletes a key. Raises TypeError for other values."""
     changes = checked_mapping(values)
     for key, value in changes.items():
         if value is not None and not isinstance(value, str):
-            raise TypeError(f"the value of {key!r} must be text or None, got {type(value).__name__}")
+            raise TypeError(f"the value of {key!r} must be a string or None, got {type(value).__name__}")
     return changes
 
 
 def parse_alteration(alteration: Any) -> Alteration:
-    """One dict of `alter_columns`. Raises InvalidInputError for a missing path, unknown keys or nothing to change."""
+    """Parse one dict of `alter_columns`.
+
+    Raises InvalidInputError for a missing path, unknown keys or a dict without a change, TypeError for wrong values.
+    """
     given = checked_mapping(alteration)
     path = given.pop("path", None)
     if not isinstance(path, str):

@@ -1,12 +1,12 @@
-"""Blobs: values of any size that are opened like files, and the Arrow type in which they are written.
+"""Blobs: values of any size that are opened like files, and the Arrow type for writing them.
 
     blob_field("video")                      the field of a blob column, for tables of format 2.2 on
     blob_array([b"...", None, Blob(b"")])    its values
-    ds.take_blobs("video", indices=[3])      [BlobFile]: read, seek, read_range; nothing is fetched before
+    ds.take_blobs("video", indices=[3])      [BlobFile]: read, seek, read_range; bytes are fetched on demand
     ds.read_blobs("video", indices=[3])      [(row address, bytes)]
 
-In tables of older formats a blob column is large_binary with the field metadata `lance-encoding:blob` = `true`; the
-reading half is the same.
+In tables of older formats a blob column is large_binary with the field metadata `lance-encoding:blob` = `true`; it is
+read in the same way.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 DEFAULT_BLOB_BUFFER_SIZE: Final = 512 * 1024
-"""Bytes that a `BlobFile` reads ahead."""
+"""Number of bytes that a `BlobFile` reads ahead."""
 
 _STORAGE: Final = pa.struct(
     [
@@ -67,11 +67,16 @@ _THRESHOLDS: Final = "lance-encoding:blob-{}-threshold"
 
 
 class BlobFile(io.BufferedIOBase):
-    """One blob as a binary file that can be read and sought.
+    """One blob as a seekable binary file, created by `LanceDataset.take_blobs`.
 
-    Made by `LanceDataset.take_blobs`. Nothing is read until the first `read`; then `buffer_size` bytes at a time, so
-    that many small reads in a row cost few requests; 0 reads only what is asked for. `read_range` and `read_ranges`
-    leave the position alone and fetch exactly their bytes.
+    Bytes are fetched on demand, `buffer_size` at a time, so that many small sequential reads need few requests; 0
+    disables
+    the read-ahead. `read_range` and `read_ranges` fetch exactly their bytes and do not change the position.
+
+    Examples
+    --------
+    >>> with ds.take_blobs("video", indices=[3])[0] as file:  # doctest: +SKIP
+    ...     header = file.read(16)
     """
 
     def __init__(self, inner: BlobHandle, buffer_size: int = DEFAULT_BLOB_BUFFER_SIZE) -> None:
@@ -85,7 +90,7 @@ class BlobFile(io.BufferedIOBase):
         return f"<BlobFile size={self.inner.size}>"
 
     def size(self) -> int:
-        """Bytes in the blob."""
+        """Return the size of the blob in bytes."""
         return self.inner.size
 
     def readable(self) -> bool:
@@ -95,12 +100,12 @@ class BlobFile(io.BufferedIOBase):
         return True
 
     def tell(self) -> int:
-        """The position of the next read."""
+        """Return the position of the next read."""
         self._check_open("tell")
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position, which may lie beyond the end, and return it. Raises InvalidInputError below zero."""
+        """Set the position, which may be past the end, and return it. Raises InvalidInputError below zero."""
         self._check_open("seek")
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise InvalidInputError(f"Invalid whence: {whence}")
@@ -112,7 +117,7 @@ class BlobFile(io.BufferedIOBase):
         return target
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Up to `size` bytes from the position on, all that is left if negative or None; b"" at the end."""
+        """Return up to `size` bytes from the position, the rest if negative or None; b"" at the end."""
         self._check_open("read")
         left = max(self.inner.size - self._position, 0)
         length = left if size is None else operator.index(size)
@@ -122,15 +127,15 @@ class BlobFile(io.BufferedIOBase):
         return data
 
     def read1(self, size: int = -1, /) -> bytes:
-        """As `read`, but without a size only a buffer full."""
+        """Return bytes like `read`, but at most one buffer without a size."""
         return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
 
     def readall(self) -> bytes:
-        """All that is left."""
+        """Return the rest of the blob."""
         return self.read()
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Fill `buffer` from the position on; the number of bytes written to it."""
+        """Fill `buffer` from the position and return the number of bytes written to it."""
         self._check_open("readinto")
         target = memoryview(buffer).cast("B")
         length = min(len(target), max(self.inner.size - self._position, 0))
@@ -139,22 +144,22 @@ class BlobFile(io.BufferedIOBase):
         return length
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset` on. Raises OutOfRangeError for a range that the blob does not have."""
+        """Return `length` bytes from `offset`. Raises OutOfRangeError for a range outside the blob."""
         self._check_open("read_range")
         return bytes(self.inner.read(operator.index(offset), operator.index(length)))
 
     def read_ranges(self, ranges: list[tuple[int, int]]) -> list[bytes]:
-        """The bytes of several ranges (offset, length) in as few requests as that takes; errors as `read_range`."""
+        """Return the bytes of several ranges (offset, length) in few requests; errors as in `read_range`."""
         self._check_open("read_ranges")
         wanted = []
-        for each in ranges:
-            if len(each) != 2:
-                raise InvalidInputError(f"expected tuple of length 2, but got tuple of length {len(each)}")
-            wanted.append((operator.index(each[0]), operator.index(each[1])))
+        for span in ranges:
+            if len(span) != 2:
+                raise InvalidInputError(f"expected tuple of length 2, but got tuple of length {len(span)}")
+            wanted.append((operator.index(span[0]), operator.index(span[1])))
         return [bytes(data) for data in self.inner.read_many(wanted)]
 
     def close(self) -> None:
-        """Let go of what was read ahead; every later read raises ValueError."""
+        """Release the read-ahead buffer. Later reads raise ValueError."""
         self._kept = memoryview(b"")
         super().close()
 
@@ -163,7 +168,7 @@ class BlobFile(io.BufferedIOBase):
             raise ValueError(f"{what} of closed file")
 
     def _next(self, length: int) -> memoryview:
-        """`length` bytes at the position, which the blob has."""
+        """Return `length` bytes at the position, which must be inside the blob."""
         if length == 0:
             return memoryview(b"")
         start = self._position - self._kept_start
@@ -181,7 +186,7 @@ class BlobFile(io.BufferedIOBase):
 
 
 def checked_buffer_size(buffer_size: int) -> int:
-    """Raises TypeError for anything but an int, InvalidInputError below zero."""
+    """Return a valid buffer size. Raises TypeError unless it is an int, InvalidInputError below zero."""
     if isinstance(buffer_size, bool) or not isinstance(buffer_size, int):
         raise TypeError(f"buffer_size must be an int, got {type(buffer_size).__name__}")
     if buffer_size < 0:
@@ -190,9 +195,10 @@ def checked_buffer_size(buffer_size: int) -> int:
 
 
 class BlobColumn:
-    """Iterates over a column of binary values as files in memory; null gives an empty one.
+    """Iterable over a column of binary values as files in memory; a null becomes an empty file.
 
-    For columns that are bytes already, such as the result of a scan with `blob_handling="all_binary"`.
+    For columns of bytes, such as the result of a scan with `blob_handling="all_binary"`. Raises InvalidInputError for
+    columns of other types.
     """
 
     def __init__(self, blob_column: pa.Array | pa.ChunkedArray) -> None:
@@ -212,9 +218,11 @@ class BlobColumn:
 
 @dataclass(frozen=True)
 class Blob:
-    """One value of a blob column: bytes, or an object elsewhere (`uri`), of which `position` and `size` name a part.
+    """One value of a blob column: bytes, or an external object (`uri`), optionally limited by `position` and `size`.
 
-    Null is None, not a Blob. Raises InvalidInputError for neither or both of data and uri.
+    A null is None, not a Blob. Raises InvalidInputError for neither or both of data and uri, OutOfRangeError for a
+    negative
+    position or size.
     """
 
     data: bytes | None = None
@@ -241,32 +249,34 @@ class Blob:
 
     @staticmethod
     def from_bytes(data: Buffer) -> Blob:
-        """A blob of these bytes. Raises TypeError for anything that is not bytes-like."""
+        """Return a blob of these bytes. Raises TypeError unless `data` is bytes-like."""
         return Blob(data=bytes(memoryview(data)))
 
     @staticmethod
     def from_uri(uri: str, position: int | None = None, size: int | None = None) -> Blob:
-        """A blob that lies elsewhere: the whole object, or `size` bytes of it from `position` on."""
+        """Return an external blob: the whole object, or `size` bytes of it from `position`."""
         return Blob(uri=uri, position=position, size=size)
 
     @staticmethod
     def empty() -> Blob:
-        """A blob without bytes, which is not null."""
+        """Return an empty blob, which is not null."""
         return Blob(data=b"")
 
 
 class BlobArray(pa.ExtensionArray):  # type: ignore[misc]  # pyarrow comes without types
-    """Values of a blob column; make it with `blob_array`."""
+    """Values of a blob column, created by `blob_array`."""
 
     @classmethod
     def from_pylist(cls, values: Iterable[Any]) -> BlobArray:
-        """See `blob_array`."""
+        """Return the values as a blob array; see `blob_array`."""
         return blob_array(values)
 
 
 class BlobType(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes without types
-    """The Arrow type of a blob column: extension `lance.blob.v2` over struct<data, uri[, position, size]>, or over what
-    `BlobDescriptorArrayBuilder` makes.
+    """The Arrow type of a blob column.
+
+    It is the extension `lance.blob.v2` over struct<data, uri[, position, size]>, or over the struct that
+    `BlobDescriptorArrayBuilder` builds.
     """
 
     def __init__(self, storage_type: pa.DataType = _STORAGE) -> None:
@@ -290,18 +300,18 @@ class BlobType(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes without
 
 
 def registered_type() -> Any:
-    """The type that stands for blobs in this process: ours, or that of a library which registered the name before."""
+    """Return the extension type of blobs in this process: `BlobType`, or that of a library that registered first."""
     stored = pa.field("", _STORAGE, metadata={EXTENSION_NAME_KEY: BLOB_V2_NAME})
-    found = pa.ipc.read_schema(pa.schema([stored]).serialize()).field(0).type
-    return found if isinstance(found, pa.BaseExtensionType) else BlobType()
+    registered = pa.ipc.read_schema(pa.schema([stored]).serialize()).field(0).type
+    return registered if isinstance(registered, pa.BaseExtensionType) else BlobType()
 
 
 def register() -> None:
-    """Make the type known to pyarrow, so that schemas show it."""
+    """Register the type with pyarrow, so that schemas show it."""
     try:
         pa.register_extension_type(BlobType())
     except pa.ArrowKeyError:
-        # Another library has registered the name; its type does as well.
+        # Another library has registered a type with this name, which works as well.
         return
 
 
@@ -316,11 +326,33 @@ def blob_field(
     dedicated_size_threshold: int | None = None,
     pack_file_size_threshold: int | None = None,
 ) -> pa.Field:
-    """The field of a blob column, which needs tables of format 2.2 or newer.
+    """Return the field of a blob column, which needs tables of format 2.2 or newer.
 
-    Blobs of up to `inline_size_threshold` bytes (64 KiB) lie in the data file, those above `dedicated_size_threshold`
-    (4 MiB) in a file each, the others share files of up to `pack_file_size_threshold` bytes (1 GiB). The thresholds
-    are kept in the field's metadata. Raises TypeError, InvalidInputError.
+    The thresholds are stored in the field's metadata.
+
+    Parameters
+    ----------
+    name
+        Name of the column.
+    nullable
+        Whether the column may contain nulls.
+    inline_size_threshold
+        Blobs of up to this size in bytes are stored in the data file; 64 KiB by default.
+    dedicated_size_threshold
+        Blobs above this size get their own file; 4 MiB by default. Other blobs share files.
+    pack_file_size_threshold
+        Maximum size of a shared file; 1 GiB by default.
+
+    Raises
+    ------
+    TypeError
+        If a threshold is not an int.
+    InvalidInputError
+        If a threshold is too small.
+
+    Examples
+    --------
+    >>> pa.schema([lancetable.blob_field("video")])  # doctest: +SKIP
     """
     given = {
         "inline-size": ("inline_size_threshold", inline_size_threshold, 0),
@@ -340,7 +372,10 @@ def blob_field(
 
 
 def blob_array(values: Iterable[Any]) -> BlobArray:
-    """The values of a blob column: bytes, `Blob`, text (a URI) or None each. Raises TypeError, InvalidInputError."""
+    """Return the values of a blob column, each bytes, a `Blob`, a string (a URI) or None.
+
+    Raises TypeError, InvalidInputError.
+    """
     rows: list[dict[str, Any] | None] = []
     for value in values:
         if value is None:
@@ -354,5 +389,5 @@ def blob_array(values: Iterable[Any]) -> BlobArray:
             raise TypeError(f"BlobArray values must be bytes-like, str (URI), Blob, or None; got {type(value)}")
         rows.append({"data": value.data, "uri": value.uri, "position": value.position, "size": value.size})
     storage = pa.array(rows, _STORAGE)
-    made: BlobArray = pa.ExtensionArray.from_storage(registered_type(), storage)
-    return made
+    array: BlobArray = pa.ExtensionArray.from_storage(registered_type(), storage)
+    return array

@@ -1,4 +1,4 @@
-"""Checks and repair of a whole table, and the report of both."""
+"""Check and repair of a whole table."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ def fsck(
     storage_options: Mapping[str, str] | None = None,
     progress: ProgressLike = None,
 ) -> Report:
-    """Check a whole table: every version, every file that a version names, and the branches.
+    """Check a whole table: every version, every file that a version references, and the branches.
 
     Parameters
     ----------
     uri
         The table, or one branch of it by the address of its directory.
     repair
-        Mend what can be mended without losing a version that can be read, then check again. Damaged manifests are
-        moved to `_quarantine` below the table if a version remains that can be read. A newest version with damaged
-        files is followed by one that restores the newest whole version. Old files that no version names are removed,
-        and a hint that names a missing version is written again.
+        Repair what can be repaired without losing a readable version, then check again. Damaged manifests are moved to
+        `_quarantine` below the table if a readable version remains. A newest version with damaged files is followed by
+        one that restores the newest intact version. Old unreferenced files are removed, and a hint that names a missing
+        version is rewritten.
     deep
-        Read every page of every data file, in batches of bounded size, and compare the values with zone maps and
-        with the schema. Without it manifests, footers, deletion files and row ids are read.
+        Read every page of every data file, in batches of bounded size, and compare the values with zone maps and the
+        schema. Otherwise manifests, footers, deletion files and row ids are read.
     storage_options
         Options of the object store.
     progress
-        A function that receives `Progress` records of data files, rows and bytes, or True for a bar. The rows of a
-        file count once for each of its columns.
+        A callback that receives `Progress` records of data files, rows and bytes, or True for a progress bar. The rows
+        of
+        a file count once for each of its columns.
 
     Returns
     -------
     Report
-        `problems` that remain (`is_clean` if there are none), `repaired` and `found` after a repair, and
-        `not_checked`: what the check cannot find or did not read, such as files of newer versions and changed bytes
-        that decode to other valid values, since the format has no checksums.
+        `problems` that remain (`is_clean` if there are none), `repaired` and `found` after a repair, and `not_checked`:
+        what the check cannot find or did not read, such as files of newer versions and changed bytes that decode to
+        other
+        valid values, since the format has no checksums.
 
     Raises
     ------

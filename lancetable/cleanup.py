@@ -1,4 +1,4 @@
-"""What a cleanup did or would do, as users hold it."""
+"""Results of cleanups in the form of the public API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CleanupCandidateFile", "CleanupExplanation", "CleanupReferencedBranc
 
 @dataclass
 class CleanupStats:
-    """What a cleanup removed; `bytes_removed` counts manifests too."""
+    """Counts of removed versions and files; `bytes_removed` includes manifests."""
 
     bytes_removed: int = 0
     old_versions: int = 0
@@ -24,8 +24,11 @@ class CleanupStats:
 
 @dataclass
 class CleanupCandidateFile:
-    """A file that a cleanup would remove. `path` is relative to the table's root; an unverified one is named by no
-    version, so that it may belong to a commit that is under way."""
+    """A file that a cleanup would remove.
+
+    `path` is relative to the table's root. No version references an unverified file, so it may belong to a commit in
+    progress.
+    """
 
     path: str
     kind: str
@@ -35,7 +38,7 @@ class CleanupCandidateFile:
 
 @dataclass
 class CleanupReferencedBranch:
-    """A branch that springs, perhaps through others, from one of the versions; it keeps that whose files it names."""
+    """A branch that starts, directly or through other branches, from one of the versions and keeps its files."""
 
     name: str
     referenced_version: int
@@ -44,7 +47,7 @@ class CleanupReferencedBranch:
 
 @dataclass
 class CleanupExplanation:
-    """What a cleanup would remove, and why some versions stay."""
+    """The versions and files that a cleanup would remove, and the branches that keep versions."""
 
     read_version: int
     stats: CleanupStats
@@ -56,7 +59,7 @@ class CleanupExplanation:
 
 
 def stats_of(counts: CleanupCounts) -> CleanupStats:
-    """Counts as users see them."""
+    """Return the counts of a cleanup in public form."""
     of = counts.files.get
     return CleanupStats(
         counts.bytes_removed,
@@ -70,21 +73,24 @@ def stats_of(counts: CleanupCounts) -> CleanupStats:
 
 
 def explanation_of(plan: CleanupPlan, *, include_files: bool, max_files: int) -> CleanupExplanation:
-    """A plan as users see it."""
+    """Return a cleanup plan in public form."""
     counts = CleanupCounts()
-    for each in plan.files:
-        counts.count(each)
+    for file in plan.files:
+        counts.count(file)
     shown = plan.files[:max_files] if include_files else ()
     return CleanupExplanation(
         plan.read_version,
         stats_of(counts),
-        [_shown(each) for each in shown],
+        [_public_file(file) for file in shown],
         include_files and len(shown) < len(plan.files),
         max_files,
-        [CleanupReferencedBranch(each.name, each.referenced_version, each.cleanup_candidate) for each in plan.branches],
+        [
+            CleanupReferencedBranch(branch.name, branch.referenced_version, branch.cleanup_candidate)
+            for branch in plan.branches
+        ],
         list(plan.warnings),
     )
 
 
-def _shown(file: CandidateFile) -> CleanupCandidateFile:
+def _public_file(file: CandidateFile) -> CleanupCandidateFile:
     return CleanupCandidateFile(file.path, file.kind, file.unverified, file.size_bytes)

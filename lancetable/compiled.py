@@ -1,4 +1,4 @@
-"""Compiled modules, which may be missing: whoever asks for one has a form in Python or NumPy that does the same."""
+"""Loader of compiled modules, which are optional: each has an equivalent in Python or NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["load"]
 
 
 def load(name: str) -> Any:
-    """The compiled module of this full name; None if it was not built, or with LANCETABLE_KERNELS=0."""
+    """Return a compiled module by its full name; None if it was not built or LANCETABLE_KERNELS is 0."""
     if os.environ.get("LANCETABLE_KERNELS") == "0":
         return None
     try:

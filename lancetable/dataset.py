@@ -1,7 +1,7 @@
-"""`LanceDataset`: a table at one version, and `dataset()` and `write_dataset()` that open and write one.
+"""`LanceDataset`, a table at one version, and the functions `dataset()` and `write_dataset()`.
 
-A dataset holds one `TableVersion` value and replaces it after a commit of its own; nothing else here has state. All
-work is in `lancetable.ops`.
+A dataset holds one `TableVersion` value and replaces it after its own commits; it has no other state. `lancetable.ops`
+implements all operations.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ __all__ = [
 
 LANCE_COMMIT_MESSAGE_KEY = COMMIT_MESSAGE_KEY
 COMMIT_TIMEOUT = timedelta(seconds=1800)
-# Arguments of `pyarrow.dataset.Dataset.count_rows` that change how it counts, not what.
+# Arguments of `pyarrow.dataset.Dataset.count_rows` that affect how rows are counted, but not the result.
 PYARROW_COUNT_OPTIONS = frozenset(
     (
         "batch_size", "batch_readahead", "fragment_readahead", "fragment_scan_options", "use_threads", "cache_metadata",
@@ -180,7 +180,7 @@ def dataset(
     table_id: list[str] | None = None,
     base_store_params: dict[str, dict[str, str]] | None = None,
 ) -> LanceDataset:
-    """Open a table: its newest version, one version or tag, or what was newest at some time.
+    """Open a table at its newest version, at a version or tag, or as of a time.
 
     Parameters
     ----------
@@ -189,28 +189,36 @@ def dataset(
     version : int or str, optional
         A version number or the name of a tag.
     asof : datetime or str, optional
-        Open the newest version committed at or before this time; without a zone it is local time. `version` wins.
+        Open the newest version committed at or before this time, in local time if it has no time zone. Ignored if
+        `version` is given.
     commit_lock : callable, optional
-        Used around the manifest write of commits, on stores that cannot create an object exclusively.
+        Lock around the manifest write of commits, for stores that cannot create an object exclusively.
     storage_options : dict, optional
-        Settings of the store: credentials, endpoint and the like.
+        Options of the store, such as credentials and endpoint.
     default_scan_options : dict, optional
-        Arguments of `scanner` that apply whenever the call does not give them.
+        Default arguments of `scanner`.
     metadata_cache_size_bytes : int, optional
-        Upper bound of the cache of parsed metadata; without it, 256 MiB.
+        Size limit of the cache of parsed metadata; 256 MiB by default.
     session : Session, optional
         Share the cache of other datasets.
     block_size, index_cache_size, index_cache_size_bytes, read_params
         Accepted for compatibility, without effect.
     namespace_client, table_id, base_store_params
-        Not supported: UnsupportedFeatureError when given.
+        Not supported; raise UnsupportedFeatureError if given.
+
+    Returns
+    -------
+    LanceDataset
+        The table at the requested version.
 
     Raises
     ------
     DatasetNotFoundError, VersionNotFoundError, RefNotFoundError
-        All are ValueError and FileNotFoundError.
+        If the table, version or tag does not exist. All are ValueError and FileNotFoundError.
     CorruptFileError, UnsupportedFeatureError, StoreError
-        The manifest cannot be read, needs a newer reader, or the storage failed.
+        If the manifest cannot be read, needs a newer reader, or the storage failed.
+    InvalidInputError
+        If `uri` is missing or `asof` is not a valid time.
 
     Examples
     --------
@@ -220,7 +228,7 @@ def dataset(
     """
     scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
     if uri is None:
-        raise InvalidInputError("no table: give the argument uri")
+        raise InvalidInputError("missing argument: uri")
     moment = None if asof is None or version is not None else parse_asof(asof)
     return LanceDataset(
         uri,
@@ -243,12 +251,19 @@ def dataset(
 class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
     """A table at one version.
 
-    Get one from `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and others scan
-    it with projection and filter pushed down, and it offers the Arrow C stream.
+    Created by `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and other engines
+    scan
+    it with projection and filter pushdown, and it supports the Arrow C stream interface.
 
-    A dataset stays at its version whatever others commit; `checkout_latest` moves it. Its own changes (`insert`,
-    `delete`, `restore`) move it to the version they made. It pickles with its manifest, so that a worker process sees
-    the same version without reading it again.
+    A dataset stays at its version when others commit; `checkout_latest` moves it to the newest version. Its own changes
+    (`insert`, `delete`, `restore`) move it to the version they create. It is pickled with its manifest, so that a
+    worker
+    process sees the same version without reading it again.
+
+    Examples
+    --------
+    >>> ds = lancetable.dataset("flights.lance")  # doctest: +SKIP
+    >>> ds.to_table(columns=["carrier"], filter="dep_delay > 60")  # doctest: +SKIP
     """
 
     def __init__(
@@ -301,12 +316,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         default_scan_options: dict[str, Any] | None = None,
         view_filter: pc.Expression | None = None,
     ) -> LanceDataset:
-        """A dataset around a table version that is open already; see `filter` for `view_filter`."""
-        made = cls.__new__(cls)
-        made._table = counted.counted(table)
-        made._default_scan_options = dict(default_scan_options or {})
-        made._view_filter = view_filter
-        return made
+        """Return a dataset for an open table version; see `filter` for `view_filter`."""
+        dataset = cls.__new__(cls)
+        dataset._table = counted.counted(table)
+        dataset._default_scan_options = dict(default_scan_options or {})
+        dataset._view_filter = view_filter
+        return dataset
 
     # ------------------------------------------------------------------------------------------- Python's protocols
 
@@ -328,8 +343,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def __repr__(self) -> str:
         manifest = self._table.manifest
         rows = manifest.fragments.num_rows()
-        told = "unknown" if rows is None else f"{rows:,}"
-        head = f"LanceDataset({self.uri!r}, version={self.version}, rows={told}, fragments={len(manifest.fragments)})"
+        num_rows = "unknown" if rows is None else f"{rows:,}"
+        head = (
+            f"LanceDataset({self.uri!r}, version={self.version}, rows={num_rows}, fragments={len(manifest.fragments)})"
+        )
         return "\n".join([head, *(f"  {field.name}: {field.type}" for field in manifest.schema.to_arrow())])
 
     def _repr_html_(self) -> str:
@@ -346,61 +363,61 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return f"<div><b>LanceDataset</b>{html_table(facts)}{html_table(fields)}</div>"
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """All rows as an Arrow C stream, for any library that reads those."""
+        """Return all rows as an Arrow C stream."""
         return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
 
     # ------------------------------------------------------------------------------------------- state and versions
 
     @property
     def table_version(self) -> TableVersion:
-        """The immutable value behind this dataset, which `lancetable.ops` works on."""
+        """The immutable table version of this dataset, the input of `lancetable.ops`."""
         return self._table
 
     @property
     def default_scan_options(self) -> dict[str, Any]:
-        """Arguments of `scanner` that apply when the call does not give them."""
+        """Default arguments of `scanner`."""
         return self._default_scan_options
 
     @property
     def view_filter(self) -> pc.Expression | None:
-        """What `filter` restricts this view to, None for a whole version."""
+        """The filter of a view created by `filter`, or None."""
         return self._view_filter
 
     @property
     def uri(self) -> str:
-        """Where the table is, as it was given."""
+        """The address of the table, as given by the caller."""
         return self._table.uri
 
     @property
     def version(self) -> int:
-        """Number of the version this dataset is at."""
+        """The version number of this dataset."""
         return self._table.version
 
     @property
     def latest_version(self) -> int:
-        """Number of the newest version in storage; looks there each time."""
+        """The newest version number in storage, read at each access."""
         return latest(self._table).version
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of what a scan without arguments yields."""
+        """The schema of a scan without arguments."""
         if self._default_scan_options:
             return self.scanner().projected_schema
         return self._table.schema.to_arrow()
 
     @property
     def lance_schema(self) -> LanceSchema:
-        """Schema with the field ids of the format."""
+        """The schema with the field ids of the format."""
         return LanceSchema(self._table.schema)
 
     @property
     def max_field_id(self) -> int:
-        """Highest field id in the schema or any data file; -1 without any."""
+        """The highest field id in the schema or any data file; -1 without fields."""
         return self._table.manifest.max_field_id
 
     @property
     def data_storage_version(self) -> str:
-        """Format version of new data files, such as "2.1"."""
+        """The format version of new data files, such as "2.1"."""
         return self._table.manifest.file_version.number
 
     @property
@@ -410,25 +427,25 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     @property
     def has_index(self) -> bool:
-        """Whether the table has a secondary index, made by another library."""
+        """Whether the table has a secondary index, created by another library."""
         return stats.has_user_index(self._table)
 
     @property
     def schema_metadata(self) -> dict[str, str]:
-        """Key/values of the schema."""
+        """The metadata of the schema."""
         return as_text(self._table.manifest.schema_metadata)
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Key/values of the table."""
+        """The metadata of the table."""
         return dict(self._table.manifest.table_metadata)
 
     def config(self) -> dict[str, str]:
-        """Settings kept with the table."""
+        """Return the config of the table."""
         return dict(self._table.manifest.config)
 
     def base_paths(self) -> dict[int, DatasetBasePath]:
-        """Other places in which files of this table may lie, by id."""
+        """Return the base paths where files of this table may be stored, by id."""
         return {
             base_id: DatasetBasePath(base.path, base.name, base.is_dataset_root, base_id)
             for base_id, base in self._table.manifest.base_paths.items()
@@ -436,40 +453,55 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     @property
     def initial_storage_options(self) -> dict[str, str] | None:
-        """The storage options as given."""
+        """The storage options as given by the caller."""
         options = self._table.storage_options
         return None if options is None else dict(options)
 
     def latest_storage_options(self) -> dict[str, str] | None:
-        """The storage options in use; the same as the initial ones."""
+        """Return the storage options in use, which equal the initial ones."""
         return self.initial_storage_options
 
     def session(self) -> Session:
-        """The session whose cache this dataset uses."""
+        """Return the session whose cache this dataset uses."""
         return Session.of(self._table.cache)
 
     def versions(self) -> list[Version]:
-        """All versions that are still there, oldest first.
+        """Return all existing versions, oldest first.
 
-        Each is `{"version", "timestamp", "metadata"}`: the timestamp naive and in local time, the metadata counts of
-        rows, files and bytes as decimal text. Reads every manifest once; `version_refs` is cheaper.
+        Reads every manifest once; `version_refs` is cheaper.
+
+        Returns
+        -------
+        list of dict
+            `{"version", "timestamp", "metadata"}` of each version. The timestamp is naive, in local time; the metadata
+            are
+            counts of rows, files and bytes as decimal strings.
         """
         return [public_version(summary) for summary in manifests.history(self._table)]
 
     def version_refs(self) -> list[VersionRef]:
-        """The numbers of all versions, oldest first, from one listing."""
+        """Return the numbers of all versions, oldest first, from one listing."""
         locations = self._table.handler.history(self._table.store, self._table.base)
         return [VersionRef(version=location.version) for location in locations]
 
     def get_version(self) -> Version:
-        """The entry of `versions` for the version this dataset is at; no I/O."""
+        """Return the entry of `versions` for the version of this dataset, without I/O."""
         return public_version(manifests.summarize(self._table.manifest))
 
     def checkout_version(self, version: Reference) -> LanceDataset:
-        """A dataset at another version of this table; caches are shared and this dataset stays where it is.
+        """Return a dataset at another version of this table. This dataset does not change; caches are shared.
 
-        `version` is a number, the name of a tag, or `(branch, number)` where None stands for main and for the newest.
-        Raises VersionNotFoundError, RefNotFoundError, InvalidInputError.
+        Parameters
+        ----------
+        version
+            A version number, the name of a tag, or `(branch, number)`, where None means main and the newest version.
+
+        Raises
+        ------
+        VersionNotFoundError, RefNotFoundError
+            If the version, tag or branch does not exist.
+        InvalidInputError
+            If `version` has another type.
         """
         return LanceDataset.from_version(
             checkout(self._table, parse_reference(version, branches=True)),
@@ -482,9 +514,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         self._table = latest(self._table)
 
     def restore(self) -> None:
-        """Commit the version this dataset is at as the newest one.
+        """Commit the version of this dataset as the newest one.
 
-        Raises CommitConflictError if another commit does not allow it.
+        Raises CommitConflictError if a concurrent commit prevents it.
         """
         self._table = refs.restore(self._table)
 
@@ -529,57 +561,67 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         row_addr_blocklist: bytes | None = None,
         progress: ProgressLike = None,
     ) -> LanceScanner:
-        """Describe a scan; nothing is read before one of the scanner's methods is called.
+        """Return a scanner. Nothing is read until one of its methods is called.
 
         Parameters
         ----------
         columns : list of str or dict, optional
-            Names, dotted for nested fields, or `{output name: SQL expression}`. `_rowid`, `_rowaddr`, `_rowoffset`,
-            `_row_created_at_version` and `_row_last_updated_at_version` may be among them. None: all columns.
+            Column names, dotted for nested fields, or `{output name: SQL expression}`. `_rowid`, `_rowaddr`,
+            `_rowoffset`,
+            `_row_created_at_version` and `_row_last_updated_at_version` are also available. All columns by default.
         filter : str or pyarrow.compute.Expression, optional
-            Which rows, as a SQL condition or an expression. Its errors come when the scan is planned.
+            Predicate, as SQL or as an expression. It is checked when the scan is planned.
         limit, offset : int, optional
-            Rows to yield and to skip, after filter and order.
+            Number of rows to yield and to skip, after filter and order.
         batch_size : int, optional
-            Rows per batch, at most. With a filter, batches of wide rows end at about 4 MiB; see `strict_batch_size`.
+            Maximum number of rows per batch. With a filter, batches of wide rows end at about 4 MiB; see
+            `strict_batch_size`.
         batch_size_bytes : int, optional
-            Bytes per batch, about.
+            Approximate size of a batch in bytes.
         fragments : iterable of LanceFragment, optional
-            Scan only these.
+            Scan only these fragments.
         with_row_id, with_row_address : bool, optional
             Add `_rowid` or `_rowaddr`, both uint64.
         use_stats : bool, optional
-            False: do not skip rows by the statistics in data files. The result is the same.
+            False disables pruning by the statistics in data files. The result is the same.
         io_buffer_size : int, optional
-            Bytes to read ahead, at most.
+            Accepted for compatibility, without effect.
         late_materialization : bool or list of str, optional
-            Read columns that the filter does not need only for matching rows: all, none, or those named. Decided by
-            width when not given.
+            Read columns that the filter does not need only for matching rows: all, none, or the given ones. All by
+            default.
         blob_handling : str, optional
             "blobs_descriptions" (default), "all_descriptions" or "all_binary".
         include_deleted_rows : bool, optional
-            Also yield deleted rows, with null `_rowid`; needs `with_row_id`.
+            Also yield deleted rows, with a null `_rowid`; requires `with_row_id`.
         scan_stats_callback : callable, optional
             Called with a `ScanStatistics` at the end of the scan.
         strict_batch_size : bool, optional
-            All batches but the last have exactly `batch_size` rows.
+            All batches except the last one have exactly `batch_size` rows.
         order_by : list of str or ColumnOrdering, optional
-            Sort keys, the first one most significant.
+            Sort keys, the most significant one first.
         batch_readahead, fragment_readahead, scan_in_order
-            How much to work ahead, and whether rows must come in table order.
+            Tuning options, accepted for compatibility.
         progress : callable or True, optional
-            Told how far each reading of the scanner is, or shown as a bar: see `lancetable.progress`. pylance has no
-            such argument.
+            Callback for the progress of each read, or True for a progress bar; see `lancetable.progress`. Not in
+            pylance.
         nearest, full_text_query, index_segments, fast_search, row_addr_allowlist, row_addr_blocklist
-            Search by index, which is outside of lancetable: UnsupportedFeatureError when given.
+            Index search, which is not supported; raise UnsupportedFeatureError if given.
         prefilter, use_scalar_index, disable_scoring_autoprojection
             Accepted for compatibility, without effect.
+
+        Returns
+        -------
+        LanceScanner
+            The scan.
 
         Raises
         ------
         InvalidInputError, OutOfRangeError, TypeError
-            For numbers below zero or beyond 2^63 and for wrong types. Everything about names, SQL and types of columns
-            is raised by the reading methods of the scanner.
+            If a number is negative or exceeds 2^63, or an argument has a wrong type. Names, SQL and types of columns
+            are
+            checked by the read methods of the scanner.
+        UnsupportedFeatureError
+            If an argument of index search is given.
         """
         scope.reject("vector search", planned=False, nearest=nearest)
         scope.reject("full text search", planned=False, full_text_query=full_text_query)
@@ -643,10 +685,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         disable_scoring_autoprojection: bool | None = None,
         progress: ProgressLike = None,
     ) -> pa.Table:
-        """Read rows into an Arrow table; the arguments are those of `scanner`.
+        """Read rows into an Arrow table. The arguments are those of `scanner`.
 
-        Raises InvalidSqlError, ColumnNotFoundError, InvalidInputError for the call; CorruptFileError, NotFoundError,
-        StoreError for files that cannot be read.
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError, InvalidInputError
+            If the scan cannot be planned.
+        CorruptFileError, NotFoundError, StoreError
+            If a file cannot be read.
 
         Examples
         --------
@@ -703,7 +749,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         disable_scoring_autoprojection: bool | None = None,
         **kwargs: Any,
     ) -> Iterator[pa.RecordBatch]:
-        """Stream rows in record batches with bounded memory; the arguments, `kwargs` too, are those of `scanner`."""
+        """Stream rows as record batches with bounded memory. All arguments are those of `scanner`; errors as in
+        `to_table`.
+        """
         return self.scanner(
             columns,
             filter,
@@ -755,10 +803,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         progress: ProgressLike = None,
         **kwargs: Any,
     ) -> pd.DataFrame:
-        """Read rows into a pandas frame.
+        """Read rows into a pandas DataFrame.
 
-        The arguments are those of `scanner`; `blob_mode` says how blob columns come (see `LanceScanner.to_pandas`) and
-        `kwargs` go to `pyarrow.Table.to_pandas`.
+        The arguments are those of `scanner`. `blob_mode` selects the form of blob columns (see
+        `LanceScanner.to_pandas`), and
+        `kwargs` are passed to `pyarrow.Table.to_pandas`. Raises the errors of `to_table`.
         """
         return self.scanner(
             columns,
@@ -784,14 +833,26 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ).to_pandas(blob_mode=blob_mode, **kwargs)
 
     def count_rows(self, filter: Filter | None = None, **kwargs: Any) -> int:
-        """Number of rows, deleted ones left out; with `filter`, of those that match.
+        """Count the live rows, or those that match `filter`.
 
-        Without a filter the manifest usually answers alone. `kwargs` are arguments of `scanner`, such as `fragments`;
-        those of `pyarrow.dataset.Dataset.count_rows` have no effect. Raises InvalidSqlError, ColumnNotFoundError;
-        TypeError for a filter that is neither text nor expression, and for an unknown argument.
+        Without a filter, the count usually needs only the manifest.
+
+        Parameters
+        ----------
+        filter
+            Predicate, as SQL or as an expression.
+        **kwargs
+            Arguments of `scanner`, such as `fragments`; those of `pyarrow.dataset.Dataset.count_rows` have no effect.
+
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError
+            If the filter is invalid.
+        TypeError
+            If the filter has another type, or an argument is unknown.
         """
         if filter is not None and not isinstance(filter, (str, pc.Expression)):
-            raise TypeError(f"filter must be SQL text or a pyarrow expression, got {type(filter).__name__}")
+            raise TypeError(f"filter must be an SQL string or a pyarrow expression, got {type(filter).__name__}")
         scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
         if scanned:
             return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
@@ -801,34 +862,65 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return scan.count_rows(self._table, filter)
 
     def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
-        """The first rows of a scan; `kwargs` are arguments of `scanner`."""
+        """Return the first rows of a scan; `kwargs` are arguments of `scanner`. Raises the errors of `to_table`."""
         kwargs["limit"] = num_rows
         return self.scanner(**kwargs).to_table()
 
     def slice(self, start: int, end: int, columns: Columns | None = None) -> pa.Table:
-        """Rows `start` up to `end` (exclusive) by position; fewer when the table ends before.
+        """Return rows from position `start` up to, but excluding, `end`; fewer if the table ends earlier.
 
-        Raises InvalidInputError for a negative start or an end before it.
+        Raises InvalidInputError for a negative start or an end before it, ColumnNotFoundError, InvalidSqlError.
         """
         if self._default_scan_options or self._view_filter is not None:
             return self.scanner(columns, offset=start, limit=check_count("end", end - start)).to_table()
         return sample.slice_rows(self._table, start, end, columns)
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
-        """Rows by position in scan order, counting live rows from 0, in the order asked for; repeats are allowed.
+        """Read rows by position.
 
-        Raises OutOfRangeError for a position beyond the end or below 0, ColumnNotFoundError, InvalidSqlError; TypeError
-        for anything but integers.
+        Parameters
+        ----------
+        indices
+            Row positions in scan order, counting live rows from 0; repeats are allowed, and the order is kept.
+        columns
+            Column names, dotted for nested fields, or `{name: SQL expression}`. All columns by default.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per position.
+
+        Raises
+        ------
+        OutOfRangeError
+            If a position is negative or past the end.
+        ColumnNotFoundError, InvalidSqlError
+            If a column or an expression is invalid.
+        TypeError
+            If `indices` are not integers.
+
+        Examples
+        --------
+        >>> ds.take([0, 100, 0], columns=["carrier"]).num_rows  # doctest: +SKIP
+        3
         """
         return take.take_offsets(self._table, indices, columns)
 
     def take_row_ids(self, row_ids: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
-        """Rows by `_rowid`, in the order asked for; ids of deleted rows, and unknown stable ids, are left out.
+        """Read rows by `_rowid`, in the given order.
 
-        The result may therefore have fewer rows than `row_ids`; read the column `_rowid` too to see which ones it has.
-        Without stable row ids an id is the row's address, and one in no fragment of this version raises
-        OutOfRangeError. Raises ColumnNotFoundError, InvalidSqlError, OutOfRangeError for a negative id, TypeError for
-        no integers.
+        Ids of deleted rows and unknown stable ids are left out, so the result may have fewer rows than `row_ids`; add
+        the
+        column `_rowid` to identify them. Without stable row ids, an id is the row's address.
+
+        Raises
+        ------
+        OutOfRangeError
+            If an id is negative or, without stable row ids, is not in a fragment of this version.
+        ColumnNotFoundError, InvalidSqlError
+            If a column or an expression is invalid.
+        TypeError
+            If `row_ids` are not integers.
         """
         return take.take_row_ids(self._table, row_ids, columns)
 
@@ -840,7 +932,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ignore_deletions: bool = False,
         **kargs: Any,
     ) -> pa.Table:
-        """pylance's private form of `take_row_ids`."""
+        """Read rows like `take_row_ids`, under pylance's private name."""
         scope.reject("taking deleted rows", planned=False, ignore_deletions=ignore_deletions)
         return self.take_row_ids(row_ids, columns)
 
@@ -855,13 +947,33 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         *,
         buffer_size: int = DEFAULT_BLOB_BUFFER_SIZE,
     ) -> list[BlobFile | None]:
-        """Open the blobs of chosen rows as files, in the order asked for; None for a null.
+        """Open the blobs of selected rows as files, in the given order; None for a null.
 
-        Rows are chosen by `_rowid`, by `_rowaddr` or by position in scan order: give exactly one of `ids`, `addresses`
-        and `indices`. Only descriptions are read here; each file fetches its bytes when it is read, `buffer_size` of
-        them at a time. `read_blobs` costs fewer requests for whole blobs.
-        Raises ColumnNotFoundError; InvalidInputError for a column without blobs or a row that is not there;
-        UnsupportedFeatureError for a deleted one; OutOfRangeError for a row beyond the end; TypeError.
+        Only the descriptions of the blobs are read here. Each file fetches its bytes when it is read. To read whole
+        blobs,
+        `read_blobs` needs fewer requests.
+
+        Parameters
+        ----------
+        blob_column
+            Dotted path of a blob column.
+        ids, addresses, indices
+            Rows by `_rowid`, by `_rowaddr`, or by position in scan order. Pass exactly one of them.
+        buffer_size
+            Bytes that a file reads at a time.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If the column does not exist.
+        InvalidInputError
+            If the column has no blobs, a row does not exist, or not exactly one selection is given.
+        UnsupportedFeatureError
+            If a row is deleted.
+        OutOfRangeError
+            If a position is past the end.
+        TypeError
+            If an argument has a wrong type.
 
         Examples
         --------
@@ -886,10 +998,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         io_buffer_size: int | None = None,
         preserve_order: bool | None = None,
     ) -> list[tuple[int, bytes | None]]:
-        """The blobs of chosen rows: (row address, bytes) each, bytes None for a null.
+        """Read the blobs of selected rows as (row address, bytes), with None for a null.
 
-        All of one file are asked for together. Rows come in the order asked for, whatever `preserve_order` says;
-        `io_buffer_size` is accepted for compatibility. Arguments and errors are those of `take_blobs`.
+        All blobs of one file are read together. Rows are in the given order regardless of `preserve_order`;
+        `io_buffer_size` is
+        accepted for compatibility. Other arguments and errors are those of `take_blobs`.
         """
         check_io_buffer(io_buffer_size)
         selector, rows = selected(ids, addresses, indices)
@@ -904,10 +1017,30 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         io_buffer_size: int | None = None,
         preserve_order: bool | None = None,
     ) -> list[tuple[int, int, bytes | None]]:
-        """Parts of blobs: for each request (row, offset, length) its number, the row's address and the bytes.
+        """Read parts of blobs: for each request (row, offset, length) its number, the row address and the bytes.
 
-        `selector` says what the rows are: "ids", "addresses" or "indices". A null blob gives None for any range;
-        of another one the range must lie within it. The rest is as in `read_blobs`.
+        Parameters
+        ----------
+        blob_column
+            Dotted path of a blob column.
+        requests
+            Tuples (row, offset, length).
+        selector
+            Meaning of the rows: "ids", "addresses" or "indices".
+        io_buffer_size, preserve_order
+            Accepted for compatibility.
+
+        Returns
+        -------
+        list of tuple
+            (number of the request, row address, bytes); None instead of bytes for a null blob.
+
+        Raises
+        ------
+        OutOfRangeError
+            If a range is outside of its blob.
+        InvalidInputError, ColumnNotFoundError, UnsupportedFeatureError, TypeError
+            As in `take_blobs`.
         """
         check_io_buffer(io_buffer_size)
         return blob_ops.read_blob_ranges(self._table, blob_column, requests, blob_ops.checked_selector(selector))
@@ -915,10 +1048,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def sample(
         self, num_rows: int, columns: Columns | None = None, randomize_order: bool = True, **kwargs: Any
     ) -> pa.Table:
-        """`num_rows` different rows chosen at random; in table order when `randomize_order` is False.
+        """Return `num_rows` distinct rows drawn at random, in table order if `randomize_order` is False.
 
-        Raises InvalidInputError when there are not as many rows, InvalidOperationError for a view made by `filter`,
-        TypeError for an unknown argument.
+        Raises InvalidInputError if there are fewer rows, InvalidOperationError for a view created by `filter`,
+        ColumnNotFoundError, and TypeError for an unknown argument.
         """
         if kwargs:
             raise TypeError(f"sample() got an unexpected argument {next(iter(kwargs))!r}; filter a scan instead")
@@ -926,14 +1059,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         number = check_count("num_rows", num_rows)
         return sample.sample(self._table, number, columns, randomize_order=randomize_order)
 
-    # --------------------------------------------------------------------------- the rest of pyarrow.dataset.Dataset
+    # --------------------------------------------------------------------------- other methods of
+    # pyarrow.dataset.Dataset
 
     def filter(self, expression: pc.Expression) -> LanceDataset:
-        """A view of this version whose scans yield only the rows that match; filters of further calls are added.
+        """Return a view of this version whose scans yield only matching rows.
 
-        It concerns what scans (`scanner`, `to_table`, `head`, `count_rows` …), not what counts positions (`take`).
-        `sample`, `delete`, `update` and `truncate_table` of a view raise InvalidOperationError. Raises TypeError for
-        anything but a pyarrow expression.
+        Filters of repeated calls are combined. The filter applies to scans (`scanner`, `to_table`, `head`, `count_rows`
+        …), not
+        to positions (`take`). `sample`, `delete`, `update` and `truncate_table` of a view raise InvalidOperationError.
+        Raises
+        TypeError unless `expression` is a pyarrow expression.
         """
         if not isinstance(expression, pc.Expression):
             raise TypeError(f"expression must be a pyarrow expression, got {type(expression).__name__}")
@@ -941,14 +1077,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return LanceDataset.from_version(self._table, self._default_scan_options, view)
 
     def _refuse_view(self, method: str, instead: str) -> None:
-        """Raises InvalidOperationError for a view made by `filter`, whose rows a method would not be limited to."""
+        """Raise InvalidOperationError for a view created by `filter`, because `method` would not apply its filter."""
         if self._view_filter is not None:
             raise InvalidOperationError(
-                f"{method}() does not apply the filter of a view, so it would concern all rows of the table; {instead}"
+                f"{method}() does not apply the filter of a view, so it would affect all rows of the table; {instead}"
             )
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **kwargs: Any) -> pads.InMemoryDataset:
-        """All rows in memory, sorted; `sorting` is a column or a list of (column, "ascending" or "descending")."""
+        """Return all rows in memory, sorted by a column or a list of (column, "ascending" or "descending")."""
         return pads.InMemoryDataset(self.to_table().sort_by(sorting, **kwargs))
 
     def join(
@@ -962,7 +1098,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         coalesce_keys: bool = True,
         use_threads: bool = True,
     ) -> pads.InMemoryDataset:
-        """Join all rows with those of another dataset, both in memory; arguments as in `pyarrow.Table.join`."""
+        """Join all rows with those of another dataset in memory; arguments as in `pyarrow.Table.join`."""
         joined = self.to_table().join(
             right_dataset.to_table(), keys, right_keys, join_type, left_suffix, right_suffix, coalesce_keys, use_threads
         )
@@ -977,21 +1113,21 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         right_on: str | list[str] | None = None,
         right_by: str | list[str] | None = None,
     ) -> pads.InMemoryDataset:
-        """Join each row with the nearest one of another dataset, both in memory; see `pyarrow.Table.join_asof`."""
+        """Join each row with the nearest one of another dataset in memory; see `pyarrow.Table.join_asof`."""
         joined = self.to_table().join_asof(right_dataset.to_table(), on, by, tolerance, right_on, right_by)
         return pads.InMemoryDataset(joined)
 
     @property
     def partition_expression(self) -> pc.Expression:
-        """Always true: a Lance table has no partitions."""
+        """Always true, because a Lance table has no partitions."""
         return pc.scalar(True)
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        """Not available: the schema belongs to the table."""
+        """Raise UnsupportedFeatureError: the schema belongs to the table."""
         raise scope.unsupported("a view with another schema", planned=False, name="LanceDataset.replace_schema")
 
     def get_fragments(self, filter: pc.Expression | None = None) -> list[LanceFragment]:
-        """All fragments. A filter is refused: fragments hold no partition to choose by."""
+        """Return all fragments. Raises UnsupportedFeatureError for a filter, because fragments are not partitioned."""
         scope.reject("choosing fragments by a filter", planned=False, filter=filter)
         return [LanceFragment(self, None, fragment=fragment) for fragment in self._table.manifest.fragments]
 
@@ -1006,35 +1142,50 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return {}
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
-        """The fragment with this id, or None."""
+        """Return the fragment with this id, or None."""
         number = check_count("fragment_id", fragment_id)
         found = self._table.manifest.fragments.by_id(number) if number < 2**64 else None
         return None if found is None else LanceFragment(self, None, fragment=found)
 
     def fragment_ids(self) -> set[int]:
-        """The ids of all fragments, without an object for each."""
+        """Return the ids of all fragments, without creating fragment objects."""
         return set(self._table.manifest.fragments.ids().tolist())
 
-    # ---------------------------------------------------------------------------------------------------- changing
+    # ---------------------------------------------------------------------------------------------------- changes
 
     @staticmethod
     def from_pydantic_model(
         model_class: Any, data: list[Any], uri: Uri | None = None, mode: str = "create", **kwargs: Any
     ) -> LanceDataset:
-        """Write instances of a pydantic model; columns and types are those of the model's fields.
+        """Write instances of a pydantic model to a table with the columns and types of its fields.
 
-        `uri` is the class's name in snake_case by default; `kwargs` are arguments of `write_dataset`. Raises
-        InvalidSchemaError for a field whose type no column has, TypeError for what is no model.
+        Parameters
+        ----------
+        model_class
+            The model class.
+        data
+            Instances of the model.
+        uri
+            Address of the table; the class name in snake_case by default.
+        mode, **kwargs
+            Arguments of `write_dataset`.
+
+        Raises
+        ------
+        InvalidSchemaError
+            If a field has a type that no column supports.
+        TypeError
+            If `model_class` is not a model, or `data` contains other objects.
         """
         schema = schema_of_model(model_class)
-        for each in data:
-            if not isinstance(each, model_class):
-                raise TypeError(f"expected {model_class.__name__}, got {type(each).__name__}")
-        table = table_of_rows([each.model_dump(mode="python") for each in data], schema)
+        for instance in data:
+            if not isinstance(instance, model_class):
+                raise TypeError(f"expected {model_class.__name__}, got {type(instance).__name__}")
+        table = table_of_rows([instance.model_dump(mode="python") for instance in data], schema)
         return write_dataset(table, snake_case(model_class.__name__) if uri is None else uri, mode=mode, **kwargs)
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **kwargs: Any) -> None:
-        """Write rows and move this dataset to the new version; `kwargs` are arguments of `write_dataset`."""
+        """Write rows and move this dataset to the new version; `kwargs` and errors are those of `write_dataset`."""
         self._table = write_dataset(data, self, mode=mode, **kwargs)._table
 
     def delete(
@@ -1044,13 +1195,36 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         conflict_retries: int = 10,
         retry_timeout: timedelta = timedelta(seconds=30),
     ) -> DeleteResult:
-        """Delete the rows that match, and move this dataset to the new version.
+        """Delete the rows that match a predicate, and move this dataset to the new version.
 
-        Rows are only marked in deletion files. When another commit touches the same rows meanwhile, the whole delete
-        runs again on the newer version, at most `conflict_retries` times and until `retry_timeout` has passed.
+        Deleted rows are only recorded in deletion files. If a concurrent commit changes the same rows, the delete runs
+        again on
+        the newer version.
 
-        Returns `{"num_deleted_rows": n}`. Raises InvalidSqlError, ColumnNotFoundError, TypeError for the predicate;
-        RetryableCommitConflictError when every attempt lost, CommitConflictError when another attempt is hopeless.
+        Parameters
+        ----------
+        predicate
+            The rows to delete, as SQL or as a pyarrow expression.
+        conflict_retries, retry_timeout
+            Maximum number and total duration of retries.
+
+        Returns
+        -------
+        dict
+            `{"num_deleted_rows": n}`.
+
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError, TypeError
+            If the predicate is invalid.
+        InvalidOperationError
+            If the dataset is a view created by `filter`.
+        RetryableCommitConflictError
+            If every attempt lost against a concurrent commit.
+        CommitConflictError
+            If a retry cannot succeed.
+        CommitStateUnknownError
+            If the outcome of the commit is unknown.
 
         Examples
         --------
@@ -1058,7 +1232,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         {'num_deleted_rows': 8255}
         """
         if not isinstance(predicate, (str, pc.Expression)):
-            raise TypeError(f"predicate must be SQL text or a pyarrow expression, got {type(predicate).__name__}")
+            raise TypeError(f"predicate must be an SQL string or a pyarrow expression, got {type(predicate).__name__}")
         self._refuse_view("delete", "call it on the dataset, with the filter in the predicate")
         self._table, num_rows = delete.delete(
             self._table,
@@ -1080,28 +1254,54 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> UpdateResult:
         """Set columns to the values of SQL expressions, and move this dataset to the new version.
 
+        Updated rows are written to new fragments and marked as deleted in their old ones. With stable row ids they keep
+        their
+        ids.
+
         Parameters
         ----------
         updates : dict
-            Top-level column -> SQL expression over the columns of the same row as it was. Values are cast to the type
-            of the column as `CAST` does: an integer loses the fraction, a decimal is rounded, a timestamp is cut to its
+            SQL expression for each top-level column to set, over the old values of the same row. Values are cast to the
+            column's type like `CAST`: an integer loses the fraction, a decimal is rounded, a timestamp is truncated to
+            its
             unit, and a number too large for a narrower float becomes infinite. An integer or decimal out of range
             raises.
         where : str or pyarrow expression, optional
-            The rows to change; all of them without it.
+            The rows to update; all by default.
         conflict_retries, retry_timeout
-            When another commit touches the same rows meanwhile, the whole update runs again on the newer version, at
-            most so many times and until the time has passed.
+            Maximum number and total duration of retries. If a concurrent commit changes the same rows, the update runs
+            again
+            on the newer version.
         data_storage_version : str, optional
-            Format of the new data files; that of the table by default.
+            Format of the new data files; the format of the table by default.
         progress : callable or True, optional
-            Told how far it is, or shown as a bar: see `lancetable.progress`. pylance has no such argument.
+            Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
-        The changed rows are written into new fragments and marked as deleted where they were. With stable row ids they
-        keep theirs. Returns `{"num_rows_updated": n}`. Raises InvalidInputError without updates, ColumnNotFoundError,
-        InvalidSqlError for an expression or a value that does not fit, UnsupportedFeatureError for a column inside a
-        struct, SchemaMismatchError for a null in a required column, TypeError; RetryableCommitConflictError when every
-        attempt lost, CommitConflictError when another attempt is hopeless.
+        Returns
+        -------
+        dict
+            `{"num_rows_updated": n}`.
+
+        Raises
+        ------
+        InvalidInputError
+            If `updates` is empty.
+        ColumnNotFoundError
+            If a column does not exist.
+        InvalidSqlError
+            If an expression is invalid or a value does not fit the column.
+        UnsupportedFeatureError
+            If a column is inside a struct.
+        SchemaMismatchError
+            If a required column would become null.
+        InvalidOperationError
+            If the dataset is a view created by `filter`.
+        TypeError
+            If an argument has a wrong type.
+        RetryableCommitConflictError
+            If every attempt lost against a concurrent commit.
+        CommitConflictError, CommitStateUnknownError
+            If a retry cannot succeed, or the outcome of the commit is unknown.
 
         Examples
         --------
@@ -1111,7 +1311,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         if not isinstance(updates, Mapping):
             raise TypeError(f"updates must be a dict, got {type(updates).__name__}")
         if where is not None and not isinstance(where, (str, pc.Expression)):
-            raise TypeError(f"where must be SQL text or a pyarrow expression, got {type(where).__name__}")
+            raise TypeError(f"where must be an SQL string or a pyarrow expression, got {type(where).__name__}")
         self._refuse_view("update", "call it on the dataset, with the filter in `where`")
         with tracked(progress, "update") as tracker:
             self._table, num_rows = update.update(
@@ -1126,11 +1326,21 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return UpdateResult(num_rows_updated=num_rows)
 
     def merge_insert(self, on: str | Iterable[str] | None = None) -> MergeInsertBuilder:
-        """Begin a merge of a source into this table by the key columns `on`: upserts, insert-if-absent, and the like.
+        """Return a builder that merges a source into this table by key, for upserts, insert-if-absent and the like.
 
-        Without `on` the key is the table's unenforced primary key. Says nothing about the rows yet: choose what becomes
-        of them with the `when_...` methods of the builder, then call its `execute`. Raises InvalidInputError without a
-        key, ColumnNotFoundError.
+        Select the actions with the `when_...` methods of the builder, then call its `execute`.
+
+        Parameters
+        ----------
+        on
+            The key columns; the unenforced primary key of the table by default.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is neither `on` nor a primary key.
+        ColumnNotFoundError
+            If a key column does not exist.
 
         Examples
         --------
@@ -1151,11 +1361,32 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> None:
         """Add the columns of another table by key, and move this dataset to the new version.
 
-        Every row gets the values of the row of `data_obj` whose `right_on` (by default `left_on`) equals its `left_on`,
-        nulls where there is none, those of the last where there are several. `left_on` may be `_rowid` or `_rowaddr`.
-        `data_obj` is kept in memory. `progress` is told how far it is, see `lancetable.progress`; pylance has no such
-        argument. Raises ColumnNotFoundError, AlreadyExistsError for a column that the table has,
-        SchemaMismatchError for keys of different types, and what commits raise.
+        Every row gets the values of the matching row of `data_obj`: nulls without a match, the last one of several
+        matches.
+
+        Parameters
+        ----------
+        data_obj
+            The other table, any tabular object. It is kept in memory.
+        left_on
+            Key column of this table; `_rowid` and `_rowaddr` are allowed.
+        right_on
+            Key column of `data_obj`; `left_on` by default.
+        schema
+            Schema of `data_obj`.
+        progress
+            Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If a key column does not exist.
+        AlreadyExistsError
+            If the table has one of the new columns.
+        SchemaMismatchError
+            If the keys have different types.
+        CommitConflictError, CommitStateUnknownError
+            If the commit failed or its outcome is unknown.
 
         Examples
         --------
@@ -1167,23 +1398,26 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             self._table = joined_columns.merge(self._table, right, left_on, right_on, tracker)
 
     def move_to(self, table: TableVersion) -> None:
-        """Stand for another version of this table from now on."""
+        """Replace the version of this dataset with another version of the same table."""
         self._table = table
 
     def truncate_table(self) -> None:
-        """Delete all rows and keep the schema."""
+        """Delete all rows and keep the schema. Raises the errors of `delete`."""
         self.delete("true")
 
     @property
     def optimize(self) -> DatasetOptimizer:
-        """Compaction, and the settings of automatic cleanup; see `DatasetOptimizer`."""
+        """Compaction, migration and settings of automatic cleanup; see `DatasetOptimizer`."""
         return DatasetOptimizer(self)
 
     def migrate_manifest_paths_v2(self) -> None:
-        """Give all manifests the names of the V2 scheme, under which the newest version is found faster.
+        """Rename all manifests to the V2 naming scheme, which makes the newest version faster to find.
 
-        No other process may write to the table meanwhile, and others may fail to open it. Safe to run again after an
-        interruption.
+        No other process may write to the table during the call, and readers may fail to open it. After an interruption,
+        call it
+        again. Raises UnsupportedFeatureError for an external manifest store, CorruptFileError if a version has two
+        different
+        manifests.
         """
         table = self._table
         rename_manifests_at(table.store, table.base, table.handler)
@@ -1202,32 +1436,44 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         delete_concurrency: int | None = None,
         progress: ProgressLike = None,
     ) -> CleanupStats:
-        """Remove old versions, and the files that no other version needs.
+        """Remove old versions, and the files that no other version references.
 
-        Versions from this dataset's on stay, and so do tagged ones and those a branch springs from. Shallow clones are
-        not known here: tag the versions they need.
+        Kept are the versions from this dataset's version on, tagged versions, and versions that branches start from.
+        Shallow
+        clones are not known to the table: tag the versions they use. `explain_cleanup_old_versions` is the dry run.
 
         Parameters
         ----------
         older_than : timedelta, optional
-            Remove versions older than that; 14 days if no other condition is given.
+            Remove versions older than this; 14 days if no other condition is given.
         retain_versions : int, optional
-            Keep so many of the newest versions. Conditions given together must all hold.
+            Keep this number of newest versions. If several conditions are given, all must hold.
         delete_unverified : bool, default False
-            Also remove files younger than seven days that no version names. They may belong to a commit that is under
-            way: only when nobody is writing.
+            Also remove unreferenced files younger than seven days. They may belong to a commit in progress, so use this
+            only
+            while nothing writes to the table.
         error_if_tagged_old_versions : bool, default True
-            Raise if a tagged version is old enough, rather than to keep it silently.
+            Raise an error if a tagged version matches, instead of keeping it silently.
         delete_rate_limit : int, optional
-            Files per second at most.
+            Maximum number of files to delete per second.
         versions : list of int, optional
-            Remove only these.
+            Remove only these versions.
         delete_concurrency : int, optional
-            Accepted for compatibility; deletions go to the store in groups.
+            Accepted for compatibility; deletions are sent to the store in groups.
         progress : callable or True, optional
-            Told how far it is, or shown as a bar: see `lancetable.progress`. pylance has no such argument.
+            Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
-        Raises CleanupError for tagged versions; `explain_cleanup_old_versions` is the dry run.
+        Returns
+        -------
+        CleanupStats
+            Counts of removed versions, files and bytes.
+
+        Raises
+        ------
+        CleanupError
+            If a version to remove is tagged, or the rate limit is less than 1.
+        OutOfRangeError
+            If `delete_concurrency` is less than 1.
         """
         policy = cleanup.policy_of(
             older_than,
@@ -1258,9 +1504,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         include_files: bool = False,
         max_files: int = 1000,
     ) -> CleanupExplanation:
-        """What `cleanup_old_versions` with these arguments would remove; nothing is changed.
+        """Return what `cleanup_old_versions` with these arguments would remove, without changing anything.
 
-        With `include_files` at most `max_files` files are listed. Raises CleanupError for tagged versions.
+        With `include_files`, at most `max_files` files are listed. Raises CleanupError for tagged versions.
         """
         policy = cleanup.policy_of(
             older_than,
@@ -1275,9 +1521,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def tracked_files(
         self, *, min_version: int | None = None, progress: Callable[[int, int | None], None] | None = None
     ) -> pa.RecordBatchReader:
-        """Every file that a version names: columns `version`, `base_uri`, `path`, `type`; newest versions first.
+        """Return every file that a version references, newest version first.
 
-        `min_version` leaves out older ones; `progress(done, total)` counts versions. See `all_files` for what is there.
+        The columns are `version`, `base_uri`, `path` and `type`. `min_version` excludes older versions; `progress(done,
+        total)`
+        counts versions. `all_files` lists the existing objects instead.
         """
         return cleanup.tracked_files(self._table, min_version=min_version, progress=progress)
 
@@ -1288,25 +1536,43 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         begin_version: int | None = None,
         end_version: int | None = None,
     ) -> DatasetDelta:
-        """The changes from `begin_version` (exclusive) to `end_version` (inclusive), by the lineage of rows.
+        """Return the changes from `begin_version` (exclusive) to `end_version` (inclusive), by row lineage.
 
-        `compared_against` is short for that version and this one. Raises InvalidInputError for incomplete arguments.
+        `compared_against` is short for the changes from that version to this one. Raises InvalidInputError for
+        incomplete
+        arguments.
         """
         return delta_of(self._table, compared_against, begin_version, end_version)
 
     def diff(self, older: Reference, newer: Reference | None = None, *, key: str | list[str] | None = None) -> Diff:
-        """The rows inserted, updated (old and new values) and deleted between two versions, as Arrow tables.
+        """Compare two versions; return the inserted, updated (old and new values) and deleted rows as Arrow tables.
 
-        `newer` is this version by default. Rows are matched by their ids where those are stable, else by the columns
-        `key`; what both versions share is not read. This library's own addition to pylance's API. Raises
-        InvalidInputError for a key that is missing or not unique, ColumnNotFoundError, VersionNotFoundError.
+        Fragments that both versions share are not read. Not in pylance.
+
+        Parameters
+        ----------
+        older
+            A version number, tag or (branch, version).
+        newer
+            The other version; this one by default.
+        key
+            Columns that identify a row; stable row ids by default.
+
+        Raises
+        ------
+        InvalidInputError
+            If a key is needed or not unique.
+        ColumnNotFoundError
+            If a key column does not exist.
+        VersionNotFoundError, RefNotFoundError
+            If a version does not exist.
         """
         before = checkout(self._table, parse_reference(older, branches=True))
         after = self._table if newer is None else checkout(self._table, parse_reference(newer, branches=True))
         return diff.diff(before, after, [key] if isinstance(key, str) else key)
 
     def sql(self, sql: str) -> SqlQueryBuilder:
-        """A SQL query over this dataset, which it calls `dataset`; run by DuckDB.
+        """Return a query over this dataset, run by DuckDB. The SQL refers to the dataset as `dataset`.
 
         Examples
         --------
@@ -1324,12 +1590,29 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def create_branch(
         self, branch: str, reference: Reference | None = None, storage_options: dict[str, str] | None = None
     ) -> LanceDataset:
-        """Make a branch and return a dataset at its first version; nothing is copied.
+        """Create a branch and return a dataset at its first version. No data is copied.
 
-        It starts at `reference`, a version number, a tag or (branch, version), by default at this dataset's version.
-        Commits through the dataset returned go to the branch, whose files lie below `tree/<branch>/`; this table does
-        not see them. `storage_options` are those of this dataset. Raises AlreadyExistsError, InvalidRefError,
-        RefNotFoundError, VersionNotFoundError.
+        Commits through the returned dataset belong to the branch, whose files are below `tree/<branch>/`; this table
+        does not
+        see them.
+
+        Parameters
+        ----------
+        branch
+            Name of the branch.
+        reference
+            Start of the branch: a version number, a tag or (branch, version); this dataset's version by default.
+        storage_options
+            Accepted for compatibility; the options of this dataset are used.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If the name is in use.
+        InvalidRefError
+            If the name is invalid.
+        RefNotFoundError, VersionNotFoundError
+            If the reference does not exist.
         """
         start: Reference | None = (None, None) if reference == "main" else reference
         start = None if start is None else parse_reference(start, branches=True)
@@ -1342,11 +1625,29 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         storage_options: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> LanceDataset:
-        """Make a table at `target_path` that starts as `reference` of this one and refers to its files.
+        """Create a table at `target_path` that starts as `reference` of this one and references its files.
 
-        The clone needs those files: tag the version here before old versions are cleaned up. `kwargs` are arguments of
-        `dataset`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError, UnsupportedFeatureError for a
-        target in another store.
+        The clone needs those files, so tag the version before cleaning up this table.
+
+        Parameters
+        ----------
+        target_path
+            Address of the clone, in the same store.
+        reference
+            A version number, tag or (branch, version).
+        storage_options
+            Options of the store; those of this dataset by default.
+        **kwargs
+            Arguments of `dataset`.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If a table exists at the address.
+        RefNotFoundError, VersionNotFoundError
+            If the reference does not exist.
+        UnsupportedFeatureError
+            If the target is in another store.
         """
         source = checkout(self._table, parse_reference(reference, branches=True))
         options = source.storage_options if storage_options is None else dict(storage_options)
@@ -1360,9 +1661,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         storage_options: dict[str, str] | None = None,
         **kwargs: Any,
     ) -> LanceDataset:
-        """Make a table at `target_path` with copies of all files of `reference`; the target may lie in another store.
+        """Create a table at `target_path` with copies of all files of `reference`. The target may be in another store.
 
-        `kwargs` are arguments of `dataset`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError.
+        Arguments are those of `shallow_clone`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError,
+        StoreError.
         """
         source = checkout(self._table, parse_reference(reference, branches=True))
         options = source.storage_options if storage_options is None else dict(storage_options)
@@ -1380,25 +1682,36 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         *,
         progress: ProgressLike = None,
     ) -> None:
-        """Add columns, and move this dataset to the new version. Columns that are there are not rewritten.
+        """Add columns, and move this dataset to the new version. Existing columns are not rewritten.
 
         Parameters
         ----------
         transforms : dict, BatchUDF, callable, ReaderLike, pyarrow.Field, list of Fields or pyarrow.Schema
-            SQL expressions over the columns by the names of the new ones; or a function from a RecordBatch to one of
-            the new columns; or rows of the new columns in scan order; or columns that shall be null everywhere, which
-            writes nothing but the schema.
+            One of: SQL expressions by the names of the new columns; a function from a RecordBatch to a RecordBatch of
+            new
+            columns; rows of the new columns in scan order; or fields to add as null columns, which writes only the
+            schema.
         read_columns : list of str, optional
-            What a function gets to see, `_rowid` and `_rowaddr` included; all columns by default.
+            Input columns of a function, including `_rowid` and `_rowaddr` if wanted; all columns by default.
         reader_schema : pyarrow.Schema, optional
-            The schema of `transforms`, if that is an iterable of batches.
+            The schema of `transforms` if it is an iterable of batches.
         batch_size : int, optional
-            How many rows a function gets at a time.
+            Number of rows passed to a function at a time.
         progress : callable or True, optional
-            Told how far it is, or shown as a bar: see `lancetable.progress`. pylance has no such argument.
+            Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
-        Raises AlreadyExistsError for a name that is taken, InvalidSqlError, ColumnNotFoundError, InvalidInputError for
-        too few or too many rows; CommitConflictError if the table changed meanwhile: try again.
+        Raises
+        ------
+        AlreadyExistsError
+            If a column exists.
+        InvalidSqlError, ColumnNotFoundError
+            If an expression is invalid.
+        InvalidInputError
+            If there are too few or too many rows.
+        TypeError
+            If `transforms` has another type, or a function fails.
+        CommitConflictError
+            If the table changed during the call; try again.
 
         Examples
         --------
@@ -1429,49 +1742,66 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
                 self._table = evolution.add_stream(self._table, new, tracker=tracker)
 
     def alter_columns(self, *alterations: AlterColumn) -> None:
-        """Rename columns, make them nullable or required, or change their type; one new version for all of it.
+        """Rename columns, make them nullable or required, or change their type, in one new version.
 
-        Each alteration is a dict with `path` (dotted for fields of structs) and any of `name`, `nullable`,
-        `data_type`. Only another type writes data, of that column alone. Types change within their kind: integers,
-        floats, times, texts, bytes, decimals, lists of these. A timestamp that becomes a date loses its time of day,
-        and a float that becomes a narrower one is rounded.
+        Only a type change writes data, and only of that column. A type can change within its kind: integers, floats,
+        times,
+        strings, bytes, decimals, and lists of these. A timestamp that becomes a date loses its time of day, and a float
+        that
+        becomes a narrower one is rounded.
 
-        Raises ColumnNotFoundError, InvalidInputError for a wrong dict, InvalidOperationError for a change of kind,
-        SchemaMismatchError for nulls in a column to be required or values that do not fit, CommitConflictError.
+        Parameters
+        ----------
+        *alterations : dict
+            `path` (dotted for fields of structs) and any of `name`, `nullable` and `data_type`.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If a column does not exist.
+        InvalidInputError
+            If a dict has wrong keys.
+        InvalidOperationError
+            If the kind of a type would change, or the column has an index.
+        SchemaMismatchError
+            If a column to make required contains nulls, or values do not fit the new type.
+        CommitConflictError
+            If the table changed during the call.
 
         Examples
         --------
         >>> ds.alter_columns({"path": "dest", "name": "destination"})  # doctest: +SKIP
         >>> ds.alter_columns({"path": "x", "data_type": pa.float32()})  # doctest: +SKIP
         """
-        self._table = evolution.alter(self._table, [parse_alteration(each) for each in alterations])
+        self._table = evolution.alter(self._table, [parse_alteration(alteration) for alteration in alterations])
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns, or fields of struct columns ("a.b"), from the schema.
 
-        Their bytes go when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
-        InvalidInputError if no column would be left, CommitConflictError.
+        Their bytes are removed when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
+        TypeError
+        for a single string, InvalidInputError if no column would be left, CommitConflictError.
         """
         if isinstance(columns, str):
-            raise TypeError("columns must be a list of names, not a text")
+            raise TypeError("columns must be a list of names, not a string")
         self._table = evolution.drop(self._table, list(columns))
 
     def update_config(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
-        """Change the table's config and return it: None deletes a key, `replace` starts from an empty one."""
+        """Change the config of the table and return it. None deletes a key; `replace` clears the config first."""
         self._table = settings.update_config(self._table, checked_changes(values), replace=replace)
         return self.config()
 
     def delete_config_keys(self, keys: list[str]) -> None:
-        """Delete keys of the config; those that are not there are ignored."""
+        """Delete keys of the config; missing keys are ignored."""
         self.update_config(dict.fromkeys(keys))
 
     def update_metadata(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
-        """Change the table's metadata and return it: None deletes a key, `replace` starts from an empty one."""
+        """Change the metadata of the table and return it. None deletes a key; `replace` clears the metadata first."""
         self._table = settings.update_table_metadata(self._table, checked_changes(values), replace=replace)
         return self.metadata
 
     def update_schema_metadata(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
-        """Change the schema's metadata and return it: None deletes a key, `replace` starts from an empty one."""
+        """Change the metadata of the schema and return it. None deletes a key; `replace` clears the metadata first."""
         self._table = settings.update_schema_metadata(self._table, checked_changes(values), replace=replace)
         return self.schema_metadata
 
@@ -1481,7 +1811,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         self._table = settings.update_field_metadata(self._table, changes, replace=replace)
 
     def replace_schema_metadata(self, new_metadata: dict[str, str]) -> None:
-        """Deprecated: `update_schema_metadata(new_metadata, replace=True)`."""
+        """Replace the metadata of the schema. Deprecated: use `update_schema_metadata(new_metadata, replace=True)`."""
         warnings.warn(
             "replace_schema_metadata is deprecated. Use update_schema_metadata(metadata, replace=True) instead.",
             DeprecationWarning,
@@ -1490,7 +1820,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         self.update_schema_metadata(dict(new_metadata), replace=True)
 
     def replace_field_metadata(self, field_name: str, new_metadata: dict[str, str]) -> None:
-        """Deprecated: `update_field_metadata({field_name: new_metadata}, replace=True)`."""
+        """Replace the metadata of a field. Deprecated: use `update_field_metadata({name: metadata}, replace=True)`."""
         warnings.warn(
             "replace_field_metadata is deprecated. "
             "Use update_field_metadata with field paths and replace=True instead.",
@@ -1520,30 +1850,44 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         base_store_params: dict[str, dict[str, str]] | None = None,
         commit_timeout: timedelta | None = COMMIT_TIMEOUT,
     ) -> LanceDataset:
-        """Commit a change whose files are written already, for instance by other machines.
+        """Commit a change whose files are already written, for example by other processes.
 
         Parameters
         ----------
         base_uri : str, Path or LanceDataset
-            The table. An Overwrite creates it if it is not there.
+            The table. An Overwrite creates it if it does not exist.
         operation : LanceOperation or Transaction
-            A Transaction brings its own read version, uuid and properties.
+            The change. A Transaction provides its own read version, uuid and properties.
         read_version : int, optional
-            The version the change was computed from; required for all operations but Overwrite and Restore.
+            The version that the change is based on; required for all operations except Overwrite and Restore.
         detached : bool
-            Make a version outside the lineage, which only its number finds.
+            Create a version outside of the lineage, which can be opened only by its number.
         max_retries : int
-            How often to try again when other commits come between.
+            Maximum number of retries after concurrent commits.
         commit_message : str, optional
-            Kept with the transaction.
+            Stored with the transaction.
         enable_stable_row_ids : bool, optional
-            Of a table that an Overwrite creates; see `write_dataset`.
+            For a table that an Overwrite creates; see `write_dataset`.
         commit_timeout : timedelta, optional
-            How long to try; None for no limit.
+            Total duration of all attempts; None for no limit.
 
-        Returns the table at the new version. Raises InvalidInputError without read version, TypeError for another
-        object, DatasetNotFoundError, VersionNotFoundError, CommitConflictError or RetryableCommitConflictError,
-        CommitStateUnknownError if the storage did not say whether the commit landed.
+        Returns
+        -------
+        LanceDataset
+            The table at the new version.
+
+        Raises
+        ------
+        InvalidInputError
+            If the read version is missing.
+        TypeError
+            If `operation` has another type.
+        DatasetNotFoundError, VersionNotFoundError
+            If the table or the read version does not exist.
+        CommitConflictError, RetryableCommitConflictError
+            If a concurrent commit conflicts.
+        CommitStateUnknownError
+            If the outcome of the commit is unknown.
 
         Examples
         --------
@@ -1597,10 +1941,30 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> BulkCommitResult:
         """Commit several appends as one.
 
-        Returns `{"dataset", "merged"}`, the new version and the transaction that stands for all. It has a uuid of its
-        own, and none of the properties (commit messages among them) of the others. Raises
-        InvalidOperationError for an empty list, UnsupportedFeatureError for operations other than Append, and what
-        `commit` raises.
+        The merged transaction has its own uuid, and none of the properties (including commit messages) of the others.
+        Other
+        arguments are those of `commit`.
+
+        Parameters
+        ----------
+        dest
+            The table.
+        transactions
+            Transactions with an Append each.
+
+        Returns
+        -------
+        dict
+            `{"dataset", "merged"}`: the table at the new version, and the merged transaction.
+
+        Raises
+        ------
+        InvalidOperationError
+            If `transactions` is empty.
+        UnsupportedFeatureError
+            If an operation is not an Append.
+        CommitConflictError, CommitStateUnknownError
+            As in `commit`.
         """
         if not transactions:
             raise InvalidOperationError("No transactions to commit")
@@ -1613,7 +1977,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
                     f"a batch with {type(transaction.operation).__name__}", planned=False, name="commit_batch"
                 )
             fragments.extend(transaction.operation.fragments)
-        merged = Transaction(min(each.read_version for each in transactions), LanceOperation.Append(fragments))
+        merged = Transaction(
+            min(transaction.read_version for transaction in transactions), LanceOperation.Append(fragments)
+        )
         committed = LanceDataset.commit(
             dest,
             merged,
@@ -1629,15 +1995,15 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return BulkCommitResult(dataset=committed, merged=merged)
 
     def read_transaction(self, version: int) -> Transaction | None:
-        """What made a version; None if its writer kept no transaction. Raises VersionNotFoundError."""
+        """Return the transaction of a version, None if its writer stored none. Raises VersionNotFoundError."""
         table = checkout(self._table, version_number(version))
         found = transactions.read(table.store, table.base, table.file)
         return None if found is None else Transaction.from_format(found)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
-        """The transactions of the newest versions up to this one, newest first; None where there is none.
+        """Return the transactions of the newest versions up to this one, newest first; None for a missing transaction.
 
-        At least one, as in pylance. Raises TypeError, OutOfRangeError.
+        Returns at least one entry, as pylance does. Raises TypeError, OutOfRangeError.
         """
         wanted = check_count("recent_transactions", recent_transactions)
         found: list[Transaction | None] = []
@@ -1653,10 +2019,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def add_bases(
         self, new_bases: Sequence[DatasetBasePath], transaction_properties: dict[str, str] | None = None
     ) -> LanceDataset:
-        """Register other places in which files of this table may lie, and move this dataset to the new version.
+        """Register base paths for files of this table, and move this dataset to the new version.
 
-        A base without an id gets the next free one. Returns this dataset. Raises InvalidOperationError for a name, a
-        path or an id that is taken, CommitConflictError if another commit took it in between.
+        A base without an id gets the next free one. Returns this dataset. Raises InvalidOperationError if a name, path
+        or id is
+        in use, CommitConflictError if a concurrent commit took it.
         """
         operation = tx.UpdateBases(to_bases(new_bases))
         transaction = tx.Transaction.create(self.version, operation, properties=transaction_properties or {})
@@ -1669,46 +2036,48 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> None:
         """Delete a table with all its files.
 
-        Raises DatasetNotFoundError if the path does not exist (unless `ignore_not_found`), InvalidInputError, with
-        nothing deleted, if it exists and is not empty but holds no readable manifest.
+        Raises DatasetNotFoundError if the path does not exist (unless `ignore_not_found`), and InvalidInputError,
+        without
+        deleting anything, if it contains files but no readable manifest.
         """
         drop.drop(uri_text(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
 
-    # ------------------------------------------------------------------------------------------------- inspecting
+    # ------------------------------------------------------------------------------------------------- inspection
 
     @property
     def stats(self) -> LanceStats:
-        """Sizes and counts."""
+        """Sizes and counts of this version."""
         return LanceStats(self)
 
     def validate(self) -> None:
-        """Check that every file of this version is there and fits the manifest.
+        """Check that every file of this version exists and matches the manifest.
 
-        Raises CorruptFileError or NotFoundError for the first one that does not.
+        Raises CorruptFileError, NotFoundError or UnsupportedFeatureError for the first problem.
         """
         validate.validate(self._table)
 
     def all_files(self) -> pa.RecordBatchReader:
-        """Every object that lies below the table's root, whether a version uses it or not.
+        """Return a reader over every object below the table's root, whether or not a version references it.
 
-        A reader of batches (base_uri: dictionary of string, path: string relative to it, size_bytes: int64,
-        last_modified: timestamp[us, UTC]).
+        The columns are base_uri (dictionary of string), path (string, relative to it), size_bytes (int64) and
+        last_modified
+        (timestamp[us, UTC]).
         """
         return files.all_files(self._table)
 
     def new_file_session(self) -> LanceFileSession:
-        """A `LanceFileSession` on the root of this table, with its storage options."""
+        """Return a `LanceFileSession` on the root of this table, with its storage options."""
         return LanceFileSession(self.uri, self.initial_storage_options)
 
     def io_stats_snapshot(self) -> counted.IOStats:
-        """Requests and bytes since this dataset was opened or `io_stats_incremental` was called.
+        """Return the requests and bytes since this dataset was opened or `io_stats_incremental` was called.
 
-        Datasets made from this one by `checkout_version` count along. Opening itself is not counted.
+        Datasets created from this one by `checkout_version` share the counts. Opening is not counted.
         """
         return replace(counted.stats_of(self._table))
 
     def io_stats_incremental(self) -> counted.IOStats:
-        """As `io_stats_snapshot`, and start counting from 0 again."""
+        """Return the counts like `io_stats_snapshot`, and reset them to 0."""
         snapshot = self.io_stats_snapshot()
         counted.stats_of(self._table).clear()
         return snapshot
@@ -1722,7 +2091,7 @@ class LanceStats:
         self._dataset = dataset
 
     def dataset_stats(self, max_rows_per_group: int = 1024) -> DatasetStats:
-        """Deleted rows, fragments, and fragments with fewer rows than `max_rows_per_group`."""
+        """Return the number of deleted rows, fragments, and fragments with fewer rows than `max_rows_per_group`."""
         counted = stats.dataset_stats(self._dataset.table_version, max_rows_per_group)
         return DatasetStats(
             num_deleted_rows=counted.num_deleted_rows,
@@ -1731,7 +2100,7 @@ class LanceStats:
         )
 
     def data_stats(self) -> stats.DataStatistics:
-        """Bytes on disk of each field; reads the footer of every data file."""
+        """Return the bytes on disk of each field; reads the footer of every data file."""
         return stats.data_stats(self._dataset.table_version)
 
 
@@ -1773,78 +2142,83 @@ def write_dataset(
     Parameters
     ----------
     data_obj
-        Anything tabular: pandas and polars frames, Arrow tables, batches, readers, datasets, scanners, a dict of
+        Any tabular object: pandas and polars frames, Arrow tables, batches, readers, datasets, scanners, a dict of
         columns, a list of dicts, an iterable of record batches (with `schema`), an object with an Arrow C stream.
         Streams are read once, batch by batch.
     uri : str, Path or LanceDataset
-        The table. A dataset stands for its table; the change is made on the version it is at. `storage_options` and
-        `commit_lock` given besides take the place of the dataset's own.
+        The table. For a dataset, the change is based on its version; `storage_options` and `commit_lock` override those
+        of the dataset.
     schema : pyarrow.Schema, optional
-        Data of another schema is cast to it; SchemaMismatchError for columns that it lacks, and for values that it
-        cannot hold.
+        Schema to cast the data to.
     mode : "create", "append" or "overwrite"
-        "create" fails if the table exists; only in `memory://` it takes its place. "append" adds rows; columns may come
-        in any order and nullable ones may be missing; a table that does not exist is created with a warning.
-        "overwrite" makes a version with these rows and this schema only; older versions stay readable.
+        "create" fails if the table exists; it replaces a table only in `memory://`. "append" adds rows; columns may be
+        in
+        any order and nullable ones may be missing; a missing table is created with a warning. "overwrite" creates a
+        version with only these rows and this schema; older versions stay readable.
     max_rows_per_file, max_bytes_per_file : int
-        When to begin another data file.
+        Size limits of a data file.
     max_rows_per_group : int
-        Rows of a batch in 0.1 files; other formats have none.
+        Rows of a batch in 0.1 files; no effect in other formats.
     data_cache_bytes : int, optional
-        Bytes to collect per column before a page is written; default 8 MiB.
+        Bytes to buffer per column before a page is written; default 8 MiB.
     max_page_bytes : int, optional
         Larger pages are split; default 32 MiB.
     commit_lock : callable, optional
         See `dataset`.
     progress : FragmentWriteProgress, callable or True, optional
-        Told of every data file; or, as pylance has it not, told how far the write is or shown as a bar: see
-        `lancetable.progress`.
+        Object that is notified of each data file; or (not in pylance) a progress callback, or True for a progress bar:
+        see `lancetable.progress`.
     data_storage_version : str, optional
-        Format of the new files, such as "2.0". Without it, append and overwrite keep that of the table, and a new
-        table is in 2.1.
+        Format of the new files, such as "2.0". By default, append and overwrite keep that of the table, and a new table
+        uses 2.1.
     enable_v2_manifest_paths : bool
         Name the manifests of a new table so that the newest one is listed first.
     commit_message, transaction_properties
-        Kept with the transaction.
+        Stored with the transaction.
     session : Session, optional
         Share the cache of other datasets.
     schema_mode : "merge", optional
-        With mode "append": let the schema of the table follow the data. Columns that the table lacks are added, null in
-        the rows that are there; integers, floats, decimals and texts get the wider of two types. The schema changes in
-        commits before that of the rows. pylance has no such option.
+        With mode "append": extend the schema of the table to fit the data. Columns that the table lacks are added, with
+        nulls in existing rows; integers, floats, decimals and strings get the wider of two types. The schema changes in
+        separate commits before the rows are appended. Not in pylance.
     enable_stable_row_ids : bool
-        Give every row of a new table an id that it keeps when it is rewritten, and note the versions in which it was
-        made and last changed. A table has such ids from its first version on or never: for one that exists without
-        them this has no effect, and a warning is logged.
+        Give every row of a new table an id that it keeps when it is rewritten, and record the versions in which it was
+        created and last updated. An existing table without stable row ids cannot get them: this has no effect, and a
+        warning is logged.
     auto_cleanup_options : AutoCleanupConfig, optional
-        For a new table: see `DatasetOptimizer.enable_auto_cleanup`. For one that exists and has other settings this has
-        no effect, and a warning is logged.
+        For a new table; see `DatasetOptimizer.enable_auto_cleanup`. No effect on an existing table: a warning is logged
+        if its settings differ.
     initial_bases : list of DatasetBasePath, optional
-        Other places of the same store in which files of a new table may lie; see `LanceDataset.add_bases`.
+        Base paths in the same store where files of a new table may be stored; see `LanceDataset.add_bases`.
     target_bases : list of str, optional
-        Names or paths of registered bases, or the address of the table itself, that take the new data files in turn;
-        the table alone by default.
+        Names or paths of registered bases, or the address of the table, that receive new data files in turn; the table
+        alone by default.
     target_all_bases : bool, optional
-        The table and all of its bases take the new data files in turn.
+        Distribute new data files over the table and all of its bases.
     base_store_params, namespace_client, table_id
-        Not supported: UnsupportedFeatureError when given.
+        Not supported; raise UnsupportedFeatureError if given.
     blob_pack_file_size_threshold : int, optional
-        Largest file that blobs share, where their field does not say; 1 GiB by default. See `blob_field`.
+        Maximum size of a file with several blobs, unless their field sets it; 1 GiB by default. See `blob_field`.
     external_blob_mode, allow_external_blob_outside_bases
-        They concern blobs that lie elsewhere, which are refused with UnsupportedFeatureError.
+        Options of external blobs, which are rejected with UnsupportedFeatureError.
+
+    Returns
+    -------
+    LanceDataset
+        The table at the new version.
 
     Raises
     ------
     AlreadyExistsError
-        mode "create" on an existing table.
+        With mode "create", if the table exists.
     SchemaMismatchError
-        Appended data has another column or type, lacks a required column or has nulls in one.
+        If the data does not fit the schema: another column or type, a missing required column, or nulls in one.
     InvalidSchemaError, UnsupportedFeatureError
-        Names or types that no table may have, or a format that is not written.
+        If a name, type or format is not supported.
     InvalidInputError, TypeError
-        A bad argument, or data that is not tabular. Exceptions of the caller's own iterator pass through.
+        If an argument is invalid or the data is not tabular. Exceptions of the caller's own iterator are not wrapped.
     CommitConflictError, CommitStateUnknownError, StoreError
-        The commit did not succeed, or its outcome is unknown.
+        If the commit failed or its outcome is unknown.
 
     Examples
     --------
@@ -1856,7 +2230,7 @@ def write_dataset(
     scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
     scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
     if uri is None:
-        raise InvalidInputError("no table: give the argument uri")
+        raise InvalidInputError("missing argument: uri")
     mode = check_mode(mode)
     if schema_mode not in (None, "merge") or (schema_mode is not None and mode != "append"):
         raise InvalidInputError('schema_mode can only be "merge", with mode "append"')
@@ -1902,7 +2276,7 @@ def written(
     cache: TableCache | None,
     config: Mapping[str, str] | None,
 ) -> TableVersion:
-    """The version that `write_dataset` makes; its arguments, checked."""
+    """Return the version that `write_dataset` creates, from its checked arguments. Raises the same errors."""
     if mode == "create":
         begin_anew = not isinstance(uri, LanceDataset)
         if isinstance(uri, LanceDataset):
@@ -1922,7 +2296,7 @@ def written(
     target = target_of(uri, storage_options, commit_lock, cache)
     if isinstance(target, str):
         if mode == "append":
-            warnings.warn(f"no table at {target}: it will be created", stacklevel=3)
+            warnings.warn(f"no table exists at {target}; creating it", stacklevel=3)
         return write.create(
             target,
             source.schema,
@@ -1935,7 +2309,7 @@ def written(
         )
     warn_of_unused(target, options, config)
     if mode == "append" and schema_mode is not None:
-        write.target_places(target, options, "append")  # refused before the schema changes
+        write.target_places(target, options, "append")  # raises an error before the schema changes
         target, wanted = schema_merge.merge_schema(target, source.schema)
         return write.append(target, wanted, cast_batches(source.batches, wanted), options)
     if mode == "append":
@@ -1949,24 +2323,24 @@ def target_of(
     commit_lock: CommitLock | None,
     cache: TableCache | None = None,
 ) -> TableVersion | str:
-    """The table to change: the version of a dataset, the newest version at a URI, or the URI if nothing is there."""
+    """Return the version of a dataset, the newest version at a URI, or the URI if no table exists there."""
     if isinstance(uri, LanceDataset):
         return commits.with_settings(uri.table_version, storage_options, commit_lock)
-    text = uri_text(uri)
+    address = uri_text(uri)
     try:
-        return open_version(text, storage_options=storage_options, commit_lock=commit_lock, cache=cache)
+        return open_version(address, storage_options=storage_options, commit_lock=commit_lock, cache=cache)
     except DatasetNotFoundError:
-        return text
+        return address
 
 
 def warn_of_unused(table: TableVersion, options: write.WriteOptions, config: Mapping[str, str] | None) -> None:
-    """Log arguments that concern new tables only, if this table differs from them."""
+    """Log a warning for arguments that only apply to new tables, if this table differs from them."""
     if options.stable_row_ids and not table.manifest.has_stable_row_ids:
-        logger.warning("%s: enable_stable_row_ids has no effect on a table that exists without such ids", table.uri)
+        logger.warning("%s: enable_stable_row_ids has no effect on an existing table without stable row ids", table.uri)
     differs = [key for key, value in (config or {}).items() if table.manifest.config.get(key) != value]
     if differs:
         logger.warning(
-            "%s: auto_cleanup_options have no effect on a table that exists: %s stay as they are; use"
+            "%s: auto_cleanup_options have no effect on an existing table: %s are unchanged; use"
             " optimize.enable_auto_cleanup",
             table.uri,
             ", ".join(sorted(differs)),
@@ -1974,22 +2348,22 @@ def warn_of_unused(table: TableVersion, options: write.WriteOptions, config: Map
 
 
 def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:
-    """The one way in which rows are chosen. Raises InvalidInputError for none or several."""
+    """Return the given selection of rows. Raises InvalidInputError unless there is exactly one."""
     given: list[tuple[blob_ops.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
-    chosen = [each for each in given if each[1] is not None]
+    chosen = [(name, rows) for name, rows in given if rows is not None]
     if len(chosen) != 1:
         raise InvalidInputError("Exactly one of ids, indices, or addresses must be specified")
     return chosen[0]
 
 
 def check_io_buffer(size: int | None) -> None:
-    """Raises InvalidInputError unless the size is positive or not given."""
+    """Raise InvalidInputError unless the size is positive or None."""
     if size is not None and check_count("io_buffer_size", size) == 0:
         raise InvalidInputError("io_buffer_size must be greater than 0")
 
 
 def public_version(summary: manifests.VersionSummary) -> Version:
-    """A version as `versions` shows it."""
+    """Return a version in the form of `LanceDataset.versions`."""
     return Version(
         version=summary.version,
         timestamp=summary.timestamp.astimezone().replace(tzinfo=None),
@@ -2006,6 +2380,6 @@ def public_version(summary: manifests.VersionSummary) -> Version:
 
 
 def html_table(rows: Iterable[tuple[str, str]]) -> str:
-    """A two-column HTML table; all text is escaped."""
+    """Return a two-column HTML table; all strings are escaped."""
     cells = [f"<tr><th>{html.escape(str(key))}</th><td>{html.escape(str(value))}</td></tr>" for key, value in rows]
     return f"<table>{''.join(cells)}</table>"

@@ -1,4 +1,4 @@
-"""What is inside: dumps of schemas, manifests, fragments and transactions, and the versions of what is installed."""
+"""Diagnostic dumps of schemas, manifests, fragments and transactions, and of installed versions."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ EXTRAS = {
 
 
 def format_schema(dataset: LanceDataset) -> str:
-    """The schema with ids, logical types and metadata, as indented text."""
+    """Return the schema with ids, logical types and metadata, as an indented string."""
     return render(dataset.table_version.schema)
 
 
 def format_manifest(dataset: LanceDataset) -> str:
-    """The manifest of the version the dataset is at, as indented text."""
+    """Return the manifest of the dataset's version as an indented string."""
     manifest = dataset.table_version.manifest
     parts = {
         "schema": manifest.schema,
@@ -88,7 +88,7 @@ def format_manifest(dataset: LanceDataset) -> str:
 
 
 def format_fragment(fragment: FragmentMetadata, dataset: LanceDataset) -> str:
-    """A fragment with the schema of each of its files, as indented text."""
+    """Return a fragment with the schema of each of its files, as an indented string."""
     frozen = fragment.to_format()
     schema = dataset.table_version.schema
     files = [
@@ -115,34 +115,32 @@ def format_fragment(fragment: FragmentMetadata, dataset: LanceDataset) -> str:
 
 
 def list_transactions(dataset: LanceDataset, /, max_transactions: int = 10) -> list[str]:
-    """The transactions of the newest versions up to the dataset's own, newest first, as indented text."""
+    """Return the transactions of the newest versions up to the dataset's own, newest first, as indented strings."""
     table = dataset.table_version
-    found = []
+    dumps = []
     for number in range(table.version, max(0, table.version - max_transactions), -1):
-        at = checkout(table, number)
-        transaction = transactions.read(at.store, at.base, at.file)
+        version = checkout(table, number)
+        transaction = transactions.read(version.store, version.base, version.file)
         if transaction is not None:
-            found.append(render(transaction))
-    return found
+            dumps.append(render(transaction))
+    return dumps
 
 
 def show_versions() -> str:
-    """Print, and return, the versions of lancetable, Python and the packages it works with, and which kernels run, and
-    which extras are installed.
-    """
+    """Print and return the versions of lancetable, Python and related packages, the kernels in use, and the extras."""
     lines = [f"python       {sys.version.split()[0]} ({platform.system()} {platform.machine()})"]
     lines.extend(f"{name:<12} {installed_version(name)}" for name in PACKAGES)
     lines.append(f"{'kernels':<12} {kernel_report()}")
     for extra, packages in EXTRAS.items():
         absent = [name for name in packages if installed_version(name) == NOT_INSTALLED]
         lines.append(f"{'extra ' + extra:<14} {'missing ' + ', '.join(absent) if absent else 'installed'}")
-    text = "\n".join(lines)
-    print(text)  # noqa: T201  # printing is what this function is for
-    return text
+    report = "\n".join(lines)
+    print(report)  # noqa: T201  # this function prints on purpose
+    return report
 
 
 def installed_version(package: str) -> str:
-    """The version of a distribution, or that it is not installed."""
+    """Return the version of a distribution, or `NOT_INSTALLED`."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -150,7 +148,7 @@ def installed_version(package: str) -> str:
 
 
 def kernel_report() -> str:
-    """Which kernels run, and why not the compiled ones."""
+    """Return which kernels are in use, and the reason if they are not compiled."""
     if kernels.NATIVE:
         return "compiled"
     reason = "LANCETABLE_KERNELS=0" if os.environ.get("LANCETABLE_KERNELS") == "0" else "not built: no C compiler?"
@@ -159,7 +157,7 @@ def kernel_report() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A name with named parts."""
+    """A name with named parts, rendered as `Name { key: value }`."""
 
     name: str
     parts: Mapping[str, Any]
@@ -167,7 +165,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Tuple:
-    """A name around one value."""
+    """A name around one value, rendered as `Name(value)`."""
 
     name: str
     value: Any
@@ -175,20 +173,20 @@ class Tuple:
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """What may be missing: shown as `Some(...)` or `None`."""
+    """An optional value, rendered as `Some(...)` or `None`."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Text that is shown without quotes."""
+    """A string that is rendered without quotes."""
 
     text: str
 
 
 def render(value: Any, depth: int = 0) -> str:
-    """Any value of `lancetable.format` as indented text, with the names and in the form of pylance's dumps."""
+    """Return any value of `lancetable.format` as an indented string, in the style of pylance's dumps."""
     if isinstance(value, Word):
         return value.text
     if isinstance(value, Maybe):
@@ -217,7 +215,7 @@ def render(value: Any, depth: int = 0) -> str:
 
 
 def parts_of(value: Any) -> dict[str, Any]:
-    """The public fields of a dataclass; what its type allows to be None is shown as such."""
+    """Return the public fields of a dataclass; fields whose type allows None are wrapped in `Maybe`."""
     shown = [each for each in fields(value) if not each.name.startswith("_")]
     return {
         each.name: Maybe(getattr(value, each.name)) if "None" in str(each.type) else getattr(value, each.name)
@@ -226,7 +224,7 @@ def parts_of(value: Any) -> dict[str, Any]:
 
 
 def render_list(name: str, brackets: str, items: Any, depth: int) -> str:
-    """`name(item, ...)`, a line for each item."""
+    """Return `name(item, ...)` with one line per item."""
     if not len(items):
         return name + brackets
     pad = INDENT * (depth + 1)
@@ -235,7 +233,7 @@ def render_list(name: str, brackets: str, items: Any, depth: int) -> str:
 
 
 def render_block(head: str, parts: Mapping[str, Any], depth: int) -> str:
-    """`Name { key: value, ... }` over several lines."""
+    """Return `Name { key: value, ... }` over several lines."""
     if not parts:
         return head + "{}"
     pad = INDENT * (depth + 1)
@@ -244,12 +242,12 @@ def render_block(head: str, parts: Mapping[str, Any], depth: int) -> str:
 
 
 def schema_block(schema: Schema) -> Block:
-    """A schema as pylance names its parts."""
+    """Return a schema with pylance's names of its parts."""
     return Block("Schema", {"fields": schema.fields, "metadata": texts(schema.metadata)})
 
 
 def field_block(field: Field) -> Block:
-    """A field as pylance names its parts."""
+    """Return a field with pylance's names of its parts."""
     encodings = (None, "Plain", "VarBinary", "Dictionary", "RLE")
     encoding = encodings[field.encoding] if field.encoding < len(encodings) else str(field.encoding)
     positions = {
@@ -274,7 +272,7 @@ def field_block(field: Field) -> Block:
 
 
 def data_file_block(file: DataFile) -> Block:
-    """A data file as pylance names its parts."""
+    """Return a data file with pylance's names of its parts."""
     return Block(
         "DataFile",
         {
@@ -290,7 +288,7 @@ def data_file_block(file: DataFile) -> Block:
 
 
 def fragment_block(fragment: Fragment) -> Block:
-    """A fragment as pylance names its parts."""
+    """Return a fragment with pylance's names of its parts."""
     return Block(
         "Fragment",
         {
@@ -307,7 +305,7 @@ def fragment_block(fragment: Fragment) -> Block:
 
 
 def deletion_file_block(file: DeletionFile) -> Block:
-    """A deletion file as pylance names its parts."""
+    """Return a deletion file with pylance's names of its parts."""
     kind = Word("Array" if file.kind is DeletionKind.ARROW_ARRAY else "Bitmap")
     return Block(
         "DeletionFile",
@@ -322,7 +320,7 @@ def deletion_file_block(file: DeletionFile) -> Block:
 
 
 def texts(metadata: Mapping[str, bytes]) -> dict[str, str]:
-    """Metadata as text."""
+    """Return metadata with decoded values."""
     return {key: value.decode("utf-8", "replace") for key, value in metadata.items()}
 
 

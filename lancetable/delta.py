@@ -1,4 +1,4 @@
-"""What changed between two versions of a table, as users hold it."""
+"""Changes between two versions of a table, in the form of the public API."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ __all__ = ["DatasetDelta"]
 
 
 class DatasetDelta:
-    """The changes from one version (exclusive) to another (inclusive), told by the lineage of rows.
+    """The changes from one version (exclusive) to another (inclusive), based on row lineage.
 
-    A table without stable row ids keeps no lineage: there, `LanceDataset.diff` with a key finds the changes.
+    A table without stable row ids has no lineage; use `LanceDataset.diff` with a key instead.
+
+    Examples
+    --------
+    >>> ds.delta(compared_against=3).get_inserted_rows().read_all()  # doctest: +SKIP
     """
 
     def __init__(self, version: TableVersion, begin: int, end: int) -> None:
@@ -29,39 +33,40 @@ class DatasetDelta:
         return f"DatasetDelta(begin_version={self._begin}, end_version={self._end})"
 
     def list_transactions(self) -> list[Transaction]:
-        """The transactions after the first version up to the last, oldest first.
+        """Return the transactions after the first version up to the last, oldest first.
 
-        Versions whose writer kept no transaction are left out. Raises VersionNotFoundError if one of the versions was
-        cleaned up.
+        Versions without a stored transaction are left out. Raises VersionNotFoundError if a version was cleaned up.
         """
-        found = []
+        collected = []
         for number in range(self._begin + 1, self._end + 1):
             table = checkout(self._version, number)
             transaction = transactions.read(table.store, table.base, table.file)
             if transaction is not None:
-                found.append(Transaction.from_format(transaction))
-        return found
+                collected.append(Transaction.from_format(transaction))
+        return collected
 
     def get_inserted_rows(self) -> pa.RecordBatchReader:
-        """Rows created in between: all columns, `_rowid` and the two versions of each row.
+        """Return the created rows: all columns, `_rowid` and the two versions of each row.
 
-        Raises InvalidOperationError without stable row ids.
+        Raises InvalidOperationError without stable row ids, VersionNotFoundError.
         """
         return diff.inserted_rows(self._with_lineage("inserted rows"), self._begin, self._end)
 
     def get_updated_rows(self) -> pa.RecordBatchReader:
-        """Rows that were there before and were changed in between, as they are at the end, with the same columns.
+        """Return the rows that existed before and were updated, with their final values and the same columns.
 
-        Raises InvalidOperationError without stable row ids.
+        Raises InvalidOperationError without stable row ids, VersionNotFoundError.
         """
         return diff.updated_rows(self._with_lineage("updated rows"), self._begin, self._end)
 
     def get_deleted_row_ids(self) -> pa.RecordBatchReader:
-        """The `_rowid` of every row that is gone. Raises InvalidOperationError without stable row ids."""
+        """Return the `_rowid` of deleted rows. Raises InvalidOperationError without stable row ids,
+        VersionNotFoundError.
+        """
         return diff.deleted_row_ids(checkout(self._version, self._begin), self._at_end())
 
     def _with_lineage(self, what: str) -> TableVersion:
-        """Return the last version, if it has stable row ids: without them every row counts as created in version 1."""
+        """Return the last version if it has stable row ids. Without them, every row counts as created in version 1."""
         version = self._at_end()
         if not version.manifest.has_stable_row_ids:
             raise InvalidOperationError(
@@ -77,9 +82,9 @@ class DatasetDelta:
 def delta_of(
     version: TableVersion, compared_against: int | None, begin_version: int | None, end_version: int | None
 ) -> DatasetDelta:
-    """The delta a call asks for.
+    """Return the delta for the arguments of `LanceDataset.delta`.
 
-    Raises InvalidInputError unless either form of arguments is complete, and for a first version after the last.
+    Raises InvalidInputError unless one form of the arguments is complete, and for a first version after the last.
     """
     if begin_version is None and end_version is None:
         if compared_against is None:
@@ -93,5 +98,5 @@ def delta_of(
     if begin_version is None or end_version is None:
         raise InvalidInputError("Must specify both begin_version and end_version")
     if begin_version > end_version:
-        raise InvalidInputError(f"begin_version {begin_version} is after end_version {end_version}; exchange them")
+        raise InvalidInputError(f"begin_version {begin_version} is after end_version {end_version}; swap them")
     return DatasetDelta(version, begin_version, end_version)

@@ -1,30 +1,30 @@
-"""The errors lancetable raises, grouped by what the caller does next.
+"""Exceptions of lancetable, grouped by how a caller can react.
 
     LanceError
     ├── InvalidInputError              correct the call
-    │   ├── InvalidSqlError            text or expression: it does not parse, type-check, or fails on a value
+    │   ├── InvalidSqlError            SQL or expression does not parse, does not type-check, or fails on a value
     │   ├── ColumnNotFoundError        unknown column
     │   ├── SchemaMismatchError        the data does not fit the table
-    │   ├── InvalidSchemaError         names that no table may have
-    │   ├── InvalidOperationError      well-formed, but not on this table or with this data
-    │   ├── OutOfRangeError            a row, range or number beyond what is there
-    │   └── InvalidRefError            no valid name of a tag or branch
-    ├── NotFoundError                  not there
+    │   ├── InvalidSchemaError         invalid names or types in a schema
+    │   ├── InvalidOperationError      well-formed, but not allowed on this table or with this data
+    │   ├── OutOfRangeError            a row, range or number out of bounds
+    │   └── InvalidRefError            invalid name of a tag or branch
+    ├── NotFoundError                  does not exist
     │   ├── DatasetNotFoundError
     │   ├── VersionNotFoundError
     │   └── RefNotFoundError
-    ├── AlreadyExistsError             already there: table, tag, branch, column
-    ├── CommitConflictError            look at the other change, then decide
+    ├── AlreadyExistsError             table, tag, branch or column exists
+    ├── CommitConflictError            examine the concurrent change, then decide
     │   └── RetryableCommitConflictError   run the same operation again on the new version
-    ├── CommitStateUnknownError        it may have landed: look before retrying, delete nothing
-    ├── CleanupError                   tagged versions stand in the way
-    ├── CorruptFileError               the bytes break the format
-    ├── UnsupportedFeatureError        a newer flag, version, encoding, or one that is not built
+    ├── CommitStateUnknownError        may be committed: check before retrying, delete nothing
+    ├── CleanupError                   tagged versions prevent the cleanup
+    ├── CorruptFileError               the bytes violate the format
+    ├── UnsupportedFeatureError        a newer flag, version or encoding, or a feature that is not implemented
     └── StoreError                     the storage failed; the cause is chained
 
 Every class also has the built-in bases that an `except` clause written for pylance expects (`ValueError`, `OSError`,
-`NotImplementedError`). The message is the only positional argument; facts are keyword arguments and become attributes,
-so that every error survives pickling. A wrong Python type stays a plain `TypeError`.
+`NotImplementedError`). The message is the only positional argument. Facts are keyword arguments and become attributes,
+so that every error can be pickled. A wrong Python type raises a plain `TypeError`.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ __all__ = [
 
 
 class LanceError(Exception):
-    """Base of every error that lancetable raises on purpose."""
+    """Base class of all errors that lancetable raises on purpose."""
 
     def __init__(self, message: str = "", **facts: Any) -> None:
         super().__init__(message)
         self.__dict__.update(facts)
 
     def __str__(self) -> str:
-        # OSError would print an errno that is not there; the message is the whole text.
+        # OSError would format an errno; the message is the complete description.
         return str(self.args[0]) if self.args else ""
 
 
 class InvalidInputError(LanceError, ValueError):
-    """Correct the call: an argument is wrong in itself."""
+    """An invalid argument; correct the call."""
 
 
 class InvalidSqlError(InvalidInputError, OSError):
-    """SQL text or an expression that does not parse, does not type-check, or fails on a value."""
+    """SQL or an expression that does not parse, does not type-check, or fails on a value."""
 
 
 class ColumnNotFoundError(InvalidInputError, OSError):
@@ -81,11 +81,11 @@ class ColumnNotFoundError(InvalidInputError, OSError):
 
 
 class SchemaMismatchError(InvalidInputError, OSError):
-    """The data does not fit the schema of the table."""
+    """Data that does not fit the schema of the table."""
 
 
 class InvalidSchemaError(InvalidInputError, OSError):
-    """A schema that no table may have: reserved, dotted or duplicate names."""
+    """A schema with invalid names: reserved, dotted or duplicate ones."""
 
 
 class InvalidOperationError(InvalidInputError, OSError):
@@ -93,43 +93,43 @@ class InvalidOperationError(InvalidInputError, OSError):
 
 
 class OutOfRangeError(InvalidInputError, OSError, IndexError, OverflowError):
-    """A row, range or number beyond what is there."""
+    """A row, range or number out of bounds."""
 
 
 class InvalidRefError(InvalidInputError, OSError):
-    """No valid name of a tag or branch."""
+    """An invalid name of a tag or branch."""
 
 
 class NotFoundError(LanceError, FileNotFoundError, ValueError):
-    """Something named is not there; `path` says where it was looked for."""
+    """Something that does not exist; `path` is the location where it was expected."""
 
     path: str | None = None
 
 
 class DatasetNotFoundError(NotFoundError):
-    """No table at this address."""
+    """A table that does not exist at its address."""
 
 
 class VersionNotFoundError(NotFoundError):
-    """The table has no such version, or no longer."""
+    """A version that does not exist, or no longer exists."""
 
     version: int | None = None
 
 
 class RefNotFoundError(NotFoundError):
-    """The table has no such tag or branch."""
+    """A tag or branch that does not exist."""
 
     ref: str | None = None
 
 
 class AlreadyExistsError(LanceError, FileExistsError, ValueError):
-    """A table, tag, branch or column of this name is there already."""
+    """A table, tag, branch or column that already exists."""
 
 
 class CommitConflictError(LanceError, OSError):
-    """Another commit made this one impossible.
+    """A commit that conflicts with a concurrent commit.
 
-    `retryable` tells whether running the same operation again on the newer version can succeed.
+    `retryable` is True if running the same operation again on the newer version can succeed.
     """
 
     retryable: bool = False
@@ -141,24 +141,26 @@ class CommitConflictError(LanceError, OSError):
 
 
 class RetryableCommitConflictError(CommitConflictError):
-    """Another commit came first; the same operation can be run again on the newer version."""
+    """A commit that lost against a concurrent commit; the same operation can be run again on the newer version."""
 
     retryable = True
 
 
 class CommitStateUnknownError(LanceError, OSError):
-    """The commit may have landed or not: look for `transaction_uuid` before retrying, and delete nothing."""
+    """A commit with an unknown outcome: look for `transaction_uuid` before retrying, and delete nothing."""
 
     version: int | None = None
     transaction_uuid: str | None = None
 
 
 class CleanupError(LanceError, OSError):
-    """Versions cannot be removed, for instance because they are tagged."""
+    """A cleanup that cannot remove versions, for example because they are tagged."""
 
 
 class CorruptFileError(LanceError, OSError, ValueError):
-    """Bytes that break the format. `path` and `offset` say where, `expected` and `found` what."""
+    """Bytes that violate the format. `path` and `offset` are their location; `expected` and `found` describe the
+    mismatch.
+    """
 
     path: str | None = None
     offset: int | None = None
@@ -167,12 +169,12 @@ class CorruptFileError(LanceError, OSError, ValueError):
 
 
 class UnsupportedFeatureError(LanceError, NotImplementedError, OSError, ValueError):
-    """A feature flag, file version, type or encoding that this release does not handle."""
+    """A feature flag, file version, type or encoding that this release does not support."""
 
     feature: str | None = None
 
 
 class StoreError(LanceError, OSError):
-    """The storage failed; the cause is chained."""
+    """A failure of the storage; the cause is chained."""
 
     path: str | None = None

@@ -1,4 +1,4 @@
-"""Fragments: the horizontal slices of a table, each a few data files with the same rows."""
+"""Fragments: horizontal slices of a table, each stored in data files with the same rows."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ BlobHandling = Literal["all_binary", "blobs_descriptions", "all_descriptions"]
 
 @scope.fill_gaps(scope.FRAGMENT)
 class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes without types
-    """One fragment of a dataset at the version the dataset was at.
+    """One fragment of a dataset, at the version of the dataset.
 
-    Get one from `LanceDataset.get_fragment` or `get_fragments`.
+    Created by `LanceDataset.get_fragment` or `get_fragments`.
     """
 
     def __init__(self, dataset: LanceDataset, fragment_id: int | None, *, fragment: Fragment | None = None) -> None:
@@ -86,7 +86,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         self._version: TableVersion = dataset.table_version
         if fragment is None:
             if fragment_id is None:
-                raise InvalidInputError("give the id of the fragment")
+                raise InvalidInputError("missing argument: fragment_id")
             fragment = self._version.manifest.fragments.by_id(check_count("fragment_id", fragment_id))
             if fragment is None:
                 raise InvalidInputError(f"version {self._version.version} has no fragment {fragment_id}")
@@ -102,51 +102,51 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
 
     @property
     def fragment_id(self) -> int:
-        """Id of the fragment, unique in its table for all time."""
+        """The id of the fragment, unique in the history of its table."""
         return self._fragment.id
 
     @property
     def metadata(self) -> FragmentMetadata:
-        """The fragment as the manifest lists it."""
+        """The fragment as listed in the manifest."""
         return FragmentMetadata.from_format(self._fragment)
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of the table."""
+        """The schema of the table."""
         return self._version.schema.to_arrow()
 
     @property
     def physical_schema(self) -> pa.Schema:
-        """Schema of the columns that the fragment's own files hold; the others read as null."""
+        """The schema of the columns stored in the fragment's files; other columns read as null."""
         present = {field_id for file in self._fragment.files for field_id in file.fields}
         absent = {field.id for field in self._version.schema.walk() if not field.children and field.id not in present}
         return self._version.schema.without(absent).to_arrow()
 
     @property
     def partition_expression(self) -> pc.Expression:
-        """Always true: a Lance table has no partitions."""
+        """Always true, because a Lance table has no partitions."""
         return pc.scalar(True)
 
     @property
     def physical_rows(self) -> int:
-        """Rows in the files, deleted ones included."""
+        """The number of rows in the files, including deleted ones."""
         return physical_rows(self._version, self._fragment)
 
     @property
     def num_deletions(self) -> int:
-        """Number of deleted rows."""
+        """The number of deleted rows."""
         return self.physical_rows - num_live_rows(self._version, self._fragment)
 
     def data_files(self) -> list[DataFile]:
-        """The data files, each with some of the columns."""
+        """Return the data files, each with some of the columns."""
         return [DataFile.from_format(file) for file in self._fragment.files]
 
     def deletion_file(self) -> str | None:
-        """Path of the deletion file relative to the table's root, or None."""
+        """Return the path of the deletion file relative to the table's root, or None."""
         file = self._fragment.deletion_file
         return None if file is None else DeletionFile.from_format(file).path(self._fragment.id)
 
-    # ------------------------------------------------------------------------------------------------------ reading
+    # ------------------------------------------------------------------------------------------------------ reads
 
     def scanner(
         self,
@@ -169,7 +169,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         strict_batch_size: bool | None = None,
         progress: ProgressLike = None,
     ) -> LanceScanner:
-        """Describe a scan of this fragment; the arguments are those of `LanceDataset.scanner`."""
+        """Return a scanner of this fragment. Arguments and errors are those of `LanceDataset.scanner`."""
         builder = ScannerBuilder(self._dataset).with_fragments([self])
         builder.apply_defaults(
             {
@@ -214,7 +214,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         batch_size_bytes: int | None = None,
         strict_batch_size: bool | None = None,
     ) -> pa.Table:
-        """Read rows into an Arrow table; arguments and errors as in `LanceDataset.to_table`."""
+        """Read rows into an Arrow table. Arguments and errors are those of `LanceDataset.to_table`."""
         return self.scanner(
             columns=columns,
             filter=filter,
@@ -251,7 +251,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         batch_size_bytes: int | None = None,
         strict_batch_size: bool | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Stream rows; arguments and errors as in `LanceDataset.to_batches`."""
+        """Stream rows as record batches. Arguments and errors are those of `LanceDataset.to_batches`."""
         return self.scanner(
             columns=columns,
             batch_size=batch_size,
@@ -283,7 +283,10 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         order_by: list[ColumnOrdering | str] | None = None,
         **kwargs: Any,
     ) -> pd.DataFrame:
-        """Read rows into a pandas frame; `kwargs` go to `pyarrow.Table.to_pandas`."""
+        """Read rows into a pandas DataFrame; `kwargs` are passed to `pyarrow.Table.to_pandas`.
+
+        Raises the errors of `to_table`.
+        """
         return self.scanner(
             columns=columns,
             filter=filter,
@@ -296,46 +299,49 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         ).to_pandas(blob_mode=blob_mode, **kwargs)
 
     def count_rows(self, filter: Filter | None = None) -> int:
-        """Number of live rows; with `filter`, of those that match. Errors as in `LanceDataset.count_rows`."""
+        """Count the live rows, or those that match `filter`. Raises the errors of `LanceDataset.count_rows`."""
         if filter is not None and not isinstance(filter, (str, pc.Expression)):
-            raise TypeError(f"filter must be SQL text or a pyarrow expression, got {type(filter).__name__}")
+            raise TypeError(f"filter must be an SQL string or a pyarrow expression, got {type(filter).__name__}")
         if filter is None:
             return num_live_rows(self._version, self._fragment)
         return scan.count_rows(self._version, filter, fragments=[self._fragment.id])
 
     def head(self, num_rows: int) -> pa.Table:
-        """The first `num_rows` live rows."""
+        """Return the first `num_rows` live rows. Raises the errors of `to_table`."""
         return self.to_table(limit=num_rows)
 
     def take(self, indices: Any, columns: Columns | None = None) -> pa.Table:
-        """Rows by position among the live rows of this fragment, from 0, in the order asked for.
+        """Read rows by position among the live rows of this fragment, from 0, in the given order.
 
-        Blobs come as bytes. Raises OutOfRangeError, ColumnNotFoundError, InvalidSqlError; TypeError for anything but
-        integers.
+        Blobs are returned as bytes. Raises OutOfRangeError, ColumnNotFoundError, InvalidSqlError, and TypeError unless
+        `indices` are integers.
         """
         return take.take_offsets(self._version, indices, columns, fragment=self._fragment.id, blobs_as_bytes=True)
 
     def open_session(self, columns: Columns | None = None, with_row_address: bool | None = None) -> FragmentSession:
-        """Fix columns, for many calls of `take`."""
+        """Return a session for repeated calls of `take` with the same columns."""
         return FragmentSession(self, columns, bool(with_row_address))
 
-    # ----------------------------------------------------------------------------------------------------- changing
+    # ---------------------------------------------------------------------------------------------------- changes
 
     def delete(self, predicate: str) -> FragmentMetadata | None:
-        """Write a deletion file for the rows that match, without committing it.
+        """Write a deletion file for the matching rows without committing it.
 
-        Returns the new metadata, to be committed with `LanceOperation.Delete`; None if no row would be left, so that
-        the fragment is to be dropped. Raises InvalidSqlError, ColumnNotFoundError, TypeError.
+        Returns the new metadata for `LanceOperation.Delete`, or None if no row is left, so that the fragment has to be
+        removed.
+        Raises InvalidSqlError, ColumnNotFoundError, TypeError.
         """
         if not isinstance(predicate, (str, pc.Expression)):
-            raise TypeError(f"predicate must be SQL text or a pyarrow expression, got {type(predicate).__name__}")
-        left = delete_rows.delete_matching(self._version, self._fragment, predicate)
-        return None if left is None else FragmentMetadata.from_format(left)
+            raise TypeError(f"predicate must be an SQL string or a pyarrow expression, got {type(predicate).__name__}")
+        remaining = delete_rows.delete_matching(self._version, self._fragment, predicate)
+        return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
-        """As `delete`, for rows given by physical offset, deleted rows counted. Raises OutOfRangeError, TypeError."""
-        left = delete_rows.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
-        return None if left is None else FragmentMetadata.from_format(left)
+        """Delete like `delete`, for rows given by physical offset, counting deleted rows. Raises OutOfRangeError,
+        TypeError.
+        """
+        remaining = delete_rows.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
+        return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def merge_columns(
         self,
@@ -344,11 +350,35 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         batch_size: int | None = None,
         reader_schema: pa.Schema | None = None,
     ) -> tuple[FragmentMetadata, LanceSchema]:
-        """Write new columns for the rows of this fragment, without committing them.
+        """Write new columns for the rows of this fragment without committing them.
 
-        `value_func` is what `LanceDataset.add_columns` takes: SQL expressions, a function of batches of `columns`, or
-        rows. Returns the new metadata and the schema to be; once every fragment has the new columns, commit them with
-        `LanceOperation.Merge`. Raises AlreadyExistsError, InvalidSqlError, ColumnNotFoundError, InvalidInputError.
+        Parameters
+        ----------
+        value_func
+            SQL expressions, a function of batches of `columns`, or rows, as in `LanceDataset.add_columns`.
+        columns
+            Input columns of a function; all by default.
+        batch_size
+            Number of rows passed to a function at a time.
+        reader_schema
+            The schema of `value_func` if it is an iterable of batches.
+
+        Returns
+        -------
+        tuple[FragmentMetadata, LanceSchema]
+            The new metadata and the new schema. Once every fragment has the new columns, commit them with
+            `LanceOperation.Merge`.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If a column exists.
+        InvalidSqlError, ColumnNotFoundError
+            If an expression is invalid.
+        InvalidInputError
+            If there are too few or too many rows, or the function uses a checkpoint file.
+        TypeError
+            If `value_func` has another type, or adds null columns.
         """
         if isinstance(value_func, udf.BatchUDF) and value_func.cache is not None:
             raise InvalidInputError(
@@ -357,28 +387,30 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         new = udf.new_columns(value_func, self, columns, reader_schema)
         version, fragment = self._version, self._fragment
         if isinstance(new, pa.Schema):
-            raise TypeError("null columns need no data files: use LanceDataset.add_columns")
+            raise TypeError("null columns need no data files; add them with LanceDataset.add_columns")
         if isinstance(new, dict):
-            made = evolution.fragment_with_expressions(version, fragment, new, batch_size=batch_size)
+            result = evolution.fragment_with_expressions(version, fragment, new, batch_size=batch_size)
         elif isinstance(new, udf.BatchUDF):
-            made = evolution.fragment_with_function(
+            result = evolution.fragment_with_function(
                 version, fragment, new.apply, udf.schema_of(new), columns=columns, batch_size=batch_size
             )
         else:
-            made = evolution.fragment_with_stream(version, fragment, new)
-        return FragmentMetadata.from_format(made[0]), LanceSchema(made[1])
+            result = evolution.fragment_with_stream(version, fragment, new)
+        return FragmentMetadata.from_format(result[0]), LanceSchema(result[1])
 
     def merge(
         self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
     ) -> tuple[FragmentMetadata, LanceSchema]:
-        """Write the columns of another table by key, as `LanceDataset.merge` does, without committing them.
+        """Write the columns of another table by key without committing them; see `LanceDataset.merge`.
 
-        Returns the new metadata and the schema to be, for `LanceOperation.Merge`. Errors as there.
+        Returns the new metadata and the new schema for `LanceOperation.Merge`. Raises the errors of
+        `LanceDataset.merge`, except
+        those of the commit.
         """
         right = table_of(data_obj, schema)
         on = left_on if right_on is None else right_on
-        made = joined_columns.merge_fragment(self._version, self._fragment, right, left_on, on)
-        return FragmentMetadata.from_format(made[0]), LanceSchema(made[1])
+        result = joined_columns.merge_fragment(self._version, self._fragment, right, left_on, on)
+        return FragmentMetadata.from_format(result[0]), LanceSchema(result[1])
 
     def update_columns(
         self,
@@ -389,32 +421,55 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         *,
         with_offsets: bool = False,
     ) -> tuple[FragmentMetadata, list[int]] | tuple[FragmentMetadata, list[int], bytes]:
-        """Write new values of columns for the rows that `data_obj` has the key of, without committing them.
+        """Write new values of columns for rows whose key is in `data_obj`, without committing them.
 
-        Every row gets the values of the row of `data_obj` whose `right_on` (by default `left_on`) equals its `left_on`,
-        a column, `_rowid` or `_rowaddr`; others keep theirs. Of several rows with one key the last counts.
+        Rows without a match keep their values. If several rows of `data_obj` share a key, the last one is used.
 
-        Returns the new metadata and the ids of the fields written, for `LanceOperation.Update`; with `with_offsets`
-        also the offsets of the rows that matched, a roaring bitmap for its `updated_fragment_offsets`. Raises
-        ColumnNotFoundError, SchemaMismatchError, InvalidInputError where nothing but a key is given.
+        Parameters
+        ----------
+        data_obj
+            The new values and their key.
+        left_on
+            Key in this table: a column, `_rowid` or `_rowaddr`.
+        right_on
+            Key column of `data_obj`; `left_on` by default.
+        schema
+            Schema of `data_obj`.
+        with_offsets
+            Also return the offsets of the matched rows.
+
+        Returns
+        -------
+        tuple
+            The new metadata and the ids of the written fields, for `LanceOperation.Update`; with `with_offsets` also a
+            roaring bitmap of the matched offsets, for its `updated_fragment_offsets`.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If a column does not exist.
+        SchemaMismatchError
+            If a type does not fit.
+        InvalidInputError
+            If `data_obj` has only its key.
         """
         right = table_of(data_obj, schema)
         on = left_on if right_on is None else right_on
-        made, fields, offsets = joined_columns.update_columns(self._version, self._fragment, right, left_on, on)
-        metadata = FragmentMetadata.from_format(made)
+        result, fields, offsets = joined_columns.update_columns(self._version, self._fragment, right, left_on, on)
+        metadata = FragmentMetadata.from_format(result)
         if not with_offsets:
             return metadata, list(fields)
         return metadata, list(fields), pyroaring.BitMap(offsets).serialize()
 
     def validate(self) -> None:
-        """Check that the files are there and fit the manifest. Raises CorruptFileError or NotFoundError."""
+        """Check that the files exist and match the manifest. Raises CorruptFileError or NotFoundError."""
         validate.validate_fragment(self._version, self._fragment)
 
     @staticmethod
     def create_from_file(filename: str, dataset: LanceDataset, fragment_id: int) -> FragmentMetadata:
-        """A fragment of one finished file below the data directory; nothing is committed.
+        """Return the metadata of a fragment with one finished file below the data directory; nothing is committed.
 
-        Raises NotFoundError, CorruptFileError, SchemaMismatchError for a column that the dataset has not.
+        Raises NotFoundError, CorruptFileError, and SchemaMismatchError for a column that the dataset lacks.
         """
         return FragmentMetadata.from_format(adopt_fragment(dataset.table_version, filename, fragment_id))
 
@@ -435,10 +490,11 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         table_id: list[str] | None = None,
         session: Session | None = None,
     ) -> FragmentMetadata:
-        """Write all rows of `data` as one fragment, without committing it; see `write_fragments`.
+        """Write all rows of `data` as one fragment without committing it; see `write_fragments`.
 
         The fragment gets the id `fragment_id`, 0 by default. Raises InvalidOperationError for data without rows or with
-        more than a file may hold.
+        more
+        rows than a file can have, and the errors of `write_fragments`.
         """
         number = check_count("fragment_id", fragment_id or 0)
         files, _ = of_files(progress)
@@ -460,19 +516,20 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             session=session,
         )
         if len(written) != 1:
-            raise InvalidOperationError(f"the data makes {len(written)} fragments, not one")
+            raise InvalidOperationError(f"expected data for one fragment, got {len(written)} fragments")
         written[0].id = number
         return written[0]
 
-    # --------------------------------------------------------------------------- the rest of pyarrow.dataset.Fragment
+    # --------------------------------------------------------------------------- other methods of
+    # pyarrow.dataset.Fragment
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The live rows as an Arrow C stream."""
+        """Return the live rows as an Arrow C stream."""
         return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
 
 
 class FragmentSession:
-    """Takes rows of one fragment, always with the same columns."""
+    """Takes of rows of one fragment with fixed columns."""
 
     def __init__(self, session: LanceFragment, columns: Columns | None = None, with_row_address: bool = False) -> None:
         self._fragment = session
@@ -483,12 +540,12 @@ class FragmentSession:
             self._columns = [*(session.schema.names if columns is None else columns), "_rowaddr"]
 
     def take(self, indices: Any) -> pa.Table:
-        """Rows by position; see `LanceFragment.take`."""
+        """Read rows by position; see `LanceFragment.take`."""
         return self._fragment.take(indices, self._columns)
 
 
 def restore_fragment(dataset: LanceDataset, fragment_id: int) -> LanceFragment:
-    """A pickled fragment, made anew."""
+    """Return a fragment that was pickled."""
     return LanceFragment(dataset, fragment_id)
 
 
@@ -514,7 +571,7 @@ def write_fragments(
 ) -> Transaction: ...
 
 
-def write_fragments(  # type: ignore[misc]  # the overloads tell only what depends on return_transaction
+def write_fragments(  # type: ignore[misc]  # the overloads only list what depends on return_transaction
     data: ReaderLike,
     dataset_uri: Uri | LanceDataset,
     schema: pa.Schema | None = None,
@@ -541,15 +598,39 @@ def write_fragments(  # type: ignore[misc]  # the overloads tell only what depen
     table_id: list[str] | None = None,
     session: Session | None = None,
 ) -> list[FragmentMetadata] | Transaction:
-    """Write data files without committing them: the half of a write that many machines can do at once.
+    """Write data files without committing them: the distributed part of a write.
 
-    With mode "append" (the default) and a table at `dataset_uri`, the data must fit its schema, and the fragments go
-    into `LanceOperation.Append`. With "create" or "overwrite", or where there is no table, columns are numbered anew
-    and the fragments go into `LanceOperation.Overwrite` together with the Arrow schema. Stable row ids are given out
-    when the fragments are committed, whatever `enable_stable_row_ids` says here.
+    With mode "append" and a table at `dataset_uri`, the data must fit the schema of the table, and the fragments are
+    committed with `LanceOperation.Append`. With "create" or "overwrite", or without a table, columns get new field ids,
+    and
+    the fragments are committed with `LanceOperation.Overwrite` and the Arrow schema. Stable row ids are assigned at
+    commit,
+    regardless of `enable_stable_row_ids`.
 
-    Returns the fragments, or with `return_transaction` a `Transaction` that `LanceDataset.commit` takes as it is. The
-    other arguments, and the errors, are those of `write_dataset`.
+    Parameters
+    ----------
+    data
+        Any tabular object.
+    dataset_uri
+        The table, or the address of a new one.
+    schema
+        Schema to cast the data to.
+    return_transaction
+        Return a `Transaction` for `LanceDataset.commit` instead of the fragments.
+    **arguments
+        Other arguments are those of `write_dataset`.
+
+    Returns
+    -------
+    list[FragmentMetadata] or Transaction
+        The uncommitted fragments.
+
+    Raises
+    ------
+    AlreadyExistsError
+        With mode "create", if the table exists.
+    SchemaMismatchError, InvalidSchemaError, InvalidInputError, UnsupportedFeatureError, TypeError, StoreError
+        As in `write_dataset`.
 
     Examples
     --------
@@ -611,7 +692,9 @@ def write_options(
     target_bases: Sequence[str] | None = None,
     target_all_bases: bool | None = None,
 ) -> write.WriteOptions:
-    """The arguments that writes have in common. Raises InvalidInputError, UnsupportedFeatureError, TypeError."""
+    """Return the options that all writes share. Raises InvalidInputError, OutOfRangeError, UnsupportedFeatureError,
+    TypeError.
+    """
     sizes = {
         "max_rows_per_file": max_rows_per_file,
         "max_bytes_per_file": max_bytes_per_file,
@@ -635,13 +718,16 @@ def write_options(
 
 
 def table_of(data_obj: ReaderLike, schema: pa.Schema | None) -> pa.Table:
-    """All of some tabular data in memory."""
+    """Read a tabular object into memory. Raises the errors of `read_input`."""
     source = read_input(data_obj, schema)
     return pa.Table.from_batches(source.batches, source.schema)
 
 
 def check_external_blobs(mode: str, outside_bases: bool) -> None:
-    """Blobs that lie elsewhere are refused when one is met; arguments about them must make sense all the same."""
+    """Check arguments about external blobs, which are rejected when data contains one.
+
+    Raises InvalidInputError, InvalidOperationError.
+    """
     if mode not in ("reference", "ingest"):
         raise InvalidInputError(f"Invalid external blob mode: {mode}")
     if mode == "ingest" and outside_bases:
@@ -649,7 +735,7 @@ def check_external_blobs(mode: str, outside_bases: bool) -> None:
 
 
 def reporter(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:
-    """What `ops` tells of a data file, passed on to the caller's object."""
+    """Return a function that forwards notifications of `ops` about data files to a `FragmentWriteProgress`."""
 
     def report(event: str, fragment: Fragment) -> None:
         method = progress.begin if event == "begin" else progress.complete
@@ -661,12 +747,12 @@ def reporter(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]
 def target_of(
     dataset_uri: Uri | LanceDataset, storage_options: dict[str, str] | None, session: Session | None
 ) -> TableVersion | str:
-    """The version of a dataset, the newest version at a URI, or the URI if nothing is there."""
+    """Return the version of a dataset, the newest version at a URI, or the URI if no table exists there."""
     version = getattr(dataset_uri, "table_version", None)
     if isinstance(version, TableVersion):
         return with_settings(version, storage_options)
-    text = uri_text(dataset_uri)
+    address = uri_text(dataset_uri)
     try:
-        return open_version(text, storage_options=storage_options, cache=None if session is None else session.cache)
+        return open_version(address, storage_options=storage_options, cache=None if session is None else session.cache)
     except DatasetNotFoundError:
-        return text
+        return address

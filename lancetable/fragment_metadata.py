@@ -1,7 +1,7 @@
-"""What a manifest says about a fragment, in the mutable, JSON-ready shape that users hold.
+"""Mutable, JSON-serializable fragment metadata of the public API.
 
-The frozen classes of `lancetable.format.fragment` are what the library works with; these are what pylance users build
-by hand, pickle, send to another process and put into a `LanceOperation`.
+The library works with the frozen classes of `lancetable.format.fragment`. Users of pylance build these classes, pickle
+them, send them to other processes and pass them to `LanceOperation`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ U64 = 2**64
 
 
 class _Path(str):
-    """A path that may be called, as in code from the time when it was a method."""
+    """A path that can also be called, for code from the time when `path` was a method."""
 
     __slots__ = ()
 
@@ -49,15 +49,15 @@ class DataFile:
     Attributes
     ----------
     path : str
-        Relative to the data directory of its base.
+        Path relative to the data directory of its base.
     fields : list of int
         Field ids stored in the file; `column_indices[i]` is the file's column of `fields[i]`.
     file_major_version, file_minor_version : int
-        The pair as the manifest writes it: (2, 0) for 2.0, (0, 2) for 0.1.
+        The version pair as the manifest stores it: (2, 0) for 2.0, (0, 2) for 0.1.
     file_size_bytes : int or None
         None if unknown.
     base_id : int or None
-        Which of the table's base paths holds the file; None is the table's own root.
+        Id of the base path that contains the file; None for the table's own root.
     """
 
     _path: str
@@ -96,10 +96,10 @@ class DataFile:
 
     @staticmethod
     def create(dataset: LanceDataset, path: str, *, base_id: int | None = None) -> DataFile:
-        """Describe a finished file below the data directory, for `LanceOperation.DataReplacement` and the like.
+        """Describe a finished file below the data directory, for example for `LanceOperation.DataReplacement`.
 
-        Its columns are matched to those of the dataset by name. Raises NotFoundError, CorruptFileError,
-        SchemaMismatchError for a column that the dataset has not.
+        Columns of the file are matched to those of the dataset by name. Raises NotFoundError, CorruptFileError, and
+        SchemaMismatchError for a column that the dataset lacks.
         """
         return DataFile.from_format(adopt_data_file(dataset.table_version, path, base_id=base_id)[0])
 
@@ -109,17 +109,17 @@ class DataFile:
         return _Path(self._path)
 
     def field_ids(self) -> list[int]:
-        """The ids of the fields stored in this file."""
+        """Return the ids of the fields stored in this file."""
         return self.fields
 
     def to_format(self) -> nouns.DataFile:
-        """The frozen form. Raises InvalidInputError for a path or lists that no manifest may contain."""
+        """Return the frozen form. Raises InvalidInputError for an invalid path or list."""
         file: nouns.DataFile = checked(nouns.DataFile.from_json, self.asdict())
         return file
 
     @classmethod
     def from_format(cls, file: nouns.DataFile) -> DataFile:
-        """The inverse of `to_format`."""
+        """Return the public form of a frozen data file."""
         return cls(
             file.path,
             list(file.fields),
@@ -131,7 +131,7 @@ class DataFile:
         )
 
     def asdict(self) -> dict[str, Any]:
-        """JSON-ready form with the keys in pylance's order."""
+        """Return a JSON-serializable dict with the keys in pylance's order."""
         return {
             "fields": self.fields,
             "column_indices": self.column_indices,
@@ -145,10 +145,11 @@ class DataFile:
 
 @dataclass(repr=False)
 class DeletionFile:
-    """Where the deleted row offsets of a fragment are stored.
+    """The location and type of the file with the deleted row offsets of a fragment.
 
-    `file_type` is "array" (an Arrow file of offsets) or "bitmap" (a roaring bitmap); `id` is a random 64-bit number
-    that keeps names apart; `read_version` is the version the deletion was computed on.
+    `file_type` is "array" (an Arrow file of offsets) or "bitmap" (a roaring bitmap). `id` is a random 64-bit number
+    that
+    makes the file name unique. `read_version` is the version that the deletion was computed on.
     """
 
     read_version: int
@@ -161,12 +162,12 @@ class DeletionFile:
         return f"DeletionFile(type={self.file_type!r}, num_deleted_rows={self.num_deleted_rows})"
 
     def path(self, fragment_id: int, base_uri: str | None = None) -> str:
-        """Path of the file of fragment `fragment_id`, relative to the table root or below `base_uri`."""
+        """Return the path of the file for fragment `fragment_id`, relative to the table root or below `base_uri`."""
         relative = f"_deletions/{self.to_format().name(fragment_id)}"
         return relative if base_uri is None else f"{base_uri.rstrip('/')}/{relative}"
 
     def asdict(self) -> dict[str, Any]:
-        """JSON-ready form with the keys in pylance's order."""
+        """Return a JSON-serializable dict with the keys in pylance's order."""
         return {
             "read_version": self.read_version,
             "id": self.id,
@@ -176,28 +177,28 @@ class DeletionFile:
         }
 
     def json(self) -> str:
-        """`asdict` as JSON text."""
+        """Return `asdict` as a JSON string."""
         return json.dumps(self.asdict(), separators=(",", ":"))
 
     @staticmethod
-    def from_json(json: str) -> DeletionFile:  # the argument's name is pylance's
-        """The inverse of `json`. Raises InvalidInputError for text that is no deletion file."""
+    def from_json(json: str) -> DeletionFile:  # the argument name is pylance's
+        """Parse the output of `json`. Raises InvalidInputError for invalid JSON, TypeError unless it is a string."""
         return DeletionFile.from_format(checked(nouns.DeletionFile.from_json, parse_object(json)))
 
     def to_format(self) -> nouns.DeletionFile:
-        """The frozen form. Raises InvalidInputError for a type or number that no manifest may contain."""
+        """Return the frozen form. Raises InvalidInputError for an invalid type or number."""
         file: nouns.DeletionFile = checked(nouns.DeletionFile.from_json, self.asdict())
         return file
 
     @classmethod
     def from_format(cls, file: nouns.DeletionFile) -> DeletionFile:
-        """The inverse of `to_format`."""
+        """Return the public form of a frozen deletion file."""
         return cls(file.read_version, file.id, file.kind.label, file.num_deleted_rows, file.base_id)
 
 
 @dataclass(frozen=True, repr=False)
 class InlineBytes:
-    """A serialized sequence that travels unopened with its fragment; `KEY` is its name in JSON."""
+    """A serialized sequence that is stored with its fragment without being parsed; `KEY` is its name in JSON."""
 
     KEY = ""
     data: bytes | nouns.LineagePlace
@@ -207,18 +208,18 @@ class InlineBytes:
         return f"{type(self).__name__}({size})"
 
     def asdict(self) -> dict[str, Any]:
-        """JSON-ready form: the bytes as a list of numbers."""
+        """Return a JSON-serializable dict with the bytes as a list of numbers."""
         if not isinstance(self.data, bytes):
             return {self.data.value: None}
         return {self.KEY: list(self.data)}
 
     def json(self) -> str:
-        """`asdict` as JSON text."""
+        """Return `asdict` as a JSON string."""
         return json.dumps(self.asdict(), separators=(",", ":"))
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> InlineBytes:
-        """Raises InvalidInputError for anything but the inline form."""
+        """Parse the inline form. Raises InvalidInputError for any other form."""
         numbers = value.get(cls.KEY)
         if numbers is None or len(value) != 1:
             raise InvalidInputError(
@@ -227,33 +228,33 @@ class InlineBytes:
         try:
             return cls(bytes(numbers))
         except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"{cls.__name__}: {cls.KEY!r} is no list of bytes") from error
+            raise InvalidInputError(f"{cls.__name__}: {cls.KEY!r} is not a list of bytes") from error
 
 
 class RowIdMeta(InlineBytes):
-    """The stable row ids of a fragment, serialized; `RowIdSequence.from_inline_metadata` opens them."""
+    """The serialized stable row ids of a fragment; `RowIdSequence.from_inline_metadata` parses them."""
 
     KEY = "Inline"
 
     @staticmethod
     def from_json(json: str) -> RowIdMeta:
-        """The inverse of `json`. Raises InvalidInputError."""
+        """Parse the output of `json`. Raises InvalidInputError, TypeError."""
         return RowIdMeta(RowIdMeta.parse(parse_object(json)).data)
 
     @staticmethod
-    def from_dict(dict: Mapping[str, Any]) -> RowIdMeta:  # the argument's name is pylance's
-        """The inverse of `asdict`. Raises InvalidInputError."""
+    def from_dict(dict: Mapping[str, Any]) -> RowIdMeta:  # the argument name is pylance's
+        """Parse the output of `asdict`. Raises InvalidInputError."""
         return RowIdMeta(RowIdMeta.parse(dict).data)
 
 
 class RowDatasetVersionMeta(InlineBytes):
-    """In which versions the rows of a fragment were created, or last updated; serialized."""
+    """The serialized versions in which the rows of a fragment were created or last updated."""
 
     KEY = "inline"
 
     @staticmethod
     def from_json(json: str) -> RowDatasetVersionMeta:
-        """The inverse of `json`. Raises InvalidInputError."""
+        """Parse the output of `json`. Raises InvalidInputError, TypeError."""
         return RowDatasetVersionMeta(RowDatasetVersionMeta.parse(parse_object(json)).data)
 
 
@@ -265,20 +266,20 @@ class RowIdSequence:
 
     @staticmethod
     def from_inline_metadata(metadata: RowIdMeta) -> RowIdSequence:
-        """Open the row ids of `FragmentMetadata.row_id_meta`.
+        """Parse the row ids of `FragmentMetadata.row_id_meta`.
 
-        Raises TypeError for another argument, CorruptFileError for bytes that are no row id sequence.
+        Raises TypeError for another argument, CorruptFileError for invalid bytes.
         """
         if not isinstance(metadata, RowIdMeta) or not isinstance(metadata.data, bytes):
             raise TypeError(f"metadata must be an inline RowIdMeta, got {type(metadata).__name__}")
         return RowIdSequence(Sequence.from_bytes(metadata.data))
 
     def to_inline_metadata(self) -> RowIdMeta:
-        """Serialize again."""
+        """Serialize the row ids."""
         return RowIdMeta(self._sequence.to_bytes())
 
     def to_pyarrow(self) -> pa.UInt64Array:
-        """The ids as an Arrow array, shape (rows,)."""
+        """Return the ids as an Arrow array, shape (rows,)."""
         return pa.array(self._sequence.values(), pa.uint64())
 
     def __len__(self) -> int:
@@ -294,20 +295,20 @@ class RowIdSequence:
 
 @dataclass
 class FragmentMetadata:
-    """A fragment as a manifest lists it: its files, its rows, and what was deleted.
+    """A fragment as listed in a manifest: its files, its rows, and its deletions.
 
     Attributes
     ----------
     id : int
-        Fragment id; 0 in fragments not committed yet, which get their id from the commit.
+        Fragment id; 0 in uncommitted fragments, which get their id from the commit.
     files : list of DataFile
     physical_rows : int
-        Rows in the files, deleted ones included.
+        Rows in the files, including deleted ones.
     deletion_file : DeletionFile or None
     row_id_meta, created_at_version_meta, last_updated_at_version_meta
         Only in tables with stable row ids.
     overlays : list
-        Data overlays, carried along.
+        Data overlays.
     """
 
     id: int
@@ -321,7 +322,7 @@ class FragmentMetadata:
 
     @property
     def num_deletions(self) -> int:
-        """Number of deleted rows; 0 if the manifest does not say."""
+        """Number of deleted rows; 0 if the manifest does not record it."""
         return 0 if self.deletion_file is None else self.deletion_file.num_deleted_rows or 0
 
     @property
@@ -330,11 +331,11 @@ class FragmentMetadata:
         return self.physical_rows - self.num_deletions
 
     def data_files(self) -> list[DataFile]:
-        """The data files, each with some of the columns."""
+        """Return the data files, each with some of the columns."""
         return self.files
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dict; `from_json(json.dumps(f.to_json())) == f`."""
+        """Return a JSON-serializable dict; `from_json(json.dumps(f.to_json())) == f`."""
         return {
             "id": self.id,
             "files": [file.asdict() for file in self.files],
@@ -348,14 +349,15 @@ class FragmentMetadata:
 
     @staticmethod
     def from_json(json_data: str) -> FragmentMetadata:
-        """Read the JSON text of `to_json`; `id`, `files` and `physical_rows` must be there.
+        """Parse the JSON string of `to_json`; `id`, `files` and `physical_rows` are required.
 
-        Raises InvalidInputError for text that is no fragment.
+        Raises InvalidInputError for JSON that does not describe a fragment, TypeError unless it is a string,
+        UnsupportedFeatureError for data overlays.
         """
         value = parse_object(json_data)
         missing = [key for key in ("id", "files", "physical_rows") if key not in value]
         if missing:
-            raise InvalidInputError(f"fragment JSON without {', '.join(missing)}")
+            raise InvalidInputError(f"fragment JSON lacks the keys {', '.join(missing)}")
         if value.get("overlays"):
             raise scope.unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
         files = [checked(nouns.DataFile.from_json, file) for file in value["files"]]
@@ -374,9 +376,12 @@ class FragmentMetadata:
         )
 
     def to_format(self) -> nouns.Fragment:
-        """The frozen form. Raises InvalidInputError for paths or numbers that no manifest may contain."""
+        """Return the frozen form.
+
+        Raises InvalidInputError for invalid paths or numbers, UnsupportedFeatureError for data overlays.
+        """
         if not 0 <= self.id < U64 or self.physical_rows is None or self.physical_rows < 0:
-            raise InvalidInputError(f"no fragment has id {self.id} and {self.physical_rows} rows")
+            raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")
         if self.overlays:
             raise scope.unsupported("data overlays", planned=True)
         return nouns.Fragment(
@@ -391,7 +396,7 @@ class FragmentMetadata:
 
     @classmethod
     def from_format(cls, fragment: nouns.Fragment) -> FragmentMetadata:
-        """The inverse of `to_format`. Raises UnsupportedFeatureError for a fragment with data overlays."""
+        """Return the public form of a frozen fragment. Raises UnsupportedFeatureError for data overlays."""
         if fragment.overlays:
             raise scope.unsupported("data overlays", planned=True)
         created, updated = fragment.created_at, fragment.last_updated_at
@@ -407,14 +412,14 @@ class FragmentMetadata:
 
 
 def asdict_or_none(meta: RowDatasetVersionMeta | None) -> dict[str, Any] | None:
-    """The JSON form of row versions, null where there are none."""
+    """Return the JSON form of row versions, or None."""
     return None if meta is None else meta.asdict()
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """A JSON object from text. Raises InvalidInputError for anything else, TypeError for no text."""
+    """Parse a JSON object. Raises InvalidInputError for anything else, TypeError unless `text` is a string."""
     if not isinstance(text, (str, bytes)):
-        raise TypeError(f"expected JSON text, got {type(text).__name__}")
+        raise TypeError(f"expected a JSON string, got {type(text).__name__}")
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -425,7 +430,9 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def checked(parse: Any, value: Any) -> Any:
-    """Call a parser of `format` on what the caller made; its complaint about a file becomes one about the argument."""
+    """Call a parser of `format`, converting its CorruptFileError to InvalidInputError, because the input is an
+    argument.
+    """
     try:
         return parse(value)
     except CorruptFileError as error:

@@ -1,6 +1,6 @@
-"""Entries of secondary indexes as users hold them: what `LanceOperation.CreateIndex` exchanges.
+"""Entries of secondary indexes in the public API, as used by `LanceOperation.CreateIndex`.
 
-The indexes themselves are neither built nor read here; their entries are carried from version to version.
+Indexes are neither built nor read here; their entries are carried over from version to version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class IndexFile:
 
 @dataclass
 class Index:
-    """One segment of an index. `fragment_ids` are the fragments it covers, `index_details` (type url, bytes)."""
+    """One segment of an index. `fragment_ids` are the covered fragments, `index_details` is (type url, bytes)."""
 
     uuid: str
     name: str
@@ -50,7 +50,7 @@ class Index:
     covering_fields: list[int] = dataclasses.field(default_factory=list)
 
     def to_format(self) -> format_index.IndexMetadata:
-        """The frozen form. Raises InvalidInputError for a malformed uuid or impossible fragment ids."""
+        """Return the frozen form. Raises InvalidInputError for a malformed uuid or invalid fragment ids."""
         message = table_pb2.IndexMetadata()
         if self.index_details is not None:
             message.index_details.type_url, message.index_details.value = self.index_details
@@ -72,11 +72,11 @@ class Index:
                 message.SerializeToString(),
             )
         except OverflowError as error:
-            raise InvalidInputError(f"index {self.name!r}: fragment ids are from 0 to 2^32 - 1: {error}") from error
+            raise InvalidInputError(f"index {self.name!r}: fragment ids must be from 0 to 2^32 - 1: {error}") from error
 
     @classmethod
     def from_format(cls, index: format_index.IndexMetadata) -> Index:
-        """The inverse of `to_format`. Raises CorruptFileError for a damaged bitmap."""
+        """Return the public form of a frozen index entry. Raises CorruptFileError for a damaged bitmap."""
         covered: set[int] = set()
         if index.fragment_bitmap is not None:
             offsets = parse_roaring(memoryview(index.fragment_bitmap), f"index {index.name}", max_count=_MAX_FRAGMENTS)
@@ -99,12 +99,12 @@ class Index:
 
 
 def utc(moment: datetime) -> datetime:
-    """A time without a zone is taken as UTC."""
+    """Return a time with a time zone; UTC if it has none."""
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
 def parse_uuid(text: Any) -> uuid_module.UUID:
-    """Raises InvalidInputError for text that is no uuid."""
+    """Parse a uuid. Raises InvalidInputError."""
     try:
         return uuid_module.UUID(str(text))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Everything tabular that a write accepts, turned into one stream of record batches."""
+"""Conversion of tabular objects to a stream of record batches."""
 
 from __future__ import annotations
 
@@ -17,24 +17,31 @@ UNITS = ("s", "ms", "us", "ns")
 
 
 class Input(NamedTuple):
-    """A schema and the batches that follow it."""
+    """A schema and an iterator of matching batches."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
-    num_rows: int | None = None  # of what is in memory
+    num_rows: int | None = None  # None for streams
 
 
 def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
     """Turn any tabular object into a schema and an iterator of record batches.
 
-    Taken are pandas and polars frames, Arrow tables, batches, readers, datasets and scanners, objects with
+    Accepts pandas and polars frames, Arrow tables, batches, readers, datasets and scanners, objects with
     `__arrow_c_stream__`, a dict of columns, a list of dicts or of pydantic models, and iterables of record batches
-    together with `schema`. Batches that differ from a given `schema` are cast to it, by column name.
+    together
+    with `schema`. Batches that differ from a given `schema` are cast to it, by column name. A stream is not read before
+    its
+    batches are requested, and exceptions of the caller's own iterator are not wrapped.
 
-    Nothing is read from a stream before its batches are asked for, and an exception of the caller's own iterator
-    passes through as it is. Raises InvalidInputError where a schema is needed and missing, SchemaMismatchError where
-    the data does not fit it (from the iterator, if it is found out only then), TypeError for anything not tabular.
-    Metadata of the schema must be text: InvalidInputError for other bytes, which no other reader would accept.
+    Raises
+    ------
+    InvalidInputError
+        If a schema is required and missing, or metadata of the schema is not UTF-8, which other readers would reject.
+    SchemaMismatchError
+        If the data does not fit the schema; for streams it may be raised by the iterator.
+    TypeError
+        If the object is not tabular.
     """
     source = find_source(data, schema)
     check_metadata(source.schema)
@@ -42,7 +49,7 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
 
 
 def find_source(data: Any, schema: pa.Schema | None) -> Input:
-    """`read_input` without the check of the metadata."""
+    """Convert like `read_input`, without the check of the metadata."""
     if isinstance(data, pa.Table):
         return from_table(data, schema)
     if isinstance(data, pa.RecordBatch):
@@ -84,23 +91,24 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = 
 
 
 def table_of_columns(columns: Mapping[str, Any], schema: pa.Schema | None = None) -> pa.Table:
-    """Return a table of a dict of columns; Python values become those of `schema` only if nothing is lost.
+    """Return a table of a dict of columns, converting Python values to `schema` without loss.
 
-    Raises SchemaMismatchError for a column that `schema` lacks, and for values that it would cut: Arrow turns 1.5 into
-    the integer 1, and drops fractions of a second, without an error.
+    Raises SchemaMismatchError for a column that `schema` lacks, and for values that would be truncated: Arrow converts
+    1.5
+    to the integer 1, and drops fractions of a second, without an error.
     """
     if schema is None:
         return pa.table(dict(columns))
     check_no_more(columns, schema)
     for field in schema:
         values = columns.get(field.name)
-        if isinstance(values, (list, tuple)) and may_cut(field.type):
-            check_uncut(field, values)
+        if isinstance(values, (list, tuple)) and may_truncate(field.type):
+            check_not_truncated(field, values)
     return pa.table(dict(columns), schema=schema)
 
 
 def check_no_more(names: Iterable[Any], schema: pa.Schema) -> None:
-    """Raises SchemaMismatchError for names that `schema` lacks."""
+    """Raise SchemaMismatchError for names that `schema` lacks."""
     extra = [name for name in names if name not in schema.names]
     if extra:
         raise SchemaMismatchError(
@@ -109,40 +117,40 @@ def check_no_more(names: Iterable[Any], schema: pa.Schema) -> None:
         )
 
 
-def may_cut(data_type: pa.DataType) -> bool:
-    """Whether Arrow may drop a part of a Python value that becomes one of this type."""
+def may_truncate(data_type: pa.DataType) -> bool:
+    """Return whether Arrow may truncate Python values that it converts to this type."""
     if pa.types.is_nested(data_type):
-        return any(may_cut(data_type.field(at).type) for at in range(data_type.num_fields))
+        return any(may_truncate(data_type.field(at).type) for at in range(data_type.num_fields))
     return bool(
         pa.types.is_integer(data_type) or pa.types.is_timestamp(data_type) or pa.types.is_time(data_type)
         or pa.types.is_duration(data_type)
     )  # fmt: skip
 
 
-def check_uncut(field: pa.Field, values: Sequence[Any]) -> None:
-    """Raises SchemaMismatchError for Python values of which an array of this field would hold a part only."""
+def check_not_truncated(field: pa.Field, values: Sequence[Any]) -> None:
+    """Raise SchemaMismatchError for Python values that an array of this field would truncate."""
     try:
-        found = pa.array(values)
+        inferred = pa.array(values)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return  # types that Arrow does not infer: the conversion to the type of the field decides
-    if not is_cut(found.type, field.type):
+        return  # Arrow cannot infer a type, so the conversion to the type of the field decides
+    if not is_truncating(inferred.type, field.type):
         return
     try:
-        found.cast(field.type)
+        inferred.cast(field.type)
     except pa.ArrowInvalid as error:
         raise SchemaMismatchError(f"column {field.name!r} does not fit the given schema: {error}") from error
     except pa.ArrowNotImplementedError:
         return
 
 
-def is_cut(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type lose a part in the other: fractions in integers, short units in longer ones."""
+def is_truncating(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether a conversion truncates values: fractions to integers, or short units to longer ones."""
     if pa.types.is_nested(found) and pa.types.is_nested(wanted):
         if pa.types.is_struct(found) and pa.types.is_struct(wanted):
             names = [wanted.field(at).name for at in range(wanted.num_fields)]
             inner = [found.field(at) for at in range(found.num_fields)]
-            return any(is_cut(each.type, wanted.field(each.name).type) for each in inner if each.name in names)
-        return found.num_fields == 1 == wanted.num_fields and is_cut(found.field(0).type, wanted.field(0).type)
+            return any(is_truncating(part.type, wanted.field(part.name).type) for part in inner if part.name in names)
+        return found.num_fields == 1 == wanted.num_fields and is_truncating(found.field(0).type, wanted.field(0).type)
     if pa.types.is_integer(wanted):
         return bool(pa.types.is_floating(found))
     have, want = getattr(found, "unit", None), getattr(wanted, "unit", None)
@@ -152,7 +160,7 @@ def is_cut(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def check_metadata(schema: pa.Schema) -> None:
-    """Raises InvalidInputError for metadata, of the schema or a column, that is no UTF-8."""
+    """Raise InvalidInputError for metadata of the schema or a column that is not UTF-8."""
     for owner, metadata in [("the schema", schema.metadata), *((f"column {f.name!r}", f.metadata) for f in schema)]:
         for key, value in (metadata or {}).items():
             if not (is_text(key) and is_text(value)):
@@ -162,7 +170,7 @@ def check_metadata(schema: pa.Schema) -> None:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether bytes are UTF-8."""
+    """Return whether bytes are UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -171,26 +179,26 @@ def is_text(data: bytes) -> bool:
 
 
 def from_table(table: pa.Table, schema: pa.Schema | None) -> Input:
-    """A table in memory; cast at once when it differs from `schema`."""
+    """Return the input of a table in memory, cast at once if it differs from `schema`."""
     if schema is not None and not table.schema.equals(schema, check_metadata=True):
         table = cast_table(table, schema)
     return Input(table.schema, iter(table.to_batches()), table.num_rows)
 
 
 def from_reader(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> Input:
-    """A stream; cast batch by batch when it differs from `schema`."""
+    """Return the input of a stream, cast batch by batch if it differs from `schema`."""
     if schema is None or reader.schema.equals(schema, check_metadata=True):
         return Input(reader.schema, iter(reader))
     return Input(schema, cast_batches(iter(reader), schema))
 
 
 def foreign_frame(data: Any) -> Callable[[Any, pa.Schema | None], pa.Table] | None:
-    """The way to Arrow of a pandas or polars frame, found without importing either; None for anything else."""
+    """Return a converter of a pandas or polars frame, detected without importing either; None for other objects."""
     package, kind = type(data).__module__.partition(".")[0], type(data).__name__
     if package == "pandas" and kind == "DataFrame":
         return table_of_pandas
     if package == "polars" and kind == "DataFrame":
-        # The C stream of polars carries string views, which no Lance file stores; its own conversion does not.
+        # polars exports string views in its C stream, which Lance files do not support; its own conversion does not.
         return lambda frame, schema: frame.to_arrow()
     if package == "polars" and kind == "LazyFrame":
         return lambda frame, schema: frame.collect().to_arrow()
@@ -198,7 +206,7 @@ def foreign_frame(data: Any) -> Callable[[Any, pa.Schema | None], pa.Table] | No
 
 
 def table_of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
-    """Return a table of a pandas frame. Raises SchemaMismatchError for columns that `schema` has or lacks alone."""
+    """Return a table of a pandas frame. Raises SchemaMismatchError for columns that differ from those of `schema`."""
     if schema is not None:
         check_no_more(frame.columns, schema)
         missing = [name for name in schema.names if name not in frame.columns and name not in frame.index.names]
@@ -208,7 +216,7 @@ def table_of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
 
 
 def cast_batches(batches: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield each batch cast to `schema`. Raises SchemaMismatchError, or TypeError for what is no record batch."""
+    """Yield each batch cast to `schema`. Raises SchemaMismatchError, TypeError for other objects."""
     for batch in batches:
         if isinstance(batch, pa.Table):
             yield from cast_table(batch, schema).to_batches()
@@ -221,7 +229,10 @@ def cast_batches(batches: Iterator[Any], schema: pa.Schema) -> Iterator[pa.Recor
 
 
 def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the columns, order and types of `schema`; columns are found by name."""
+    """Return the table with the columns, order and types of `schema`, matching columns by name.
+
+    Raises SchemaMismatchError.
+    """
     names = table.schema.names
     if sorted(names) != sorted(schema.names):
         missing = [name for name in schema.names if name not in names]
@@ -229,9 +240,9 @@ def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
         raise SchemaMismatchError(f"the data does not fit the given schema: missing={missing}, unexpected={extra}")
     try:
         selected = table.select(schema.names)
-        made = selected.cast(schema)
-        for before, after in zip(selected.columns, made.columns, strict=True):
+        converted = selected.cast(schema)
+        for before, after in zip(selected.columns, converted.columns, strict=True):
             check_finite(before, after)
-        return made
+        return converted
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, KeyError) as error:
         raise SchemaMismatchError(f"the data cannot be cast to the given schema: {error}") from error

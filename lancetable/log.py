@@ -1,4 +1,4 @@
-"""Logging: everything goes to the logger named "lancetable"."""
+"""Logging to the logger named "lancetable"."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ LOGGER = logging.getLogger("lancetable")
 
 
 def get_log_level() -> str:
-    """The level that the environment variable LANCE_LOG asks for, in capitals; INFO if it names none.
+    """Return the log level of the environment variable LANCE_LOG in capitals; INFO by default.
 
-    The variable may hold several entries with commas between them, as pylance reads it; those of the form
-    `module=level` are meant for other libraries.
+    As in pylance, the variable may contain several entries separated by commas; those of the form `module=level` are
+    for
+    other libraries and ignored.
     """
     entries = os.environ.get(ENV_NAME_PYLANCE_LOGGING_LEVEL, "").split(",")
     named = [entry.strip().upper() for entry in entries if entry.strip() and "=" not in entry]
@@ -31,20 +32,20 @@ def set_logger(
     format_string: str | None = None,
     log_handler: logging.Handler | None = None,
 ) -> None:
-    """Send log records to a file, or to a handler of yours.
+    """Send log records to a file or a handler.
 
     Parameters
     ----------
     file_path : str
-        File to append to; not used with `log_handler`.
+        File to append to; ignored if `log_handler` is given.
     name : str
-        Logger to attach to; those of lancetable are "lancetable" and its children.
+        Logger to attach to: "lancetable" or one of its children.
     level : int
-        Records below it are dropped.
+        Minimum level of records.
     format_string : str, optional
-        Layout of a line, in the `%` style of `logging`.
+        Format of a line, in the `%` style of `logging`.
     log_handler : logging.Handler, optional
-        Used in place of a file.
+        Handler to use instead of a file.
     """
     logger = logging.getLogger(name)
     handler = logging.FileHandler(file_path) if log_handler is None else log_handler
@@ -54,6 +55,6 @@ def set_logger(
     logger.addHandler(handler)
 
 
-# A level nobody knows counts as none: importing must not fail over a variable that other programs read as well.
+# Unknown levels are ignored, because an import must not fail over a variable that other programs also read.
 _LEVEL = logging.getLevelName(get_log_level())
 LOGGER.setLevel(_LEVEL if isinstance(_LEVEL, int) else logging.INFO)

@@ -1,4 +1,4 @@
-"""`MergeInsertBuilder`: what `LanceDataset.merge_insert` returns, to say what a merge does and to run it."""
+"""`MergeInsertBuilder`, the configuration and execution of a merge insert."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ __all__ = ["MergeInsertBuilder"]
 
 @scope.fill_gaps(scope.MERGE_INSERT)
 class MergeInsertBuilder:
-    """Rows of a source update, delete or join those of a table that have the same key.
+    """A merge insert: source rows update, delete or extend the table rows with the same key.
 
-    Each `when_...` chooses what becomes of one kind of rows; what is not chosen stays as it is. `execute` runs it.
-    A key that holds a null matches nothing.
+    Created by `LanceDataset.merge_insert`. Each `when_...` method selects the action for one kind of rows; rows without
+    an
+    action stay unchanged. `execute` runs the merge. A key that contains a null never matches.
 
     Examples
     --------
@@ -62,95 +63,109 @@ class MergeInsertBuilder:
         self._target_bases: tuple[str, ...] = ()
         self._target_all_bases, self._include_primary = False, True
 
-    # ------------------------------------------------------------------------------------------------- what is done
+    # ------------------------------------------------------------------------------------------------- actions
 
     def when_matched_update_all(self, condition: str | None = None) -> MergeInsertBuilder:
-        """Rows that match get the values of the source: of all its columns, the others keep theirs.
+        """Update matched rows with all columns of the source; other columns keep their values.
 
-        `condition` is SQL over `source.` and `target.` columns; where it is not true, rows stay as they are.
+        `condition` is SQL over `source.` and `target.` columns; rows for which it is not true are not updated. Raises
+        TypeError
+        unless it is a string.
         """
         if condition is not None and not isinstance(condition, str):
-            raise TypeError(f"condition must be SQL text, got {type(condition).__name__}")
+            raise TypeError(f"condition must be an SQL string, got {type(condition).__name__}")
         return self._with(matched=Matched.UPDATE, condition=condition)
 
     def when_matched_delete(self) -> MergeInsertBuilder:
-        """Rows of the table that match are deleted. The source needs no columns but the key."""
+        """Delete matched rows of the table. The source needs only the key columns."""
         return self._with(matched=Matched.DELETE, condition=None)
 
     def when_matched_fail(self) -> MergeInsertBuilder:
-        """The merge fails if any row matches."""
+        """Make the merge fail if any row matches."""
         return self._with(matched=Matched.FAIL, condition=None)
 
     def when_not_matched_insert_all(self) -> MergeInsertBuilder:
-        """Rows of the source without a match are inserted, with nulls for columns that it lacks."""
+        """Insert source rows without a match, with nulls for missing columns."""
         return self._with(insert=True)
 
     def when_not_matched_by_source_delete(self, expr: str | None = None) -> MergeInsertBuilder:
-        """Rows of the table without a match are deleted; with `expr`, SQL over their columns, where it is true."""
+        """Delete table rows without a match; with `expr`, SQL over their columns, only those for which it is true.
+
+        Raises TypeError unless `expr` is a string.
+        """
         if expr is not None and not isinstance(expr, str):
-            raise TypeError(f"expr must be SQL text, got {type(expr).__name__}")
+            raise TypeError(f"expr must be an SQL string, got {type(expr).__name__}")
         return self._with(delete_unmatched=True, delete_condition=expr)
 
     def when_source_repeated(self, keep: Literal["fail", "first", "last"]) -> MergeInsertBuilder:
-        """Which of several source rows with one key counts, also of those that are inserted.
+        """Select one of several source rows with the same key, for updates and inserts. Not in pylance.
 
-        "fail", the default, inserts all of them, and raises where they match the same row of the table. pylance has no
-        such choice.
+        The default "fail" inserts all of them, and raises an error if they match the same table row. Raises
+        InvalidInputError
+        for another value.
         """
-        known = {each.value: each for each in Repeated}
+        known = {choice.value: choice for choice in Repeated}
         if keep not in known:
             raise InvalidInputError(f"keep must be one of {', '.join(known)}, not {keep!r}")
         return self._with(repeated=known[keep])
 
     def write_mode(self, mode: Literal["auto", "rewrite_rows", "rewrite_columns"]) -> MergeInsertBuilder:
-        """How updated rows are written: whole, into new fragments, or only the columns of the source, for all rows of
-        the fragments that hold a match.
+        """Select how updated rows are written: as whole rows, or only the columns of the source.
 
-        "rewrite_columns" takes less where a few narrow columns of wide rows change. It can only update, from a source
-        that lacks a column of the table, has one besides the key and no blobs, and that fits in memory. "auto" writes
-        rows.
+        "rewrite_rows" writes whole rows to new fragments. "rewrite_columns" writes only the columns of the source, for
+        all rows
+        of the fragments with a match; it is cheaper if a few narrow columns of wide rows change. It only supports
+        updates,
+        from a source that fits in memory, lacks at least one column of the table, and has a column besides the key and
+        no
+        blobs. "auto" writes rows. Raises InvalidInputError for another value.
         """
-        known = {each.value: each for each in WriteMode}
+        known = {choice.value: choice for choice in WriteMode}
         if mode not in known:
             raise InvalidInputError(
                 f"Invalid write_mode: {mode}. Expected one of 'auto', 'rewrite_rows', 'rewrite_columns'"
             )
         return self._with(write_mode=known[mode])
 
-    # -------------------------------------------------------------------------------------------------- how it is run
+    # -------------------------------------------------------------------------------------------------- execution
 
     def conflict_retries(self, max_retries: int) -> MergeInsertBuilder:
-        """How often to run again on a newer version when another commit touched the same rows; 10 by default."""
+        """Set the maximum number of retries after a concurrent change of the same rows; 10 by default.
+
+        Raises TypeError, OutOfRangeError.
+        """
         self._conflict_retries = check_count("max_retries", max_retries)
         return self
 
     def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder:
-        """How long to try; 30 seconds by default."""
+        """Set the total duration of retries; 30 seconds by default. Raises TypeError."""
         if not isinstance(timeout, timedelta):
             raise TypeError(f"timeout must be a timedelta, got {type(timeout).__name__}")
         self._retry_timeout = timeout
         return self
 
     def use_index(self, use_index: bool) -> MergeInsertBuilder:
-        """Accepted for compatibility, without effect: secondary indexes are not read."""
+        """Do nothing; accepted for compatibility, because secondary indexes are not read."""
         return self
 
     def data_storage_version(self, version: str) -> MergeInsertBuilder:
-        """Format of new data files; that of the table by default."""
+        """Set the format of new data files; the format of the table by default. Raises InvalidInputError, TypeError."""
         version_to_write(version, None)
         self._version = version
         return self
 
     def target_bases(self, bases: list[str]) -> MergeInsertBuilder:
-        """Names or paths of registered bases that take the files of new fragments in turn; see `write_dataset`.
+        """Distribute the files of new fragments over registered bases, given by name or path; see `write_dataset`.
 
-        Columns written for fragments that are there, and deletion files, lie with the table as always.
+        Column files of existing fragments and deletion files are always stored with the table. Raises InvalidInputError
+        unless
+        `bases` is a list of strings.
         """
         self._target_bases = check_names("bases", bases)
         return self
 
     def target_all_bases(self, include_primary: bool = True) -> MergeInsertBuilder:
-        """All bases take the files of new fragments in turn, and with `include_primary` the table as well."""
+        """Distribute the files of new fragments over all bases and, with `include_primary`, the table."""
         self._target_all_bases, self._include_primary = True, bool(include_primary)
         return self
 
@@ -159,20 +174,44 @@ class MergeInsertBuilder:
     ) -> ExecuteResult:
         """Merge, commit, and move the dataset to the new version.
 
-        `data_obj` is anything tabular, see `write_dataset`; a stream is read once, and what does not fit into
-        LANCETABLE_MEMORY_BYTES (256 MiB by default) waits in files that are removed at the end. `progress` is told how
-        far it is, see `lancetable.progress`: first of the rows of the source read ("source"), then of those written
-        ("merge_insert").
+        A stream is read once; rows beyond LANCETABLE_MEMORY_BYTES (256 MiB by default) are spilled to temporary files.
 
-        Returns `{"num_inserted_rows", "num_updated_rows", "num_deleted_rows"}`. Raises InvalidInputError without an
-        action, SchemaMismatchError for a source that does not fit the table, ColumnNotFoundError for a missing key,
-        InvalidSqlError for a condition, InvalidOperationError for source rows with one key that match the same row;
-        RetryableCommitConflictError when every attempt lost, CommitConflictError, CommitStateUnknownError.
+        Parameters
+        ----------
+        data_obj
+            The source, any tabular object; see `write_dataset`.
+        schema
+            Schema to cast the source to.
+        progress
+            Progress callback, or True for a progress bar; see `lancetable.progress`. It counts the source rows read
+            ("source"), then the rows written ("merge_insert"). Not in pylance.
+
+        Returns
+        -------
+        dict
+            `{"num_inserted_rows", "num_updated_rows", "num_deleted_rows"}`.
+
+        Raises
+        ------
+        InvalidInputError
+            If no action is selected.
+        SchemaMismatchError
+            If the source does not fit the table.
+        ColumnNotFoundError
+            If a key column is missing.
+        InvalidSqlError
+            If a condition is invalid.
+        InvalidOperationError
+            If source rows with one key match the same row, a match is forbidden, or the write mode does not fit.
+        RetryableCommitConflictError
+            If every attempt lost against a concurrent commit.
+        CommitConflictError, CommitStateUnknownError
+            If a retry cannot succeed, or the outcome of the commit is unknown.
         """
         with tracked(progress, "source") as tracker:
             with ExitStack() as stack:
                 version, source = self._loaded(data_obj, schema, stack, tracker)
-                made, counts = merge_insert.merge_insert(
+                committed, counts = merge_insert.merge_insert(
                     version,
                     self._clauses,
                     source,
@@ -181,14 +220,18 @@ class MergeInsertBuilder:
                     conflict_retries=self._conflict_retries,
                     retry_timeout_s=self._retry_timeout.total_seconds(),
                 )
-            self._dataset.move_to(made)
+            self._dataset.move_to(committed)
         return result_of(counts)
 
     def execute_uncommitted(
         self, data_obj: ReaderLike, *, schema: pa.Schema | None = None
     ) -> tuple[Transaction, dict[str, Any]]:
-        """Write the files of the merge without committing it; returns the transaction for `LanceDataset.commit`, and
-        what `execute` returns. Errors as there, but for conflicts."""
+        """Write the files of the merge without committing it.
+
+        Returns the transaction for `LanceDataset.commit`, and the counts that `execute` returns. Raises the errors of
+        `execute`,
+        except for commit conflicts.
+        """
         with ExitStack() as stack:
             version, source = self._loaded(data_obj, schema, stack)
             prepared, counts = merge_insert.prepare(
@@ -202,7 +245,10 @@ class MergeInsertBuilder:
         return Transaction.from_format(prepared.transaction), {**result_of(counts)}
 
     def explain_plan(self, schema: pa.Schema | None = None, verbose: bool = False) -> str:
-        """What would be done, as text. `schema` is that of the source, without it that of the table."""
+        """Return a description of the merge. `schema` is the schema of the source, by default that of the table.
+
+        Raises InvalidInputError if no action is selected, SchemaMismatchError if `schema` does not fit the table.
+        """
         self._clauses.check()
         version = self._dataset.table_version
         names = version.schema.names if schema is None else check_source(version.schema, self._clauses, schema).names
@@ -211,23 +257,25 @@ class MergeInsertBuilder:
         if self._clauses.matched is Matched.UPDATE and absent:
             lines.append(f"  LateRead: columns=[{', '.join(absent)}] of the rows that match")
         lines.append(f"  HashJoin: on=[{', '.join(self._clauses.on)}], built from the source")
-        fragments = len(version.manifest.fragments)
+        num_fragments = len(version.manifest.fragments)
         keys = ", ".join(self._clauses.on)
-        lines.append(f"    LanceRead: projection=[{keys}], num_fragments={fragments}, zones without keys skipped")
+        lines.append(f"    LanceRead: projection=[{keys}], num_fragments={num_fragments}, zones without keys skipped")
         lines.append(f"    Source: columns=[{', '.join(names)}]")
         if verbose:
             lines += [f"      Column: {field.name} type={field.data_type}" for field in version.schema.fields]
         return "".join(line + "\n" for line in lines)
 
     def analyze_plan(self, data_obj: ReaderLike, *, schema: pa.Schema | None = None) -> str:
-        """Run the merge without committing it, and show what it took. Errors as in `execute`."""
+        """Run the merge without committing it and return its plan with measurements. Raises the errors of `execute`."""
         start = time.perf_counter()
         with ExitStack() as stack:
             version, source = self._loaded(data_obj, schema, stack)
             prepared, counts = merge_insert.prepare(version, self._clauses, source)
             elapsed_ms = (time.perf_counter() - start) * 1e3
             num_files = len(prepared.operation.new_fragments)
-            size_bytes = sum(file.size_bytes or 0 for each in prepared.operation.new_fragments for file in each.files)
+            size_bytes = sum(
+                file.size_bytes or 0 for fragment in prepared.operation.new_fragments for file in fragment.files
+            )
             discard_prepared(version, prepared)
             incoming = source.schema
         head = (
@@ -268,7 +316,7 @@ class MergeInsertBuilder:
 
 
 def result_of(counts: Counts) -> ExecuteResult:
-    """The counts as users see them."""
+    """Return the counts in the form of `execute`."""
     return ExecuteResult(
         num_inserted_rows=counts.inserted, num_updated_rows=counts.updated, num_deleted_rows=counts.deleted
     )

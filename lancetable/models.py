@@ -34,20 +34,20 @@ _SIMPLE: dict[type, pa.DataType] = {
 
 
 def schema_of_model(model: Any) -> pa.Schema:
-    """A column for each field of a pydantic model class. Raises TypeError, InvalidSchemaError."""
+    """Return a schema with a column for each field of a pydantic model class. Raises TypeError, InvalidSchemaError."""
     if not isinstance(model, type) or not isinstance(getattr(model, "model_fields", None), Mapping):
         raise TypeError(f"expected a pydantic model class, got {model!r}")
     return pa.schema(_fields(model, ()))
 
 
 def snake_case(name: str) -> str:
-    """`FlightPlan` -> `flight_plan`."""
+    """Convert a class name to snake case: `FlightPlan` -> `flight_plan`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def _fields(model: Any, above: tuple[Any, ...]) -> list[pa.Field]:
     if model in above:
-        raise InvalidSchemaError(f"model {model.__name__} holds itself: no column has an endless type")
+        raise InvalidSchemaError(f"model {model.__name__} contains itself; recursive models are not supported")
     found = []
     for name, field in model.model_fields.items():
         kind, nullable = _type(field.annotation, f"{model.__name__}.{name}", (*above, model))
@@ -56,7 +56,7 @@ def _fields(model: Any, above: tuple[Any, ...]) -> list[pa.Field]:
 
 
 def _type(annotation: Any, path: str, above: tuple[Any, ...]) -> tuple[pa.DataType, bool]:
-    """The Arrow type of an annotation, and whether None is one of its values."""
+    """Return the Arrow type of an annotation, and whether it allows None. Raises InvalidSchemaError."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return _type(arguments[0], path, above)
@@ -82,4 +82,4 @@ def _type(annotation: Any, path: str, above: tuple[Any, ...]) -> tuple[pa.DataTy
             kinds = {type(each.value) for each in annotation}
             if len(kinds) == 1:
                 return _type(kinds.pop(), path, above)
-    raise InvalidSchemaError(f"field {path}: no column has the type {annotation}", column=path)
+    raise InvalidSchemaError(f"field {path}: the type {annotation} is not supported", column=path)

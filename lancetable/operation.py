@@ -1,7 +1,7 @@
-"""What a commit does, as users build it: `LanceOperation.*` and `Transaction`.
+"""Commits in the form of the public API: `LanceOperation.*` and `Transaction`.
 
-Each class mirrors one of `lancetable.format.transaction` and converts to and from it; a test checks that none is
-missing.
+Each class mirrors one of `lancetable.format.transaction` and converts to and from it. A test checks that the set is
+complete.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = ["LanceOperation", "Transaction"]
 
 
 class LanceOperation:
-    """The operations a `Transaction` may hold; see the class of each."""
+    """The operations of a `Transaction`; see the individual classes."""
 
-    class BaseOperation(ABC):  # noqa: B024  # a common base to test against, as in pylance
+    class BaseOperation(ABC):  # noqa: B024  # common base class for type checks, as in pylance
         """Base of all operations."""
 
         def to_format(self) -> tx.Operation:
-            """The frozen form that is committed. Raises UnsupportedFeatureError where there is none."""
+            """Return the frozen form that is committed. Raises UnsupportedFeatureError if there is none."""
             raise scope.unsupported("this operation", planned=False, name=type(self).__name__)
 
     @dataclass
     class Append(BaseOperation):
-        """Add fragments to the table. They get their ids from the commit."""
+        """Add fragments to the table. The commit assigns their ids."""
 
         fragments: Iterable[FragmentMetadata]
 
@@ -54,10 +54,11 @@ class LanceOperation:
 
     @dataclass
     class Overwrite(BaseOperation):
-        """Replace all fragments and the schema; creates the table if it is not there.
+        """Replace all fragments and the schema, or create the table if it does not exist.
 
-        An Arrow schema is numbered from 0, which is how `write_fragments` numbers the columns of the files it writes
-        with mode "overwrite"; a `LanceSchema` says its ids itself.
+        An Arrow schema is numbered from 0, like the columns of files that `write_fragments` writes with mode
+        "overwrite". A
+        `LanceSchema` contains its field ids.
         """
 
         new_schema: LanceSchema | pa.Schema
@@ -73,7 +74,7 @@ class LanceOperation:
 
     @dataclass
     class Delete(BaseOperation):
-        """Give fragments new deletion files and drop others; `predicate` is for people only."""
+        """Update the deletion files of fragments and remove others; `predicate` is informational."""
 
         updated_fragments: Iterable[FragmentMetadata]
         deleted_fragment_ids: Iterable[int]
@@ -85,15 +86,16 @@ class LanceOperation:
 
         def to_format(self) -> tx.Delete:
             if not isinstance(self.predicate, str):
-                raise TypeError(f"predicate must be text, got {type(self.predicate).__name__}")
+                raise TypeError(f"predicate must be a string, got {type(self.predicate).__name__}")
             return tx.Delete(to_fragments(self.updated_fragments), tuple(self.deleted_fragment_ids), self.predicate)
 
     @dataclass
     class Update(BaseOperation):
-        """Rewrite rows: drop and change fragments and add new ones, with the ids of the fields touched.
+        """Rewrite rows: remove, change and add fragments, with the ids of the changed fields.
 
         `update_mode` is "rewrite_rows" or "rewrite_columns"; `updated_fragment_offsets` maps fragment ids to roaring
-        bitmaps of the row offsets whose columns were rewritten.
+        bitmaps of
+        the row offsets whose columns were rewritten.
         """
 
         removed_fragment_ids: list[int] = field(default_factory=list)
@@ -136,7 +138,7 @@ class LanceOperation:
             self.fragments = fragment_list("fragments", self.fragments)
             if isinstance(self.schema, pa.Schema):
                 warnings.warn(
-                    "a pyarrow.Schema in a Merge is deprecated, since it has no field ids: give a LanceSchema",
+                    "a pyarrow.Schema in a Merge is deprecated, because it has no field ids; pass a LanceSchema",
                     DeprecationWarning,
                     stacklevel=3,
                 )
@@ -146,7 +148,7 @@ class LanceOperation:
 
     @dataclass
     class Project(BaseOperation):
-        """Change the schema alone: drop, rename or reorder columns."""
+        """Change only the schema: drop, rename or reorder columns."""
 
         schema: LanceSchema
         preserves_nullability: bool = False
@@ -156,7 +158,7 @@ class LanceOperation:
 
     @dataclass
     class Restore(BaseOperation):
-        """Make an old version the newest one."""
+        """Restore an old version as the newest one."""
 
         version: int
 
@@ -167,7 +169,7 @@ class LanceOperation:
 
     @dataclass
     class RewriteGroup:
-        """Fragments, and those that hold the same live rows in the same order from now on."""
+        """Old fragments, and the new fragments that contain the same live rows in the same order."""
 
         old_fragments: Iterable[FragmentMetadata]
         new_fragments: Iterable[FragmentMetadata]
@@ -178,7 +180,7 @@ class LanceOperation:
 
     @dataclass
     class RewrittenIndex:
-        """An index segment rewritten along with its rows."""
+        """An index segment that was rewritten along with its rows."""
 
         old_id: str
         new_id: str
@@ -187,7 +189,7 @@ class LanceOperation:
         new_index_version: int
 
         def to_format(self) -> tx.RewrittenIndex:
-            """The frozen form."""
+            """Return the frozen form. Raises InvalidInputError for an invalid uuid."""
             details = Any_(type_url=self.new_details_type_url, value=self.new_details_value)
             return tx.RewrittenIndex(
                 parse_uuid(self.old_id), parse_uuid(self.new_id), details.SerializeToString(), self.new_index_version
@@ -195,13 +197,13 @@ class LanceOperation:
 
         @classmethod
         def from_format(cls, index: tx.RewrittenIndex) -> LanceOperation.RewrittenIndex:
-            """The inverse of `to_format`."""
+            """Return the public form of a frozen rewritten index."""
             details = Any_.FromString(index.details or b"")
             return cls(str(index.old_id), str(index.new_id), details.type_url, details.value, index.index_version)
 
     @dataclass
     class Rewrite(BaseOperation):
-        """Put the same rows into other fragments: compaction."""
+        """Move rows to other fragments without changing them: compaction."""
 
         groups: Iterable[LanceOperation.RewriteGroup]
         rewritten_indices: Iterable[LanceOperation.RewrittenIndex]
@@ -221,14 +223,14 @@ class LanceOperation:
 
     @dataclass
     class DataReplacementGroup:
-        """The file that takes the place of another one in a fragment."""
+        """A file that replaces another file of a fragment."""
 
         fragment_id: int
         new_file: DataFile
 
     @dataclass
     class DataReplacement(BaseOperation):
-        """Exchange data files for others that hold the same fields."""
+        """Replace data files by others with the same fields."""
 
         replacements: list[LanceOperation.DataReplacementGroup]
 
@@ -242,14 +244,14 @@ class LanceOperation:
 
     @dataclass
     class DataOverlayFile:
-        """Values that lie over single cells of a fragment."""
+        """Values that replace single cells of a fragment."""
 
         data_file: DataFile
         offsets: Any
         committed_version: int | None = None
 
         def asdict(self) -> dict[str, Any]:
-            """JSON-ready form."""
+            """Return a JSON-serializable dict."""
             return {
                 "data_file": self.data_file.asdict(),
                 "offsets": self.offsets,
@@ -265,7 +267,7 @@ class LanceOperation:
 
     @dataclass
     class DataOverlay(BaseOperation):
-        """Lay files with single values over fragments. Not supported by `commit`."""
+        """Add overlays of single values to fragments. Not supported by `commit`."""
 
         groups: list[LanceOperation.DataOverlayGroup]
 
@@ -274,14 +276,16 @@ class LanceOperation:
 
     @dataclass
     class UpdateMap:
-        """Changes to a map of texts: None deletes a key, `replace` empties the map first."""
+        """Changes to a string map: None deletes a key, `replace` clears the map first."""
 
         updates: dict[str, str | None]
         replace: bool = False
 
     @dataclass
     class UpdateConfig(BaseOperation):
-        """Change the config, or the metadata of table, schema or fields (by field id); None leaves a map alone."""
+        """Change the config, or the metadata of table, schema or fields (by field id); maps that are None stay
+        unchanged.
+        """
 
         config_updates: LanceOperation.UpdateMap | None = None
         table_metadata_updates: LanceOperation.UpdateMap | None = None
@@ -299,7 +303,7 @@ class LanceOperation:
 
     @dataclass
     class Clone(BaseOperation):
-        """The first version of a clone or branch. Made by those calls, not by `commit`."""
+        """The first version of a clone or branch, created by those operations, not by `commit`."""
 
         is_shallow: bool
         ref_name: str | None
@@ -312,7 +316,7 @@ class LanceOperation:
 
     @dataclass
     class CreateIndex(BaseOperation):
-        """Exchange index entries. The files of an index are made by other libraries."""
+        """Add and remove index entries. Other libraries build the files of an index."""
 
         new_indices: list[Index]
         removed_indices: list[Index]
@@ -328,7 +332,7 @@ class LanceOperation:
 
     @dataclass
     class Other(BaseOperation):
-        """An operation without a class of its own here, such as a reservation of ids; `value` is its raw form."""
+        """An operation without its own class, such as a reservation of ids; `value` is its frozen form."""
 
         name: str
         value: tx.Operation
@@ -339,7 +343,7 @@ class LanceOperation:
 
 @dataclass
 class Transaction:
-    """One commit: an operation, the version it was computed from, a unique id, and key/values such as a message."""
+    """One commit: an operation, the version it is based on, a unique id, and properties such as a message."""
 
     read_version: int
     operation: LanceOperation.BaseOperation
@@ -347,7 +351,10 @@ class Transaction:
     transaction_properties: dict[str, str] | None = field(default_factory=dict)
 
     def to_format(self, properties: Mapping[str, str] | None = None) -> tx.Transaction:
-        """The frozen form; `properties` take the place of this transaction's own."""
+        """Return the frozen form; `properties` replace those of this transaction.
+
+        Raises TypeError, InvalidInputError, UnsupportedFeatureError.
+        """
         if not isinstance(self.operation, LanceOperation.BaseOperation):
             raise TypeError(f"operation must be a LanceOperation, got {type(self.operation).__name__}")
         if isinstance(self.read_version, bool) or not isinstance(self.read_version, int):
@@ -362,7 +369,7 @@ class Transaction:
 
     @classmethod
     def from_format(cls, transaction: tx.Transaction) -> Transaction:
-        """The inverse of `to_format`."""
+        """Return the public form of a frozen transaction."""
         return cls(
             transaction.read_version,
             operation_of(transaction.operation),
@@ -372,7 +379,7 @@ class Transaction:
 
 
 def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
-    """A list of fragments. Raises TypeError for anything else."""
+    """Return a list of fragments. Raises TypeError for other objects."""
     if not isinstance(fragments, Iterable) or isinstance(fragments, (str, bytes)):
         raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragments)}")
     result = list(fragments)
@@ -383,17 +390,17 @@ def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
 
 
 def to_fragments(fragments: Iterable[FragmentMetadata]) -> tuple[Fragment, ...]:
-    """The frozen form of a list of fragments."""
+    """Return the frozen form of fragments."""
     return tuple(fragment.to_format() for fragment in fragments)
 
 
 def from_fragments(fragments: Iterable[Fragment]) -> list[FragmentMetadata]:
-    """The inverse of `to_fragments`."""
+    """Return the public form of fragments."""
     return [FragmentMetadata.from_format(fragment) for fragment in fragments]
 
 
 def to_bases(bases: Iterable[DatasetBasePath]) -> tuple[BasePath, ...]:
-    """The frozen form of base paths; one without an id gets it from the commit. Raises TypeError for anything else."""
+    """Return the frozen form of base paths; the commit assigns missing ids. Raises TypeError for other objects."""
     result = []
     for base in bases:
         if not isinstance(base, DatasetBasePath):
@@ -403,7 +410,7 @@ def to_bases(bases: Iterable[DatasetBasePath]) -> tuple[BasePath, ...]:
 
 
 def to_schema(schema: Any) -> Schema:
-    """A schema with field ids; an Arrow schema is numbered from 0. Raises TypeError for anything else."""
+    """Return a schema with field ids; an Arrow schema is numbered from 0. Raises TypeError for other objects."""
     if isinstance(schema, LanceSchema):
         return schema.to_format()
     if isinstance(schema, pa.Schema):
@@ -412,26 +419,26 @@ def to_schema(schema: Any) -> Schema:
 
 
 def to_update_map(update: LanceOperation.UpdateMap | None) -> tx.UpdateMap | None:
-    """The frozen form of changes to one map."""
+    """Return the frozen form of changes to one map."""
     return None if update is None else tx.UpdateMap(dict(update.updates), update.replace)
 
 
 def update_map_of(update: tx.UpdateMap | None) -> LanceOperation.UpdateMap | None:
-    """The inverse of `to_update_map`."""
+    """Return the public form of changes to one map."""
     return None if update is None else LanceOperation.UpdateMap(dict(update.entries), update.replace)
 
 
 def operation_of(operation: tx.Operation) -> LanceOperation.BaseOperation:
-    """The user-side form of an operation read from a table."""
+    """Return the public form of an operation."""
     make = FROM_FORMAT.get(type(operation))
     if make is None:
         return LanceOperation.Other(type(operation).__name__, operation)
-    made: LanceOperation.BaseOperation = make(operation)
-    return made
+    converted: LanceOperation.BaseOperation = make(operation)
+    return converted
 
 
 def update_of(operation: tx.Update) -> LanceOperation.Update:
-    """`operation_of` an Update."""
+    """Return the public form of an Update."""
     return LanceOperation.Update(
         list(operation.removed_fragment_ids),
         from_fragments(operation.updated_fragments),
@@ -444,7 +451,7 @@ def update_of(operation: tx.Update) -> LanceOperation.Update:
 
 
 def update_config_of(operation: tx.UpdateConfig) -> LanceOperation.UpdateConfig:
-    """`operation_of` an UpdateConfig."""
+    """Return the public form of an UpdateConfig."""
     fields = {
         key: LanceOperation.UpdateMap(dict(update.entries), update.replace)
         for key, update in operation.field_metadata.items()
@@ -458,7 +465,7 @@ def update_config_of(operation: tx.UpdateConfig) -> LanceOperation.UpdateConfig:
 
 
 def rewrite_of(operation: tx.Rewrite) -> LanceOperation.Rewrite:
-    """`operation_of` a Rewrite."""
+    """Return the public form of a Rewrite."""
     return LanceOperation.Rewrite(
         [
             LanceOperation.RewriteGroup(from_fragments(group.old_fragments), from_fragments(group.new_fragments))

@@ -1,4 +1,4 @@
-"""Maintenance of a table's fragments: compaction in one call, or planned here and executed anywhere."""
+"""Maintenance of fragments: compaction in one call or in distributed steps, migration and automatic cleanup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class CompactionOptions(TypedDict, total=False):
-    """What to compact, and into what; see `DatasetOptimizer.compact_files`."""
+    """Options of a compaction; see `DatasetOptimizer.compact_files`."""
 
     target_rows_per_fragment: int | None
     max_rows_per_group: int | None
@@ -52,7 +52,7 @@ class CompactionOptions(TypedDict, total=False):
 
 @dataclass
 class CompactionMetrics:
-    """What a compaction did; files count those of deletions too."""
+    """Counts of fragments and files of a compaction; files include deletion files."""
 
     fragments_removed: int = 0
     fragments_added: int = 0
@@ -61,26 +61,26 @@ class CompactionMetrics:
 
 
 class CompactionTask:
-    """Neighbouring fragments that become one or more new ones. Pickles, and goes as JSON to where it is executed."""
+    """Adjacent fragments that are rewritten into one or more new ones. Can be pickled and converted to JSON."""
 
     def __init__(self, task: Task, options: Mapping[str, Any]) -> None:
         self._task, self._options = task, dict(options)
 
     @property
     def fragments(self) -> list[FragmentMetadata]:
-        """The fragments as they were when the compaction was planned."""
+        """The fragments as of the planned version."""
         return [FragmentMetadata.from_format(each) for each in self._task.fragments]
 
     @property
     def read_version(self) -> int:
-        """The version that was planned on."""
+        """The version that the compaction was planned on."""
         return self._task.read_version
 
     def execute(self, dataset: LanceDataset, *, progress: ProgressLike = None) -> RewriteResult:
-        """Write the new files, without committing anything; `dataset` may be at any version of the table.
+        """Write the new files without committing them; `dataset` may be at any version of the table.
 
-        `progress` is told how far it is, see `lancetable.progress`; pylance has no such argument. Raises
-        VersionNotFoundError when the version planned on is gone, InvalidOperationError for another table.
+        `progress` is a progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance. Raises
+        VersionNotFoundError if the planned version was removed, InvalidOperationError for another table.
         """
         settings = settings_for(dataset, self._options)
         with tracked(progress, "compact") as tracker:
@@ -89,14 +89,14 @@ class CompactionTask:
             return RewriteResult(compact.execute(dataset.table_version, self._task, settings, tracker))
 
     def json(self) -> str:
-        """The task as JSON; see `from_json`."""
+        """Return the task as JSON; see `from_json`."""
         fragments = [each.to_json() for each in self.fragments]
         value = {"task": {"fragments": fragments}, "read_version": self.read_version, "options": self._options}
         return json.dumps(value)
 
     @staticmethod
     def from_json(text: str) -> CompactionTask:
-        """The task that `json` wrote. Raises InvalidInputError for anything else."""
+        """Parse the output of `json`. Raises InvalidInputError."""
         value = parsed(text, "task", "read_version", "options")
         task = Task(parsed_fragments(value["task"]), value["read_version"])
         return CompactionTask(task, parsed_options(value["options"]))
@@ -112,7 +112,7 @@ class CompactionTask:
 
 
 class RewriteResult:
-    """New fragments, not committed yet, and those whose rows they hold. Pickles, and travels as JSON."""
+    """New uncommitted fragments, and the fragments that they replace. Can be pickled and converted to JSON."""
 
     def __init__(self, rewritten: Rewritten) -> None:
         self._rewritten = rewritten
@@ -124,21 +124,21 @@ class RewriteResult:
 
     @property
     def new_fragments(self) -> list[FragmentMetadata]:
-        """The fragments that were written; the commit gives them their ids."""
+        """The fragments that were written; the commit assigns their ids."""
         return [FragmentMetadata.from_format(each) for each in self._rewritten.new_fragments]
 
     @property
     def read_version(self) -> int:
-        """The version that was planned on."""
+        """The version that the compaction was planned on."""
         return self._rewritten.read_version
 
     @property
     def metrics(self) -> CompactionMetrics:
-        """How many fragments and files go and come."""
+        """Counts of removed and added fragments and files."""
         return CompactionMetrics(*self._rewritten.counts)
 
     def json(self) -> str:
-        """The result as JSON; see `from_json`."""
+        """Return the result as JSON; see `from_json`."""
         return json.dumps(
             {
                 "metrics": asdict(self.metrics),
@@ -151,7 +151,7 @@ class RewriteResult:
 
     @staticmethod
     def from_json(text: str) -> RewriteResult:
-        """The result that `json` wrote. Raises InvalidInputError for anything else."""
+        """Parse the output of `json`. Raises InvalidInputError."""
         value = parsed(text, "new_fragments", "original_fragments", "read_version")
         old, new = (parsed_fragments({"fragments": value[key]}) for key in ("original_fragments", "new_fragments"))
         return RewriteResult(Rewritten(old, new, value["read_version"]))
@@ -170,7 +170,7 @@ class RewriteResult:
 
 
 class CompactionPlan:
-    """The tasks that compact one version of a table: run each anywhere, commit any of the results."""
+    """The tasks that compact one version of a table. Each can run anywhere, and any of the results can be committed."""
 
     def __init__(self, tasks: Iterable[Task], read_version: int, options: Mapping[str, Any]) -> None:
         self._tasks, self._read_version, self._options = list(tasks), read_version, dict(options)
@@ -182,21 +182,21 @@ class CompactionPlan:
 
     @property
     def read_version(self) -> int:
-        """The version that was planned on."""
+        """The version that the compaction was planned on."""
         return self._read_version
 
     def num_tasks(self) -> int:
-        """How many tasks there are."""
+        """Return the number of tasks."""
         return len(self._tasks)
 
     def json(self) -> str:
-        """The plan as JSON; see `from_json`."""
+        """Return the plan as JSON; see `from_json`."""
         tasks = [{"fragments": [each.to_json() for each in task.fragments]} for task in self.tasks]
         return json.dumps({"tasks": tasks, "read_version": self._read_version, "options": self._options})
 
     @staticmethod
     def from_json(text: str) -> CompactionPlan:
-        """The plan that `json` wrote. Raises InvalidInputError for anything else."""
+        """Parse the output of `json`. Raises InvalidInputError."""
         value = parsed(text, "tasks", "read_version", "options")
         read_version = value["read_version"]
         tasks = [Task(parsed_fragments(each), read_version) for each in value["tasks"]]
@@ -219,11 +219,21 @@ class CompactionPlan:
 
 
 class Compaction:
-    """Compaction in steps, for schedulers of one's own: plan, execute each task somewhere, commit the results."""
+    """Compaction in steps, for external schedulers: plan, execute each task anywhere, commit the results.
+
+    Examples
+    --------
+    >>> plan = Compaction.plan(ds, {"target_rows_per_fragment": 1_000_000})  # doctest: +SKIP
+    >>> results = [task.execute(ds) for task in plan]  # doctest: +SKIP
+    >>> Compaction.commit(ds, results)  # doctest: +SKIP
+    """
 
     @staticmethod
     def plan(dataset: LanceDataset, options: CompactionOptions | dict[str, Any] | None = None) -> CompactionPlan:
-        """The tasks that would compact the dataset at its version. Raises InvalidInputError for a wrong option."""
+        """Return the tasks that compact the dataset at its version.
+
+        Raises InvalidInputError or TypeError for an invalid option.
+        """
         given = checked_options(options or {})
         version = dataset.table_version
         return CompactionPlan(compact.plan(version, settings_for(dataset, given)), version.version, given)
@@ -232,10 +242,11 @@ class Compaction:
     def commit(
         dataset: LanceDataset, rewrites: list[RewriteResult], options: CompactionOptions | dict[str, Any] | None = None
     ) -> CompactionMetrics:
-        """Make results the newest version, and move the dataset there. `options` may be those of the plan.
+        """Commit results, and move the dataset to the new version. `options` may be those of the plan.
 
-        Fragments of tasks without a result stay as they are. Raises RetryableCommitConflictError when moved rows have
-        changed since the plan, InvalidOperationError for two results of the same fragments.
+        Fragments of tasks without a result are unchanged. Raises RetryableCommitConflictError if moved rows have
+        changed since
+        the plan, InvalidOperationError for two results of the same fragments.
         """
         checked_options(options or {})
         results = [each._rewritten for each in rewrites]
@@ -249,9 +260,11 @@ class Compaction:
         *,
         progress: ProgressLike = None,
     ) -> CompactionMetrics:
-        """Plan, execute and commit here, and move the dataset to the new version.
+        """Plan, execute and commit, and move the dataset to the new version.
 
-        `progress` is told how far it is, see `lancetable.progress`; pylance has no such argument.
+        `progress` is a progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance. Raises
+        the
+        errors of `plan` and `commit`.
         """
         settings = settings_for(dataset, checked_options(options or {}))
         with tracked(progress, "compact") as tracker:
@@ -261,7 +274,7 @@ class Compaction:
 
 @dataclass(frozen=True)
 class MigrationMetrics:
-    """What a migration did. `files_reused` were written by an earlier run that did not get to its commit."""
+    """Counts of a migration. `files_reused` were written by an earlier run that did not commit."""
 
     fragments_changed: int
     files_written: int
@@ -270,7 +283,7 @@ class MigrationMetrics:
 
 
 class DatasetOptimizer:
-    """`LanceDataset.optimize`: maintenance of a table."""
+    """Maintenance operations of a table, available as `LanceDataset.optimize`."""
 
     def __init__(self, dataset: LanceDataset) -> None:
         self._dataset = dataset
@@ -295,39 +308,50 @@ class DatasetOptimizer:
         data_storage_version: str | None = None,
         progress: ProgressLike = None,
     ) -> CompactionMetrics:
-        """Write small neighbouring fragments, and those with many deleted rows, anew; move the dataset there.
+        """Rewrite small adjacent fragments and those with many deleted rows, and move the dataset to the new version.
 
-        Rows keep their order. Options not given are taken from the table's config (`lance.compaction.<option>`).
+        Rows keep their order. Defaults of the options are taken from the table's config (`lance.compaction.<option>`).
 
         Parameters
         ----------
         target_rows_per_fragment : int, default 1,048,576
-            Fragments with fewer rows are put together until they have so many.
+            Fragments with fewer rows are merged up to this number of rows.
         max_rows_per_group : int, default 1,024
             Rows per batch in files of version 0.1.
         max_bytes_per_file : int, optional
-            New data files end here.
+            Maximum size of a new data file.
         materialize_deletions : bool, default True
-            Rewrite a fragment by itself if more than a share of its rows is deleted.
+            Rewrite a fragment, even alone, if too many of its rows are deleted.
         materialize_deletions_threshold : float, default 0.1
-            That share.
+            The share of deleted rows above which a fragment is rewritten.
         num_threads : int, optional
-            Tasks that run at once; all cores by default.
+            Number of concurrent tasks; all cores by default.
         batch_size : int, optional
-            Rows read at a time.
+            Number of rows to read at a time.
         compaction_mode : str, optional
-            "reencode" or "try_binary_copy"; both read and write rows.
+            "reencode" or "try_binary_copy"; both decode and encode rows.
         max_source_fragments, max_source_rows, max_source_bytes : int, optional
-            Do no more than that in this run: tasks are taken in order until one would exceed a limit. If that is the
-            first one, nothing is compacted and a warning is logged.
+            Limits of this run: tasks are taken in order until one would exceed a limit. If that is the first task,
+            nothing
+            is compacted and a warning is logged.
         excluded_fragment_ids : list of int, optional
-            Leave these alone.
+            Fragments to leave unchanged.
         data_storage_version : str, optional
-            Version of the new files; that of the table by default.
+            Format of the new files; the format of the table by default.
         progress : callable or True, optional
-            Told how far it is, or shown as a bar: see `lancetable.progress`. pylance has no such argument.
+            Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
-        Raises RetryableCommitConflictError if rows that were moved changed meanwhile; nothing was lost, try again.
+        Returns
+        -------
+        CompactionMetrics
+            Counts of removed and added fragments and files.
+
+        Raises
+        ------
+        RetryableCommitConflictError
+            If moved rows were changed concurrently. The table is unchanged; try again.
+        InvalidInputError, TypeError
+            If an option is invalid.
 
         Examples
         --------
@@ -338,32 +362,50 @@ class DatasetOptimizer:
         return Compaction.execute(self._dataset, given, progress=progress)
 
     def migrate(self, data_storage_version: str = "2.1") -> MigrationMetrics:
-        """Bring the table forward to a newer data format, and the dataset to the new version.
+        """Migrate the table to a newer data format, and move the dataset to the new version.
 
-        Every fragment that is in another format gets one new file with the same rows; ids of rows and fragments,
-        deletions and indexes stay. One commit changes all of it. A run that was interrupted goes on where it stopped;
-        changes by others meanwhile are taken in. Older versions stay readable until they are cleaned up.
+        Every fragment in another format gets one new file with the same rows. Ids of rows and fragments, deletions and
+        indexes
+        stay valid. One commit changes all fragments. An interrupted run can be resumed; concurrent changes are
+        included. Older
+        versions stay readable until they are cleaned up.
 
-        Raises InvalidInputError for a format older than the table's, UnsupportedFeatureError for columns that cannot be
-        carried over, CommitConflictError if the table changes faster than it can be followed.
+        Raises
+        ------
+        InvalidInputError
+            If the format is older than that of the table.
+        UnsupportedFeatureError
+            If a column cannot be converted.
+        CommitConflictError
+            If the table keeps changing.
+
+        Examples
+        --------
+        >>> ds.optimize.migrate("2.1")  # doctest: +SKIP
         """
         done = migrate.migrate(self._dataset.table_version, FileVersion.parse(data_storage_version))
         self._dataset.move_to(done.version)
         return MigrationMetrics(done.fragments, done.files_written, done.files_reused, done.bytes_written)
 
     def enable_auto_cleanup(self, auto_cleanup_config: AutoCleanupConfig, **kwargs: Any) -> None:
-        """Have writers clean up old versions every `interval` commits: those older than `older_than_seconds`.
+        """Configure writers to remove versions older than `older_than_seconds` every `interval` commits.
 
-        A cleanup that fails is logged, and the commit succeeds. `lance.auto_cleanup.retain_versions` and
-        `lance.auto_cleanup.delete_rate_limit` are set by `update_config`. Raises InvalidInputError for other keys or
-        numbers out of range, TypeError for an unknown argument.
+        A failed cleanup is logged, and the commit still succeeds. `update_config` sets
+        `lance.auto_cleanup.retain_versions` and
+        `lance.auto_cleanup.delete_rate_limit`. Raises InvalidInputError for other keys or numbers out of range,
+        TypeError for an
+        unknown argument.
+
+        Examples
+        --------
+        >>> ds.optimize.enable_auto_cleanup({"interval": 20, "older_than_seconds": 86400})  # doctest: +SKIP
         """
         if kwargs:
             raise TypeError(f"enable_auto_cleanup() got an unexpected argument {next(iter(kwargs))!r}")
         self._dataset.update_config({**config_of(auto_cleanup_config)})
 
     def disable_auto_cleanup(self, **kwargs: Any) -> None:
-        """Undo `enable_auto_cleanup`. Raises TypeError for an unknown argument."""
+        """Disable automatic cleanup. Raises TypeError for an unknown argument."""
         if kwargs:
             raise TypeError(f"disable_auto_cleanup() got an unexpected argument {next(iter(kwargs))!r}")
         self._dataset.delete_config_keys(["lance.auto_cleanup.interval", "lance.auto_cleanup.older_than"])
@@ -376,12 +418,12 @@ SETTINGS = frozenset(each.name for each in fields(CompactionSettings))
 
 
 def config_of(options: AutoCleanupConfig) -> dict[str, str]:
-    """The config of a table that is to be cleaned up automatically. Raises InvalidInputError, TypeError."""
+    """Return the config entries for automatic cleanup. Raises InvalidInputError, TypeError."""
     known = ("interval", "older_than_seconds")
     if set(options) != set(known):
         raise InvalidInputError(
-            f"expected the keys {' and '.join(known)} for automatic cleanup, got {sorted(options)}; set others, such as"
-            " lance.auto_cleanup.retain_versions, by update_config"
+            f"expected the keys {' and '.join(known)} for automatic cleanup, got {sorted(options)};"
+            " set other keys, such as lance.auto_cleanup.retain_versions, with update_config"
         )
     interval, seconds = options["interval"], options["older_than_seconds"]
     for name, value in (("interval", interval), ("older_than_seconds", seconds)):
@@ -393,7 +435,7 @@ def config_of(options: AutoCleanupConfig) -> dict[str, str]:
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises InvalidInputError for an unknown option, TypeError for a value of a wrong type."""
+    """Return the given options. Raises InvalidInputError for an unknown option, TypeError for a wrong value."""
     for name, value in options.items():
         if name not in OPTIONS:
             raise InvalidInputError(f"Invalid compaction option: {name}")
@@ -420,7 +462,7 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_for(dataset: LanceDataset, options: Mapping[str, Any]) -> CompactionSettings:
-    """The settings of a compaction of this dataset."""
+    """Return the settings of a compaction of this dataset. Raises InvalidInputError, UnsupportedFeatureError."""
     given = {name: value for name, value in options.items() if name in SETTINGS}
     if "excluded_fragment_ids" in given:
         given["excluded_fragment_ids"] = frozenset(given["excluded_fragment_ids"])
@@ -430,13 +472,13 @@ def settings_for(dataset: LanceDataset, options: Mapping[str, Any]) -> Compactio
 
 
 def metrics_of(results: Iterable[Rewritten]) -> CompactionMetrics:
-    """The sum over tasks."""
+    """Return the sum of the metrics of all tasks."""
     sums = [sum(each) for each in zip(*(result.counts for result in results), strict=True)]
     return CompactionMetrics(*sums)
 
 
 def parsed(text: str, *keys: str) -> dict[str, Any]:
-    """A JSON object with these keys. Raises InvalidInputError."""
+    """Parse a JSON object with these keys. Raises InvalidInputError."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as error:
@@ -444,19 +486,19 @@ def parsed(text: str, *keys: str) -> dict[str, Any]:
     if not isinstance(value, dict) or any(key not in value for key in keys):
         raise InvalidInputError(f"not the JSON of a compaction: it must be an object with {', '.join(keys)}")
     if not isinstance(value["read_version"], int) or isinstance(value["read_version"], bool):
-        raise InvalidInputError("not the JSON of a compaction: read_version is no number")
+        raise InvalidInputError("not the JSON of a compaction: read_version must be an integer")
     return value
 
 
 def parsed_fragments(value: Any) -> tuple[Any, ...]:
-    """The fragments in a JSON value. Raises InvalidInputError."""
+    """Return the fragments in a JSON value. Raises InvalidInputError."""
     if not isinstance(value, dict) or not isinstance(value.get("fragments"), list):
         raise InvalidInputError("not the JSON of a compaction: fragments are missing")
     return tuple(FragmentMetadata.from_json(json.dumps(each)).to_format() for each in value["fragments"])
 
 
 def parsed_options(value: Any) -> dict[str, Any]:
-    """The options that we know of among those in a JSON value, which may be of another writer."""
+    """Return the known options in a JSON value, which another writer may have produced. Raises InvalidInputError."""
     if not isinstance(value, dict):
         raise InvalidInputError("not the JSON of a compaction: options are missing")
     return checked_options({name: each for name, each in value.items() if name in OPTIONS and each is not None})

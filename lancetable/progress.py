@@ -1,15 +1,17 @@
-"""Following what takes long: a function that is told how far an operation is, or a bar on the screen.
+"""Progress reports of long operations: a callback function, or a progress bar.
 
     ds.optimize.compact_files(progress=True)                          a bar, by tqdm
     ds.optimize.compact_files(progress=lambda now: log(now.num_rows)) a function of a `Progress`
 
-The function is called when the operation begins, about ten times a second while batches and files go through, and once
-when it is done. A compaction calls it from its threads, one at a time; everything else from the thread that called the
-operation, or that asks a scan for its next batch. An exception that it raises ends the operation and passes through:
-the table is as it was and what was written is removed (a cleanup leaves the rest to the next one). Only the report that
-says `done` comes too late for that: what it tells of is committed or, of what commits nothing (`write_fragments`, tasks
-of a compaction), complete and left to a cleanup. `FragmentWriteProgress` is pylance's way to follow the files of a
-write.
+The callback is called when the operation begins, about ten times a second while batches and files are processed, and
+once at the end. A compaction calls it from its worker threads, one call at a time. Other operations call it from the
+caller's thread, or from the thread that requests the next batch of a scan.
+
+An exception of the callback ends the operation and propagates to the caller. The table is unchanged and written files
+are removed (a cleanup leaves the remaining files to the next cleanup). Only an exception from the last report, with
+`done`, is too late: the change is committed, or, for operations without a commit (`write_fragments`, tasks of a
+compaction), the files are complete and left to a cleanup. `FragmentWriteProgress` is pylance's interface for the files
+of a write.
 """
 
 from __future__ import annotations
@@ -34,23 +36,23 @@ __all__ = [
 ]
 
 ProgressLike: TypeAlias = bool | Report | None
-"""A function that is told how far an operation is, True for a bar, None or False for neither."""
+"""A callback for `Progress` records, True for a progress bar, None or False for neither."""
 
 
 class FragmentWriteProgress(ABC):
-    """Told of every fragment that a write begins and completes, in the process that writes it."""
+    """Interface that is notified when a write begins and completes a fragment, in the writing process."""
 
     @abstractmethod
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """A data file was opened. `fragment` has the name of the file, but neither rows nor sizes yet."""
+        """Handle an opened data file. `fragment` has the name of the file, but no rows and sizes yet."""
 
     @abstractmethod
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """The data file is closed and `fragment` is final, except for its id, which the commit gives."""
+        """Handle a closed data file. `fragment` is final except for its id, which the commit assigns."""
 
 
 class NoopFragmentWriteProgress(FragmentWriteProgress):
-    """Follows nothing."""
+    """Progress that does nothing."""
 
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
         """Do nothing."""
@@ -60,34 +62,35 @@ class NoopFragmentWriteProgress(FragmentWriteProgress):
 
 
 class NumberedProgress(FragmentWriteProgress):
-    """Passes on what it is told, with an id that the caller has chosen for the fragment."""
+    """Wrapper that gives fragments an id chosen by the caller before it forwards the calls."""
 
     def __init__(self, progress: FragmentWriteProgress, fragment_id: int) -> None:
         self._progress, self._fragment_id = progress, fragment_id
 
     def begin(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Pass on that the fragment begins."""
+        """Forward the call with the chosen id."""
         fragment.id = self._fragment_id
         self._progress.begin(fragment, **kwargs)
 
     def complete(self, fragment: FragmentMetadata, **kwargs: Any) -> None:
-        """Pass on that the fragment is complete."""
+        """Forward the call with the chosen id."""
         fragment.id = self._fragment_id
         self._progress.complete(fragment, **kwargs)
 
 
 class FileSystemFragmentWriteProgress(FragmentWriteProgress):
-    """Leaves one small JSON file per fragment in a directory.
+    """Progress that writes a small JSON file per fragment to a directory.
 
-    While a fragment is being written, `fragment_<id>.in_progress` holds its id and `metadata`, and
-    `fragment_<id>.json` what is known of it so far. Once it is complete the first one is gone and the second one final.
+    While a fragment is being written, `fragment_<id>.in_progress` contains its id and `metadata`, and
+    `fragment_<id>.json`
+    its preliminary metadata. On completion the first file is removed and the second one is final.
 
     Parameters
     ----------
     base_uri : str
-        A directory on any store that lancetable writes to.
+        A directory on any writable store.
     metadata : dict, optional
-        JSON-ready facts kept with each fragment, for instance which worker writes it.
+        JSON-serializable values stored with each fragment, for example the id of the worker.
     """
 
     PROGRESS_EXT: str = ".in_progress"
@@ -114,7 +117,7 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
 
 
 class ProgressBar:
-    """A bar of tqdm, in a terminal or a notebook; a new one for each part or repetition of an operation."""
+    """A tqdm progress bar for a terminal or notebook, with a new bar for each phase and attempt of an operation."""
 
     def __init__(self) -> None:
         self._make = _tqdm()
@@ -122,7 +125,7 @@ class ProgressBar:
         self._shown: tuple[str, int] | None = None
 
     def __call__(self, now: Progress) -> None:
-        """Show how far it is."""
+        """Update the bar."""
         files = now.total_rows is None and now.total_files is not None
         done, total = (now.num_files, now.total_files) if files else (now.num_rows, now.total_rows)
         if self._shown != (now.what, now.attempt):
@@ -132,16 +135,16 @@ class ProgressBar:
             self._shown = now.what, now.attempt
         self._bar.total = total
         if now.num_bytes:
-            told = self._make.format_sizeof(now.num_bytes, "B", 1024)
+            postfix = self._make.format_sizeof(now.num_bytes, "B", 1024)
             if now.num_files and not files:
-                told += f" in {now.num_files} file{'s' if now.num_files > 1 else ''}"
-            self._bar.set_postfix_str(told, refresh=False)
+                postfix += f" in {now.num_files} file{'s' if now.num_files > 1 else ''}"
+            self._bar.set_postfix_str(postfix, refresh=False)
         self._bar.update(done - self._bar.n)
         if now.done:
             self.close()
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Close the bar, leaving it visible."""
         if self._bar is not None:
             self._bar.close()
 
@@ -151,15 +154,17 @@ def _tqdm() -> Any:
         from tqdm.auto import tqdm
     except ImportError as error:
         raise UnsupportedFeatureError(
-            "progress=True shows a bar of tqdm: pip install 'lancetable[progress]'; or give a function, which is told "
-            "the same",
+            "progress=True needs tqdm: run pip install 'lancetable[progress]', or pass a callback function",
             feature="progress bars without tqdm",
         ) from error
     return tqdm
 
 
 def report_of(progress: ProgressLike) -> Report | None:
-    """The function to tell. Raises TypeError for anything else, UnsupportedFeatureError for a bar without tqdm."""
+    """Return the callback of a `progress` argument, or None.
+
+    Raises TypeError for an invalid argument, UnsupportedFeatureError for a progress bar without tqdm.
+    """
     if progress is None or progress is False:
         return None
     if progress is True:
@@ -170,7 +175,9 @@ def report_of(progress: ProgressLike) -> Report | None:
 
 
 def of_files(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWriteProgress | None, ProgressLike]:
-    """Pylance's object or ours: whatever has `begin` and `complete` follows the files of a write."""
+    """Split a `progress` argument of a write into a `FragmentWriteProgress`, if it is one, and a plain progress
+    argument.
+    """
     if hasattr(progress, "begin") and hasattr(progress, "complete"):
         return cast("FragmentWriteProgress", progress), None
     return None, progress
@@ -178,7 +185,10 @@ def of_files(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWr
 
 @contextmanager
 def tracked(progress: ProgressLike, what: str) -> Iterator[Tracker | None]:
-    """The tracker of an operation, None if nobody follows it; leaving the block without an error says it is done."""
+    """Yield the tracker of an operation, or None without progress; leaving the block without an error reports `done`.
+
+    Raises TypeError, UnsupportedFeatureError, and the exceptions of the callback.
+    """
     report = report_of(progress)
     if report is None:
         yield None

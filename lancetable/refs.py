@@ -1,4 +1,4 @@
-"""Tags: names for versions. Branches: lines of versions of their own."""
+"""Tags (names of versions) and branches (separate sequences of versions)."""
 
 from __future__ import annotations
 
@@ -20,20 +20,25 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Tags:
-    """The tags of a table. A tagged version survives every cleanup until the tag is deleted.
+    """The tags of a table. A tagged version is kept by every cleanup until the tag is deleted.
 
     Names consist of letters, digits, ".", "-" and "_"; others raise InvalidRefError.
+
+    Examples
+    --------
+    >>> ds.tags.create("v1", 3)  # doctest: +SKIP
+    >>> lancetable.dataset(ds.uri, version="v1")  # doctest: +SKIP
     """
 
     def __init__(self, dataset: LanceDataset) -> None:
         self._dataset = dataset
 
     def list(self) -> dict[str, Tag]:
-        """All tags by name."""
+        """Return all tags by name."""
         return {name: public_tag(tag) for name, tag in refs.list_tags(self._dataset.table_version).items()}
 
     def list_ordered(self, order: str | None = None) -> builtins.list[tuple[str, Tag]]:
-        """All tags by the number of their version: "desc" (the default) or "asc"; equal ones by name.
+        """Return all tags sorted by version, "desc" (the default) or "asc", then by name.
 
         Raises InvalidInputError for another order.
         """
@@ -42,39 +47,40 @@ class Tags:
         return sorted(in_name_order, key=lambda item: item[1]["version"], reverse=order != "asc")
 
     def create(self, tag: str, reference: Reference | None = None) -> None:
-        """Tag a version, the one this dataset is at by default.
+        """Create a tag for a version, by default the version of this dataset.
 
-        `reference` is a version number, the name of another tag, or (branch, version). Raises AlreadyExistsError for a
-        name in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for the name.
+        `reference` is a version number, the name of another tag, or (branch, version). Raises AlreadyExistsError if the
+        name is
+        in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for an invalid name.
         """
         refs.create_tag(self._dataset.table_version, tag, reference)
 
     def update(self, tag: str, reference: Reference | None = None) -> None:
-        """Move an existing tag. Raises RefNotFoundError if it does not exist, else as `create`."""
+        """Move an existing tag. Raises RefNotFoundError if it does not exist, and the errors of `create`."""
         refs.update_tag(self._dataset.table_version, tag, reference)
 
     def delete(self, tag: str) -> None:
-        """Remove a tag; its version stays. Raises RefNotFoundError if there is none."""
+        """Remove a tag; its version is kept. Raises RefNotFoundError."""
         refs.delete_tag(self._dataset.table_version, tag)
 
     def get_version(self, tag: str) -> int:
-        """The version a tag names. Raises RefNotFoundError if there is none."""
+        """Return the version number of a tag. Raises RefNotFoundError."""
         found = refs.list_tags(self._dataset.table_version).get(tag)
         if found is None:
             raise RefNotFoundError(f"Ref not found error: tag {tag} does not exist", ref=tag)
         return found.version
 
     def replace_metadata(self, tag: str, metadata: dict[str, str]) -> None:
-        """Give a tag other key/values. Raises RefNotFoundError if there is none."""
+        """Replace the metadata of a tag. Raises RefNotFoundError."""
         refs.replace_tag_metadata(self._dataset.table_version, tag, metadata)
 
     def __repr__(self) -> str:
-        told = [f"{name}={tag['version']}" for name, tag in sorted(self.list().items())]
-        return f"Tags({', '.join(told)})"
+        versions = [f"{name}={tag['version']}" for name, tag in sorted(self.list().items())]
+        return f"Tags({', '.join(versions)})"
 
 
 class Branches:
-    """The branches of a table, main excluded. `LanceDataset.create_branch` makes one.
+    """The branches of a table, excluding main. `LanceDataset.create_branch` creates one.
 
     Names consist of segments of letters, digits, ".", "-" and "_", separated by "/"; others raise InvalidRefError.
     """
@@ -83,12 +89,12 @@ class Branches:
         self._dataset = dataset
 
     def list(self) -> dict[str, Branch]:
-        """All branches by name."""
+        """Return all branches by name."""
         found = branches.list_branches(self._dataset.table_version)
         return {name: public_branch(branch) for name, branch in found.items()}
 
     def list_ordered(self, order: str | None = None) -> builtins.list[tuple[str, Branch]]:
-        """All branches by the version they spring from: "desc" (the default) or "asc"; equal ones by name.
+        """Return all branches sorted by parent version, "desc" (the default) or "asc", then by name.
 
         Raises InvalidInputError for another order.
         """
@@ -97,13 +103,13 @@ class Branches:
         return sorted(in_name_order, key=lambda item: item[1]["parent_version"], reverse=order != "asc")
 
     def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
-        """Give a branch other key/values. Raises RefNotFoundError if there is none."""
+        """Replace the metadata of a branch. Raises RefNotFoundError."""
         branches.replace_branch_metadata(self._dataset.table_version, branch, metadata)
 
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and files.
 
-        Raises RefNotFoundError, InvalidOperationError while other branches spring from it.
+        Raises RefNotFoundError, and InvalidOperationError while other branches start from it.
         """
         branches.delete_branch(self._dataset.table_version, branch)
 
@@ -112,13 +118,13 @@ class Branches:
 
 
 def check_order(order: str | None) -> None:
-    """Raises InvalidInputError for an order that is none."""
+    """Raise InvalidInputError for an unknown sort order."""
     if order not in (None, "asc", "desc"):
         raise InvalidInputError(f"Invalid sort order {order!r}. Valid values are: asc, desc")
 
 
 def public_branch(branch: BranchContents) -> Branch:
-    """A branch as users see it."""
+    """Return a branch in public form."""
     return Branch(
         parent_branch=branch.parent_branch,
         branch_identifier=[*branch.lineage],
@@ -130,7 +136,7 @@ def public_branch(branch: BranchContents) -> Branch:
 
 
 def public_tag(tag: TagContents) -> Tag:
-    """A tag as users see it."""
+    """Return a tag in public form."""
     return Tag(
         branch=tag.branch,
         version=tag.version,
@@ -142,10 +148,10 @@ def public_tag(tag: TagContents) -> Tag:
 
 
 def time_of(text: str | None) -> datetime | None:
-    """A time in a tag file, in UTC and cut to microseconds. Raises CorruptFileError for text that is no time."""
+    """Parse a time in a tag file, in UTC, truncated to microseconds. Raises CorruptFileError if it is invalid."""
     if text is None:
         return None
     try:
         return EPOCH + timedelta(microseconds=parse_time(text) // 1000)
     except (ValueError, OverflowError) as error:
-        raise CorruptFileError(f"a tag has the time {text[:50]!r}", found=text[:50]) from error
+        raise CorruptFileError(f"a tag has the invalid time {text[:50]!r}", found=text[:50]) from error

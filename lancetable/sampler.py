@@ -1,4 +1,4 @@
-"""Random samples of a table and of any stream; ways to share a table among the processes of a job."""
+"""Random samples of tables and streams, and samplers that distribute a table over the processes of a job."""
 
 from __future__ import annotations
 
@@ -45,11 +45,34 @@ def maybe_sample(
     max_takes: int = 2048,
     filt: Filter | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield `n` rows chosen at random, or all rows if there are not more than that.
+    """Yield `n` rows drawn uniformly at random, or all rows if there are no more than `n`.
 
-    Every row is as likely as any other. `columns` is a name, names or `{name: expression}`; batches have at most
-    `batch_size` rows, and rows come in table order. `filt` restricts what is sampled from. `max_takes` is accepted for
-    compatibility: rows are taken a batch at a time, however many there are.
+    Rows are in table order.
+
+    Parameters
+    ----------
+    dataset
+        The table.
+    n
+        Size of the sample.
+    columns
+        A column name, names, or `{name: SQL expression}`.
+    batch_size
+        Maximum number of rows per batch.
+    max_takes
+        Accepted for compatibility; rows are always taken in batches.
+    filt
+        Predicate of the rows to sample from.
+
+    Raises
+    ------
+    ColumnNotFoundError, InvalidSqlError, InvalidInputError, OutOfRangeError, TypeError
+        If an argument is invalid.
+
+    Examples
+    --------
+    >>> sum(batch.num_rows for batch in maybe_sample(ds, 1000, "embedding"))  # doctest: +SKIP
+    1000
     """
     table = dataset if isinstance(dataset, LanceDataset) else open_dataset(dataset)
     rows_per_batch = check_positive("batch_size", batch_size)
@@ -72,9 +95,9 @@ def maybe_sample(
 
 
 def reservoir_sampling(stream: Iterable[T], k: int) -> list[T]:
-    """`k` items of a stream, each as likely as any other, in one pass; all of them if there are not more.
+    """Return `k` items of a stream, drawn uniformly at random in one pass; all items if there are no more than `k`.
 
-    The order of the result is random too.
+    The order of the result is random.
     """
     if check_count("k", k) == 0:
         return []
@@ -89,7 +112,7 @@ def reservoir_sampling(stream: Iterable[T], k: int) -> list[T]:
 
 
 class Sampler(ABC):
-    """A way to go through a dataset in batches. A subclass says in `__call__` which rows come, and in which order."""
+    """A strategy for iterating over a dataset. `__call__` of a subclass determines the rows and their order."""
 
     @abstractmethod
     def __call__(
@@ -107,7 +130,7 @@ class Sampler(ABC):
 
 
 class FragmentSampler(Sampler):
-    """Whole fragments, in the order that `iter_fragments` of a subclass gives."""
+    """Sampler of whole fragments, in the order of `iter_fragments`."""
 
     def __call__(
         self,
@@ -120,7 +143,7 @@ class FragmentSampler(Sampler):
         with_row_id: bool = False,
         **kwargs: Any,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Scan the chosen fragments one after the other."""
+        """Scan the selected fragments one after the other."""
         yield from dataset.scanner(
             columns=columns,
             filter=filter,
@@ -132,19 +155,19 @@ class FragmentSampler(Sampler):
 
     @abstractmethod
     def iter_fragments(self, dataset: LanceDataset, *args: Any, **kwargs: Any) -> Iterator[LanceFragment]:
-        """The fragments to scan."""
+        """Return the fragments to scan."""
 
 
 class FullScanSampler(FragmentSampler):
-    """All rows, in table order."""
+    """Sampler of all rows, in table order."""
 
     def iter_fragments(self, dataset: LanceDataset, *args: Any, **kwargs: Any) -> Iterator[LanceFragment]:
-        """All fragments."""
+        """Yield all fragments."""
         yield from dataset.get_fragments()
 
 
 class ShardedFragmentSampler(FragmentSampler):
-    """Every `world_size`-th fragment, beginning with number `rank`: together, the processes of a job see each row once.
+    """Sampler of every `world_size`-th fragment, starting at `rank`, so that the processes of a job read each row once.
 
     With `randomize` the fragments are shuffled first, by `seed` and epoch, in the same way in every process.
     """
@@ -154,16 +177,16 @@ class ShardedFragmentSampler(FragmentSampler):
         self._randomize, self._seed, self._epoch = randomize, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next pass."""
+        """Set the epoch, which determines the order of the next pass."""
         self._epoch = epoch
 
     @staticmethod
     def from_torch(randomize: bool = False, seed: int = 0) -> ShardedFragmentSampler:
-        """With rank and world size of `torch.distributed`."""
+        """Return a sampler with the rank and world size of `torch.distributed`."""
         return ShardedFragmentSampler(*torch_rank(), randomize=randomize, seed=seed)
 
     def iter_fragments(self, dataset: LanceDataset, *args: Any, **kwargs: Any) -> Iterator[LanceFragment]:
-        """The fragments of this rank."""
+        """Yield the fragments of this rank."""
         fragments = dataset.get_fragments()
         if self._randomize:
             random.Random(f"{self._seed} {self._epoch}").shuffle(fragments)
@@ -171,11 +194,13 @@ class ShardedFragmentSampler(FragmentSampler):
 
 
 class ShardedBatchSampler(Sampler):
-    """Every `world_size`-th batch of rows, beginning with number `rank`.
+    """Sampler of every `world_size`-th batch of rows, starting at `rank`.
 
-    Without a filter only the rows of this rank are read. With one, the rows that pass are counted through and every
-    `world_size`-th of them is kept, so that each rank reads all of the table. `randomize` shuffles the batches, and
-    with a filter draws them from a window of batches, by `seed` and epoch.
+    Without a filter, only the rows of this rank are read. With a filter, every rank reads the whole table and keeps
+    every
+    `world_size`-th matching row. `randomize` shuffles the batches, or with a filter draws them from a window of
+    batches, by
+    `seed` and epoch.
     """
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
@@ -184,18 +209,21 @@ class ShardedBatchSampler(Sampler):
         self._length: int | None = None
 
     def __len__(self) -> int:
-        """Batches of the pass that was begun last. Raises InvalidOperationError before the first and with a filter."""
+        """Return the number of batches of the current pass.
+
+        Raises InvalidOperationError before the first pass and with a filter.
+        """
         if self._length is None:
-            raise InvalidOperationError("how many batches come is known once a pass without a filter has begun")
+            raise InvalidOperationError("the number of batches is known only after a pass without a filter has started")
         return self._length
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next pass."""
+        """Set the epoch, which determines the order of the next pass."""
         self._epoch = epoch
 
     @staticmethod
     def from_torch(randomize: bool = False, seed: int = 0) -> ShardedBatchSampler:
-        """With rank and world size of `torch.distributed`."""
+        """Return a sampler with the rank and world size of `torch.distributed`."""
         return ShardedBatchSampler(*torch_rank(), randomize=randomize, seed=seed)
 
     def __call__(
@@ -268,9 +296,9 @@ class ShardedBatchSampler(Sampler):
 
 
 class ShardedFixedBatchSampler(ShardedBatchSampler):
-    """As `ShardedBatchSampler`, and iterable itself: as lists of row numbers, for loaders that take rows by number.
+    """A `ShardedBatchSampler` that can also be iterated as lists of row numbers, for loaders that take rows by number.
 
-    Each rank gets one stretch of the `total_num_rows`, cut into lists of `batch_size`:
+    Each rank gets one contiguous range of the `total_num_rows`, split into lists of `batch_size`:
 
         1,000 rows, 4 ranks, batches of 100      rank 1: 250 … 349, 350 … 449, 450 … 499
     """
@@ -289,50 +317,50 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
         self._total = check_count("total_num_rows", total_num_rows)
 
     @staticmethod
-    def from_torch(  # type: ignore[override]  # pylance's, which differs from that of its base too
+    def from_torch(  # type: ignore[override]  # pylance's signature, which differs from that of the base class
         batch_size: int, total_num_rows: int, randomize: bool = False, seed: int = 0
     ) -> ShardedFixedBatchSampler:
-        """With rank and world size of `torch.distributed`."""
+        """Return a sampler with the rank and world size of `torch.distributed`."""
         return ShardedFixedBatchSampler(*torch_rank(), randomize, seed, batch_size, total_num_rows)
 
     def __len__(self) -> int:
-        """Lists that iterating gives."""
+        """Return the number of lists."""
         return len(self._starts())
 
     def __iter__(self) -> Iterator[list[int]]:
-        starts, end = self._starts(), self._stretch()[1]
+        starts, end = self._starts(), self._row_range()[1]
         if self._randomize:
             self._random().shuffle(starts)
         for start in starts:
             yield list(range(start, min(start + self._batch_size, end)))
 
-    def _stretch(self) -> tuple[int, int]:
-        """First row of this rank, and the one behind its last: the last ranks have fewer rows, or none."""
+    def _row_range(self) -> tuple[int, int]:
+        """Return the range of this rank as (first, end); the last ranks may have fewer rows, or none."""
         each = -(-self._total // self._world_size)
         return min(self._rank * each, self._total), min((self._rank + 1) * each, self._total)
 
     def _starts(self) -> list[int]:
-        first, end = self._stretch()
+        first, end = self._row_range()
         if first == end:
             return []
         return list(range(first, end, check_positive("batch_size", self._batch_size)))
 
 
 def checked_rank(rank: int, world_size: int) -> tuple[int, int]:
-    """Which of how many processes. Raises InvalidInputError for one that is not among them."""
+    """Return a valid rank and world size. Raises InvalidInputError, OutOfRangeError, TypeError."""
     if check_count("rank", rank) >= check_positive("world_size", world_size):
-        raise InvalidInputError(f"rank {rank} is not among {world_size} processes, which count from 0")
+        raise InvalidInputError(f"rank must be less than world_size {world_size}, got {rank}")
     return rank, world_size
 
 
 def torch_rank() -> tuple[int, int]:
-    """Rank and world size of `torch.distributed`."""
+    """Return the rank and world size of `torch.distributed`."""
     torch = importlib.import_module("torch")
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
 def rebatched(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of `num_rows`, but for the last one."""
+    """Yield the same rows in batches of `num_rows`, except for the last one."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Scans: what to read, in which order, and in which form to hand it out."""
+"""Scans: selection, order and output form of rows."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ BLOB_MODES = ("lazy", "bytes", "descriptions")
 
 
 class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without types
-    """A scan that is described but not run; each of its reading methods runs it anew.
+    """A scan that runs each time one of its read methods is called.
 
-    Made by `LanceDataset.scanner` or `ScannerBuilder.to_scanner`. Names and types in `columns`, `filter` and `order_by`
-    are checked when the scan is first planned, not when the scanner is made.
+    Created by `LanceDataset.scanner` or `ScannerBuilder.to_scanner`. Names and types in `columns`, `filter` and
+    `order_by`
+    are checked when the scan is first planned, not when the scanner is created.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
     ) -> None:
         self._options = scanner
         self._dataset = dataset
-        self._progress = progress or None  # False is as good as None
+        self._progress = progress or None  # False is equivalent to None
         self._version = dataset.table_version if snapshot is None else snapshot
         self._plan: ScanPlan | None = None
 
@@ -67,52 +68,58 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         return self._plan
 
     def __repr__(self) -> str:
-        told = [
+        options = [
             f"{name}={value!r}" for name, value in vars_of(self._options) if value is not None and value is not False
         ]
-        return f"LanceScanner({self._version.uri!r}, version={self._version.version}, {', '.join(told)})"
+        return f"LanceScanner({self._version.uri!r}, version={self._version.version}, {', '.join(options)})"
 
     def to_table(self) -> pa.Table:
-        """Read all rows.
+        """Read all rows into an Arrow table.
 
-        Raises InvalidSqlError, ColumnNotFoundError or InvalidInputError for a scan that cannot be planned,
-        CorruptFileError, NotFoundError or StoreError for files that cannot be read.
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError, InvalidInputError
+            If the scan cannot be planned.
+        CorruptFileError, NotFoundError, StoreError
+            If a file cannot be read.
         """
         return self._table(self._planned())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Stream the rows; memory stays bounded. Errors as in `to_table`, those of planning at the call."""
+        """Stream the rows with bounded memory. Raises the errors of `to_table`; those of planning at the call."""
         return self._batches(self._planned())
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Stream the rows through an Arrow reader."""
+        """Stream the rows through an Arrow reader. Raises the errors of `to_table`."""
         plan = self._planned()
         return pa.RecordBatchReader.from_batches(plan.output_schema, self._batches(plan))
 
     def _table(self, plan: ScanPlan) -> pa.Table:
         if self._progress is None:
             return scan_table(self._version, plan)
-        # A table is read window by window in any case; its chunks shall not be smaller than need be.
+        # The scan runs window by window anyway, so request large batches to avoid small chunks.
         parts = replace(plan, batch_rows=max(plan.batch_rows, TABLE_BATCH_ROWS), strict_batch_size=False)
         return pa.Table.from_batches(self._batches(parts), plan.output_schema)
 
     def _batches(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         batches = execute_scan(self._version, plan)
-        return batches if self._progress is None else self._followed(plan, batches)
+        return batches if self._progress is None else self._with_progress(plan, batches)
 
-    def _followed(self, plan: ScanPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _with_progress(self, plan: ScanPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with tracked(self._progress, "scan") as tracker:
             if tracker is not None:
-                unheard = replace(plan, stats_callback=None)
-                tracker.begin(total_rows=None if plan.predicate is not None else count_plan(self._version, unheard))
+                silent = replace(plan, stats_callback=None)
+                tracker.begin(total_rows=None if plan.predicate is not None else count_plan(self._version, silent))
                 batches = tracker.counted(batches, with_bytes=True)
             yield from batches
 
     def to_pandas(self, *, blob_mode: str = "lazy", **kwargs: Any) -> pd.DataFrame:
-        """Read all rows into a pandas frame; `kwargs` go to `pyarrow.Table.to_pandas`.
+        """Read all rows into a pandas DataFrame; `kwargs` are passed to `pyarrow.Table.to_pandas`.
 
-        `blob_mode` says what blob columns hold: "lazy" a `BlobFile` for each value, "bytes" the bytes; "descriptions"
-        leaves it to `blob_handling`. Null blobs, and with "lazy" those of deleted rows, are None.
+        `blob_mode` selects the values of blob columns: "lazy" for a `BlobFile` per value, "bytes" for the bytes, and
+        "descriptions" for the form selected by `blob_handling`. Null blobs and, with "lazy", blobs of deleted rows are
+        None.
+        Raises InvalidInputError for another mode, and the errors of `to_table`.
         """
         if blob_mode not in BLOB_MODES:
             raise InvalidInputError("blob_mode must be one of: 'lazy', 'bytes', 'descriptions'")
@@ -140,9 +147,9 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         return frame_with(table.select(names), lazy, kwargs)
 
     def scan_batches(self) -> Iterator[pads.TaggedRecordBatch]:
-        """Stream the batches, each with the fragment it comes from. Raises InvalidOperationError with `order_by`."""
+        """Stream the batches, each with its fragment. Raises InvalidOperationError with `order_by`."""
         if self._options.order_by:
-            raise InvalidOperationError("scan_batches() goes fragment by fragment and cannot sort; use to_batches()")
+            raise InvalidOperationError("scan_batches() reads fragment by fragment and cannot sort; use to_batches()")
         wanted = self._options.fragments
         skipped = self._options.offset or 0
         left = self._options.limit
@@ -163,65 +170,70 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
                     yield pads.TaggedRecordBatch(batch, fragment)
 
     def head(self, num_rows: int) -> pa.Table:
-        """The first `num_rows` rows."""
+        """Return the first `num_rows` rows. Raises the errors of `to_table`."""
         limit = check_count("num_rows", num_rows)
         if self._options.limit is not None:
             limit = min(limit, self._options.limit)
         return self._table(plan_scan(self._version, replace(self._options, limit=limit)))
 
     def count_rows(self) -> int:
-        """Number of rows that the scan yields; only what the filter needs is read."""
+        """Return the number of rows that the scan yields, reading only what the filter needs."""
         return count_plan(self._version, self._planned())
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """The plan as text, with what statistics rule out; reads no data. `verbose` adds the columns."""
+        """Return the plan as a string, including the effect of statistics. Reads no data.
+
+        `verbose` adds the columns.
+        """
         return explain_plan(self._version, self._planned(), verbose=verbose)
 
     def analyze_plan(self, count_rows: bool = False) -> str:
-        """Run the scan and return its plan with what it took: rows, bytes, requests, time."""
+        """Run the scan and return its plan with measured rows, bytes, requests and time."""
         return analyze_plan(self._version, self._planned())
 
     @property
     def projected_schema(self) -> pa.Schema:
-        """Schema of the rows that the scan yields."""
+        """The schema of the rows that the scan yields."""
         return self._planned().output_schema
 
     @property
     def dataset_schema(self) -> pa.Schema:
-        """Schema of the table."""
+        """The schema of the table."""
         return self._version.schema.to_arrow()
 
     @staticmethod
     def from_dataset(*args: Any, **kwargs: Any) -> NoReturn:
-        """Not available: use `LanceDataset.scanner`."""
+        """Raise UnsupportedFeatureError; use `LanceDataset.scanner`."""
         raise scope.unsupported("use LanceDataset.scanner", planned=False, name="LanceScanner.from_dataset")
 
     @staticmethod
     def from_fragment(*args: Any, **kwargs: Any) -> NoReturn:
-        """Not available: use `LanceFragment.scanner`."""
+        """Raise UnsupportedFeatureError; use `LanceFragment.scanner`."""
         raise scope.unsupported("use LanceFragment.scanner", planned=False, name="LanceScanner.from_fragment")
 
     @staticmethod
     def from_batches(*args: Any, **kwargs: Any) -> NoReturn:
-        """Not available: batches are no table."""
+        """Raise UnsupportedFeatureError; scans of plain batches are not supported."""
         raise scope.unsupported("scanning plain batches", planned=False, name="LanceScanner.from_batches")
 
     def take(self, indices: Any) -> pa.Table:
-        """Not available: use `LanceDataset.take`."""
+        """Raise UnsupportedFeatureError; use `LanceDataset.take`."""
         raise scope.unsupported("use LanceDataset.take", planned=False, name="LanceScanner.take")
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The rows as an Arrow C stream, for any library that reads those."""
+        """Return the rows as an Arrow C stream."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a LanceScanner does not pickle; pickle its dataset and make the scanner there")
+        raise TypeError("a LanceScanner cannot be pickled; pickle its dataset and create the scanner from it")
 
 
 @scope.fill_gaps(scope.SCANNER_BUILDER)
 class ScannerBuilder:
-    """Collects what a scan should do; each method returns the builder, `to_scanner` ends the chain.
+    """Builder of a scan. Every method returns the builder; `to_scanner` returns the scan.
 
+    Examples
+    --------
     >>> ScannerBuilder(ds).columns(["id"]).filter("id > 3").limit(10).to_scanner().to_table()  # doctest: +SKIP
     """
 
@@ -241,11 +253,14 @@ class ScannerBuilder:
         return self
 
     def columns(self, cols: Columns | None = None) -> ScannerBuilder:
-        """Column names (dotted paths for nested fields) or `{name: sql expression}`; None means all."""
+        """Select columns by name (dotted paths for nested fields) or as `{name: SQL expression}`; None selects all."""
         return self._set("columns", list(cols) if isinstance(cols, (tuple, set)) else cols)
 
     def filter(self, filter: Filter | None) -> ScannerBuilder:
-        """A SQL condition or a pyarrow expression; checked when the scan is planned."""
+        """Set a predicate, as SQL or as a pyarrow expression, which is checked when the scan is planned.
+
+        Raises TypeError for another type, UnsupportedFeatureError for a search query.
+        """
         if filter is not None and not isinstance(filter, (str, pc.Expression)):
             if isinstance(filter, dict) or type(filter).__name__ in (
                 "FullTextQuery",
@@ -253,42 +268,42 @@ class ScannerBuilder:
                 "PhraseQuery",
             ):
                 raise scope.unsupported("search queries", planned=False, name="argument filter")
-            raise TypeError(f"filter must be SQL text or a pyarrow expression, got {type(filter).__name__}")
+            raise TypeError(f"filter must be an SQL string or a pyarrow expression, got {type(filter).__name__}")
         self._values["filter"] = filter
         return self
 
     def limit(self, n: int | None = None) -> ScannerBuilder:
-        """At most `n` rows, after filter and order. Raises OutOfRangeError below zero."""
+        """Limit the result to `n` rows, after filter and order. Raises OutOfRangeError below zero, TypeError."""
         self._values["limit"] = None if n is None else check_count("Limit", n)
         return self
 
     def offset(self, n: int | None = None) -> ScannerBuilder:
-        """Skip the first `n` rows, after filter and order. Raises OutOfRangeError below zero."""
+        """Skip the first `n` rows, after filter and order. Raises OutOfRangeError below zero, TypeError."""
         self._values["offset"] = None if n is None else check_count("Offset", n)
         return self
 
     def order_by(self, orderings: list[ColumnOrdering | str] | None) -> ScannerBuilder:
-        """Sort by these columns, the first one most significant; a plain name sorts ascending with nulls last."""
+        """Sort by columns, the most significant one first; a name sorts ascending with nulls last."""
         return self._set("order_by", orderings)
 
     def batch_size(self, batch_size: int | None) -> ScannerBuilder:
-        """Rows per batch, at most."""
+        """Set the maximum number of rows per batch."""
         return self._count("batch_size", batch_size)
 
     def batch_size_bytes(self, batch_size_bytes: int | None) -> ScannerBuilder:
-        """Bytes per batch, about."""
+        """Set the approximate size of a batch in bytes."""
         return self._count("batch_size_bytes", batch_size_bytes)
 
     def batch_readahead(self, nbatches: int | None = None) -> ScannerBuilder:
-        """How many batches to decode ahead."""
+        """Set the number of batches to decode ahead."""
         return self._count("batch_readahead", nbatches)
 
     def fragment_readahead(self, nfragments: int | None = None) -> ScannerBuilder:
-        """How many fragments to have in flight."""
+        """Set the number of fragments in flight."""
         return self._count("fragment_readahead", nfragments)
 
     def io_buffer_size(self, io_buffer_size: int | None) -> ScannerBuilder:
-        """Bytes to read ahead, at most."""
+        """Set the maximum number of bytes to read ahead."""
         return self._count("io_buffer_size", io_buffer_size)
 
     def scan_in_order(self, scan_in_order: bool | None = True) -> ScannerBuilder:
@@ -296,13 +311,13 @@ class ScannerBuilder:
         return self._set("scan_in_order", scan_in_order)
 
     def strict_batch_size(self, strict_batch_size: bool | None = False) -> ScannerBuilder:
-        """Make every batch but the last exactly `batch_size` rows, by copying where needed."""
+        """Make all batches except the last one exactly `batch_size` rows, copying rows where needed."""
         return self._set("strict_batch_size", strict_batch_size)
 
     def with_fragments(self, fragments: Iterable[LanceFragment] | None) -> ScannerBuilder:
-        """Scan these fragments only, as they are in the version that is scanned.
+        """Scan only these fragments, as they are in the scanned version.
 
-        Raises TypeError for anything but LanceFragment objects, InvalidInputError for those of another table.
+        Raises TypeError unless they are LanceFragment objects, InvalidInputError for fragments of another table.
         """
         if fragments is None:
             return self._set("fragments", None)
@@ -327,63 +342,68 @@ class ScannerBuilder:
         return self._set("with_row_address", with_row_address)
 
     def include_deleted_rows(self, flag: bool | None) -> ScannerBuilder:
-        """Also yield deleted rows, with a null `_rowid`; `_rowid` must be among the columns."""
+        """Also yield deleted rows, with a null `_rowid`; requires the column `_rowid`."""
         return self._set("include_deleted_rows", flag)
 
     def late_materialization(self, late_materialization: bool | list[str] | None) -> ScannerBuilder:
-        """Whether columns that the filter does not need are read for matching rows only: all, none or those named."""
+        """Read columns that the filter does not need only for matching rows: all, none or the given ones."""
         return self._set("late_materialization", late_materialization)
 
     def blob_handling(self, blob_handling: str | None) -> ScannerBuilder:
-        """How blob columns come: "blobs_descriptions" (default), "all_descriptions" or "all_binary"."""
+        """Set the form of blob columns: "blobs_descriptions" (default), "all_descriptions" or "all_binary".
+
+        Raises InvalidInputError for another form.
+        """
         if blob_handling is not None and blob_handling not in BLOB_HANDLING:
             raise InvalidInputError(f"blob_handling must be one of {list(BLOB_HANDLING)}, not {blob_handling!r}")
         return self._set("blob_handling", blob_handling)
 
     def use_stats(self, use_stats: bool | None = True) -> ScannerBuilder:
-        """Whether the statistics in data files may be used to skip rows; never changes the result."""
+        """Enable or disable pruning by the statistics in data files; the result is the same."""
         return self._set("use_stats", use_stats)
 
     def scan_stats_callback(self, callback: Callable[[Any], None] | None) -> ScannerBuilder:
-        """Called once with a `ScanStatistics` when the scan has ended."""
+        """Set a callback that is called once with a `ScanStatistics` at the end of the scan."""
         return self._set("scan_stats_callback", callback)
 
     def use_scalar_index(self, use_scalar_index: bool | None = True) -> ScannerBuilder:
-        """Accepted for compatibility: no index is ever used."""
+        """Do nothing; accepted for compatibility, because indexes are not used."""
         return self
 
     def prefilter(self, prefilter: bool | None) -> ScannerBuilder:
-        """Accepted for compatibility: it orders filter and vector search, and there is no search."""
+        """Do nothing; accepted for compatibility, because it only applies to vector search."""
         return self
 
     def disable_scoring_autoprojection(self, disable: bool | None = True) -> ScannerBuilder:
-        """Accepted for compatibility: it concerns the scores of searches."""
+        """Do nothing; accepted for compatibility, because it only applies to the scores of searches."""
         return self
 
     def fast_search(self, flag: bool | None) -> ScannerBuilder:
-        """Refused when set: it leaves out what no index covers."""
+        """Raise UnsupportedFeatureError if set, because indexes are not used."""
         scope.reject("index search", planned=False, fast_search=flag)
         return self
 
     def with_index_segments(self, index_segments: Iterable[Any] | None) -> ScannerBuilder:
-        """Refused when given: no index is ever used."""
+        """Raise UnsupportedFeatureError if given, because indexes are not used."""
         scope.reject("index search", planned=False, index_segments=index_segments)
         return self
 
     def row_addr_prefilter(self, allowlist: bytes | None = None, blocklist: bytes | None = None) -> ScannerBuilder:
-        """Refused when given: it belongs to index search."""
+        """Raise UnsupportedFeatureError if given, because index search is not supported."""
         scope.reject("row address lists", planned=False, row_addr_allowlist=allowlist, row_addr_blocklist=blocklist)
         return self
 
     def progress(self, progress: ProgressLike) -> ScannerBuilder:
-        """Who is told how far a reading is (all but `scan_batches`), or True for a bar; see `lancetable.progress`.
-        Not in pylance."""
+        """Set the progress callback of reads (except `scan_batches`), or True for a bar; see `lancetable.progress`.
+
+        Not in pylance. Raises TypeError, UnsupportedFeatureError for a bar without tqdm.
+        """
         report_of(progress)
         self._progress = progress
         return self
 
     def to_scanner(self, snapshot: TableVersion | None = None) -> LanceScanner:
-        """End the chain; the scan reads `snapshot`, or the version the dataset is at."""
+        """Return the scanner of `snapshot`, or of the dataset's version."""
         options = ScanOptions(**{name: value for name, value in self._values.items() if value is not None})
         if options.batch_size is None and DEFAULT_BATCH_SIZE in os.environ:
             options = replace(options, batch_size=default_batch_size())
@@ -402,7 +422,7 @@ class ScannerBuilder:
         return self
 
 
-# Keys of default_scan_options and arguments of `scanner`: the builder's method of each.
+# The builder method of each key of default_scan_options and each argument of `scanner`.
 SETTERS = {
     name: name
     for name in [
@@ -435,15 +455,15 @@ SETTERS = {
 
 
 def default_batch_size() -> int:
-    """The batch size of the environment. Raises InvalidInputError for anything but a positive number."""
+    """Return the batch size of the environment. Raises InvalidInputError unless it is a positive number."""
     text = os.environ[DEFAULT_BATCH_SIZE]
     if not text.isdecimal() or int(text) == 0:
-        raise InvalidInputError(f"{DEFAULT_BATCH_SIZE} must be a number of rows, not {text!r}")
+        raise InvalidInputError(f"{DEFAULT_BATCH_SIZE} must be a positive number of rows, not {text!r}")
     return int(text)
 
 
 def both(version: TableVersion, one: Any, other: Any) -> Any:
-    """The condition that two filters hold, each as SQL or as an expression."""
+    """Return the conjunction of two filters, each as SQL or as an expression."""
     if isinstance(one, pc.Expression) and isinstance(other, pc.Expression):
         return one & other
     terms = [term for each in (one, other) for term in conjuncts(resolve_filter(version.schema, each))]
@@ -453,7 +473,7 @@ def both(version: TableVersion, one: Any, other: Any) -> Any:
 def lazy_column(
     version: TableVersion, plan: ScanPlan, output: Output, values: pa.ChunkedArray, addresses: pa.ChunkedArray
 ) -> list[Any] | None:
-    """A column of a frame with files in place of blobs, at the top or inside of structs; None if it has no blobs."""
+    """Return a column with a `BlobFile` for each blob, at the top level or inside structs; None if it has no blobs."""
     if output.column < 0:
         return None
     field = plan.projection.columns[output.column]
@@ -465,7 +485,7 @@ def lazy_column(
     live = addresses.is_valid()
     rows = addresses.filter(live).to_numpy() if addresses.null_count else addresses.to_numpy()
     places = live.to_numpy() if addresses.null_count else None
-    made: list[Any] = values.to_pylist() if paths[0][0] else [None] * len(values)
+    values_with_files: list[Any] = values.to_pylist() if paths[0][0] else [None] * len(values)
     for path, blob in paths:
         steps = [step for _, step in path]
         descriptions = nested_value(values.filter(live) if addresses.null_count else values, steps)
@@ -474,30 +494,30 @@ def lazy_column(
         column = [next(files) if places is None or places[row] else None for row in range(len(values))]
         if not path:
             return column
-        for row, file in zip(made, column):
+        for row, file in zip(values_with_files, column):
             for name, _ in path[:-1]:
                 row = None if row is None else row[name]
             if row is not None:
                 row[path[-1][0]] = file
-    return made
+    return values_with_files
 
 
 def blob_paths(
     version: TableVersion, field: Field, path: tuple[tuple[str, int], ...]
 ) -> Iterator[tuple[tuple[tuple[str, int], ...], Field]]:
-    """The blobs below a field that are reached through structs: (name and place of each step, the blob's field)."""
+    """Yield the blobs in a field, reached through structs: (name and index of each step, the blob's field)."""
     stored = version.schema.by_id.get(field.id)
     if stored is not None and (stored.is_blob or stored.is_blob_v2):
         # A part of a description, such as its size, is a plain number.
         if field.is_struct:
             yield path, stored
     elif field.is_struct:
-        for place, child in enumerate(field.children):
-            yield from blob_paths(version, child, (*path, (child.name, place)))
+        for index, child in enumerate(field.children):
+            yield from blob_paths(version, child, (*path, (child.name, index)))
 
 
 def frame_with(table: pa.Table, columns: dict[str, list[Any]], kwargs: dict[str, Any]) -> pd.DataFrame:
-    """A table as a frame, with some of its columns given as objects."""
+    """Return a table as a DataFrame with some columns given as objects."""
     import pandas as pd
 
     names = [name for name in table.schema.names if name not in columns]
@@ -512,7 +532,7 @@ def frame_with(table: pa.Table, columns: dict[str, list[Any]], kwargs: dict[str,
 
 
 def vars_of(options: ScanOptions) -> list[tuple[str, Any]]:
-    """(name, value) of each option that differs from its default."""
+    """Return (name, value) of each option that differs from its default."""
     default = ScanOptions()
     names = ScanOptions.__dataclass_fields__
     return [(name, getattr(options, name)) for name in names if getattr(options, name) != getattr(default, name)]

@@ -25,40 +25,40 @@ class LanceField:
         self._field = field
 
     def name(self) -> str:
-        """Name, without the names of its parents."""
+        """Return the name, without the names of the parents."""
         return self._field.name
 
     def id(self) -> int:
-        """Field id: unique in the table, kept when the field is renamed."""
+        """Return the field id: unique in the table, kept when the field is renamed."""
         return self._field.id
 
     def children(self) -> list[LanceField]:
-        """Fields nested directly in this one."""
+        """Return the fields nested directly in this one."""
         return [LanceField(child) for child in self._field.children]
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Key/value metadata as text."""
+        """Metadata as strings."""
         return as_text(self._field.metadata)
 
     def to_arrow(self) -> pa.Field:
-        """The field as Arrow knows it."""
+        """Return the field as an Arrow field."""
         return self._field.to_arrow()
 
     def is_unenforced_primary_key(self) -> bool:
-        """Whether the field belongs to the key that the table declares without enforcing it."""
+        """Return whether the field is part of the key that the table declares without enforcing it."""
         return self._field.is_primary_key
 
     def unenforced_primary_key_position(self) -> int | None:
-        """Place in the key, from 1; None if the key has no stated order or the field is not part of it."""
+        """Return the position in the key, from 1; None if the key has no order or the field is not part of it."""
         return self._field.primary_key_position or None
 
     def is_unenforced_clustering_key(self) -> bool:
-        """Whether the field belongs to the declared clustering key."""
+        """Return whether the field is part of the declared clustering key."""
         return self._field.is_clustering_key or self._field.clustering_key_position > 0
 
     def unenforced_clustering_key_position(self) -> int | None:
-        """Place in the clustering key, from 1, or None."""
+        """Return the position in the clustering key, from 1, or None."""
         return self._field.clustering_key_position or None
 
     def __eq__(self, other: object) -> bool:
@@ -87,28 +87,29 @@ class LanceSchema:
         self._schema = schema
 
     def fields(self) -> list[LanceField]:
-        """The top-level fields."""
+        """Return the top-level fields."""
         return [LanceField(field) for field in self._schema.fields]
 
     def field(self, name: str) -> LanceField | None:
-        """The field of this name or dotted path, or None."""
+        """Return the field with this name or dotted path, or None."""
         found = self._schema.field(name)
         return None if found is None else LanceField(found)
 
     def field_case_insensitive(self, name: str) -> LanceField | None:
-        """As `field`; without an exact match, the first one that matches when case is ignored."""
+        """Return the field like `field`; without an exact match, the first one that matches case-insensitively."""
         found = self._schema.field_case_insensitive(name)
         return None if found is None else LanceField(found)
 
     def to_pyarrow(self) -> pa.Schema:
-        """The schema as Arrow knows it, metadata included."""
+        """Return the schema as an Arrow schema, including metadata."""
         return self._schema.to_arrow()
 
     @staticmethod
     def from_pyarrow(schema: pa.Schema) -> LanceSchema:
         """Number the fields of an Arrow schema from 0, parents before children.
 
-        Raises UnsupportedFeatureError for a type that no Lance file stores, InvalidSchemaError for reserved, dotted or
+        Raises UnsupportedFeatureError for a type that Lance files do not support, InvalidSchemaError for reserved,
+        dotted or
         duplicate names, TypeError for another argument.
         """
         if not isinstance(schema, pa.Schema):
@@ -116,15 +117,15 @@ class LanceSchema:
         return LanceSchema(Schema.from_arrow(schema))
 
     def unenforced_primary_key(self) -> list[LanceField]:
-        """The fields of the declared primary key, in the order of their positions."""
+        """Return the fields of the declared primary key, in the order of their positions."""
         return [LanceField(field) for field in self._schema.primary_key()]
 
     def unenforced_clustering_key(self) -> list[LanceField]:
-        """The fields of the declared clustering key, in the order of their positions."""
+        """Return the fields of the declared clustering key, in the order of their positions."""
         return [LanceField(field) for field in self._schema.clustering_key()]
 
     def to_format(self) -> Schema:
-        """The frozen form that the rest of the library works with."""
+        """Return the frozen form that the library works with."""
         return self._schema
 
     def __eq__(self, other: object) -> bool:
@@ -141,19 +142,19 @@ class LanceSchema:
 
 
 def as_text(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
-    """Metadata of the format or of Arrow as text; bytes that are not UTF-8 are replaced."""
+    """Return metadata of the format or of Arrow as strings; bytes that are not UTF-8 are replaced."""
     return {text_of(key): text_of(value) for key, value in (metadata or {}).items()}
 
 
 def text_of(value: str | bytes) -> str:
-    """Text as it is, bytes as UTF-8."""
+    """Return a string unchanged, bytes decoded as UTF-8."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
-    """Describe an Arrow schema as a JSON-ready dict, in the form pylance gives it.
+    """Describe an Arrow schema as a JSON-serializable dict, in the form of pylance.
 
-    Raises UnsupportedFeatureError for types without such a form.
+    Raises UnsupportedFeatureError and InvalidInputError for types without such a form.
     """
     result: dict[str, Any] = {"fields": [field_to_json(field) for field in schema]}
     if schema.metadata:
@@ -162,7 +163,7 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
 
 
 def field_to_json(field: pa.Field) -> dict[str, Any]:
-    """One field; an extension type appears as its storage type and two metadata entries."""
+    """Describe one field; an extension type is represented by its storage type and two metadata entries."""
     metadata = as_text(field.metadata)
     data_type = field.type
     if isinstance(data_type, pa.BaseExtensionType):
@@ -176,7 +177,10 @@ def field_to_json(field: pa.Field) -> dict[str, Any]:
 
 
 def type_to_json(data_type: pa.DataType) -> dict[str, Any]:
-    """A type as `{"type": name}` with "fields" for nested and "length" for fixed-size types."""
+    """Describe a type as `{"type": name}` with "fields" for nested and "length" for fixed-size types.
+
+    Raises InvalidInputError for a map, UnsupportedFeatureError for other types without a JSON form.
+    """
     types = pa.types
     if types.is_map(data_type):
         raise InvalidInputError(f"the type {data_type} has no JSON form")
@@ -194,23 +198,23 @@ def type_to_json(data_type: pa.DataType) -> dict[str, Any]:
 
 
 def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
-    """The inverse of `schema_to_json`. Raises InvalidInputError for a dict that describes no schema."""
+    """Return the schema described by the output of `schema_to_json`. Raises InvalidInputError for an invalid dict."""
     try:
         fields = [json_to_field(field) for field in schema_json["fields"]]
         schema = pa.schema(fields, metadata=schema_json.get("metadata"))
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidInputError(f"not a schema: {error!r}") from error
-    # Reading its own IPC form turns extension metadata into the registered extension types.
+        raise InvalidInputError(f"not a JSON schema: {error!r}") from error
+    # A round trip through Arrow IPC converts extension metadata to registered extension types.
     return pa.ipc.read_schema(schema.serialize())
 
 
 def json_to_field(field: Mapping[str, Any]) -> pa.Field:
-    """One field of `json_to_schema`."""
+    """Return the field described by a dict; see `json_to_schema`."""
     return pa.field(field["name"], json_to_type(field["type"]), field["nullable"], field.get("metadata"))
 
 
 def json_to_type(data_type: Mapping[str, Any]) -> pa.DataType:
-    """One type of `json_to_schema`."""
+    """Return the type described by a dict; see `json_to_schema`."""
     name = data_type["type"]
     if name not in NESTED:
         if name == "fixed_size_binary":

@@ -1,8 +1,8 @@
-"""What pylance has and lancetable has not: one table, from which stubs are made that say so.
+"""Features of pylance that lancetable does not support, and the stubs for them.
 
-A name of pylance's API that is missing here exists all the same and raises `UnsupportedFeatureError` (a
-`NotImplementedError`) with the name of the feature and whether it is planned or outside this project. Each group below
-is (what the feature is called, planned?, the names that belong to it).
+A name of pylance's API that is missing here exists as a stub that raises `UnsupportedFeatureError` (a
+`NotImplementedError`) with the name of the feature and whether it is planned or out of scope. Each group below is
+(name of the feature, planned?, the names that belong to it).
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ T = TypeVar("T")
 
 
 def unsupported(feature: str, *, planned: bool, name: str = "") -> UnsupportedFeatureError:
-    """The error for a feature that is not built; `name` is what the caller used."""
+    """Return the error for an unsupported feature; `name` is the API name that the caller used."""
     verdict = "planned, but not built yet" if planned else "outside the scope of lancetable"
     subject = f"{name}: {feature}" if name else feature
     return UnsupportedFeatureError(f"{subject} is not supported ({verdict})", feature=feature)
 
 
 def reject(feature: str, *, planned: bool, **arguments: object) -> None:
-    """Raise for the first of `arguments` that was given, that is, is neither None nor False nor empty."""
+    """Raise UnsupportedFeatureError for the first of `arguments` that was given, i.e. is not None, False or empty."""
     for name, value in arguments.items():
         empty = isinstance(value, (list, tuple, dict)) and not value
         if value is not None and value is not False and not empty:
@@ -87,12 +87,12 @@ def reject(feature: str, *, planned: bool, **arguments: object) -> None:
 
 
 def missing_names(groups: Groups) -> dict[str, tuple[str, bool]]:
-    """Name -> (feature, planned?)."""
+    """Return a mapping of each name to (feature, planned?)."""
     return {name: (feature, planned) for feature, planned, names in groups for name in names.split()}
 
 
 def stub(name: str, feature: str, planned: bool) -> Callable[..., Any]:
-    """A function that raises what `unsupported` builds, whatever it is called with."""
+    """Return a function that raises UnsupportedFeatureError for any arguments."""
 
     def missing(*args: object, **kwargs: object) -> Any:
         raise unsupported(feature, planned=planned, name=name)
@@ -103,7 +103,7 @@ def stub(name: str, feature: str, planned: bool) -> Callable[..., Any]:
 
 
 def fill_gaps(groups: Groups) -> Callable[[type[T]], type[T]]:
-    """Class decorator: give the class a raising stub for each name of `groups`."""
+    """Return a class decorator that adds a raising stub for each name of `groups`."""
 
     def fill(cls: type[T]) -> type[T]:
         for name, (feature, planned) in missing_names(groups).items():

@@ -1,4 +1,4 @@
-"""`Session`: the cache that datasets opened with it share."""
+"""`Session`, a metadata cache that several datasets share."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ __all__ = ["Session"]
 
 
 class Session:
-    """What is parsed from immutable files, kept for every dataset opened with this session.
+    """Cache of parsed immutable files, shared by all datasets that are opened with this session.
 
     Parameters
     ----------
     index_cache_size_bytes : int, optional
-        Accepted for compatibility: there is no index cache.
+        Accepted for compatibility, without effect; there is no index cache.
     metadata_cache_size_bytes : int, optional
-        Upper bound of what is kept: footers, deletion vectors, row id sequences, statistics. Default 256 MiB.
+        Size limit of the cache of footers, deletion vectors, row id sequences and statistics. Default 256 MiB.
+
+    Examples
+    --------
+    >>> session = lancetable.Session()  # doctest: +SKIP
+    >>> lancetable.dataset("a.lance", session=session)  # doctest: +SKIP
     """
 
     def __init__(self, index_cache_size_bytes: int | None = None, metadata_cache_size_bytes: int | None = None) -> None:
@@ -24,26 +29,26 @@ class Session:
 
     @classmethod
     def of(cls, cache: TableCache) -> Session:
-        """The session around a cache in use."""
+        """Return a session for an existing cache."""
         session = cls.__new__(cls)
         session._cache = cache
         return session
 
     @property
     def cache(self) -> TableCache:
-        """The cache itself."""
+        """The cache of the session."""
         return self._cache
 
     def size_bytes(self) -> int:
-        """Bytes kept now, as estimated."""
+        """Return the estimated size of the cached entries in bytes."""
         return self._cache.size_bytes
 
     def index_cache_size_bytes(self) -> int:
-        """Always 0: there is no index cache."""
+        """Return 0, because there is no index cache."""
         return 0
 
     def is_same_as(self, other: Session) -> bool:
-        """Whether both share one cache."""
+        """Return whether both sessions share one cache."""
         return isinstance(other, Session) and self._cache is other._cache
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""SQL over one dataset, run by DuckDB."""
+"""SQL queries over one dataset, run by DuckDB."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ __all__ = ["SqlQuery", "SqlQueryBuilder"]
 
 @dataclass(frozen=True)
 class SqlQueryBuilder:
-    """A query, and how the dataset appears in it. `build` makes it ready to run."""
+    """A query and the form of the dataset in it. `build` returns an executable query.
+
+    Examples
+    --------
+    >>> ds.sql("SELECT count(*) FROM t").table_name("t").build().to_batch_records()  # doctest: +SKIP
+    """
 
     dataset: LanceDataset
     sql: str
@@ -28,40 +33,40 @@ class SqlQueryBuilder:
     blobs: str | None = None
 
     def table_name(self, table_name: str) -> SqlQueryBuilder:
-        """What the dataset is called in the query; "dataset" by default."""
+        """Set the name of the dataset in the query; "dataset" by default. Raises InvalidInputError if it is empty."""
         if not table_name:
             raise InvalidInputError("table_name must not be empty")
         return replace(self, name=table_name)
 
     def with_row_id(self, with_row_id: bool = True) -> SqlQueryBuilder:
-        """Let the query see the column `_rowid`."""
+        """Add the column `_rowid` to the dataset in the query."""
         return replace(self, row_id=with_row_id)
 
     def with_row_addr(self, with_row_addr: bool = True) -> SqlQueryBuilder:
-        """Let the query see the column `_rowaddr`."""
+        """Add the column `_rowaddr` to the dataset in the query."""
         return replace(self, row_addr=with_row_addr)
 
     def batch_size(self, batch_size: int) -> SqlQueryBuilder:
-        """Rows of a batch of the result."""
+        """Set the number of rows per batch of the result. Raises InvalidInputError below 1."""
         if batch_size < 1:
             raise InvalidInputError(f"batch_size must be at least 1, not {batch_size}")
         return replace(self, rows=batch_size)
 
     def batch_size_bytes(self, batch_size_bytes: int) -> SqlQueryBuilder:
-        """Accepted for compatibility: batches of the result are bounded by rows."""
+        """Do nothing; accepted for compatibility, because batches of the result are limited by rows."""
         return self
 
     def blob_handling(self, blob_handling: str) -> SqlQueryBuilder:
-        """How blob columns appear: "all_binary", "blobs_descriptions" or "all_descriptions"."""
+        """Set the form of blob columns: "all_binary", "blobs_descriptions" or "all_descriptions"."""
         return replace(self, blobs=blob_handling)
 
     def build(self) -> SqlQuery:
-        """The query, ready to run."""
+        """Return the executable query."""
         return SqlQuery(self)
 
 
 class SqlQuery:
-    """A query that can be run, any number of times."""
+    """A query that can be run any number of times."""
 
     def __init__(self, builder: SqlQueryBuilder) -> None:
         self._builder = builder
@@ -70,31 +75,31 @@ class SqlQuery:
         return f"SqlQuery({self._builder.sql!r})"
 
     def to_batch_records(self) -> list[pa.RecordBatch]:
-        """Run the query. Raises InvalidSqlError, UnsupportedFeatureError without DuckDB."""
+        """Run the query and return its result. Raises InvalidSqlError, UnsupportedFeatureError without DuckDB."""
         return list(self.to_stream_reader())
 
     def to_stream_reader(self) -> pa.RecordBatchReader:
-        """Run the query and stream its result. Errors as `to_batch_records`."""
+        """Run the query and stream its result. Raises the errors of `to_batch_records`."""
         duckdb = _duckdb()
-        asked = self._builder
-        scanned = asked.dataset.scanner(
-            with_row_id=asked.row_id or None, with_row_address=asked.row_addr or None, blob_handling=asked.blobs
+        query = self._builder
+        scanned = query.dataset.scanner(
+            with_row_id=query.row_id or None, with_row_address=query.row_addr or None, blob_handling=query.blobs
         )
         connection = duckdb.connect()
         try:
-            # Projection and filters reach the dataset itself; extra columns are only in a scan.
-            plain = not (asked.row_id or asked.row_addr or asked.blobs)
-            connection.register(asked.name, asked.dataset if plain else scanned.to_reader())
-            relation = connection.sql(asked.sql)
+            # The dataset itself supports projection and filter pushdown; the extra columns require a scan.
+            plain = not (query.row_id or query.row_addr or query.blobs)
+            connection.register(query.name, query.dataset if plain else scanned.to_reader())
+            relation = connection.sql(query.sql)
             if relation is None:
                 raise InvalidSqlError("only queries can be run on a dataset")
             fetch = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader  # renamed in DuckDB 1.5
-            return fetch(asked.rows or 8192)
+            return fetch(query.rows or 8192)
         except duckdb.Error as error:
             raise InvalidSqlError(str(error)) from error
 
     def explain_plan(self) -> str:
-        """How DuckDB would run the query, as text."""
+        """Return DuckDB's plan of the query. Raises the errors of `to_batch_records`."""
         duckdb = _duckdb()
         connection = duckdb.connect()
         try:
@@ -109,6 +114,6 @@ def _duckdb() -> Any:
         import duckdb
     except ImportError as error:
         raise UnsupportedFeatureError(
-            "SQL queries need DuckDB: pip install 'lancetable[sql]'", feature="SQL queries without DuckDB"
+            "SQL queries need DuckDB: run pip install 'lancetable[sql]'", feature="SQL queries without DuckDB"
         ) from error
     return duckdb

@@ -1,4 +1,4 @@
-"""Types that appear in the signatures of the public API, and the dictionaries that it returns."""
+"""Types in the signatures of the public API, and the dictionaries that it returns."""
 
 from __future__ import annotations
 
@@ -52,32 +52,33 @@ ReaderLike = Union[
     Iterable[dict[str, Any]],
     Any,
 ]
-"""Anything tabular: see `lancetable.inputs.read_input`."""
+"""Any tabular object; see `lancetable.inputs.read_input`."""
 
 Uri = Union[str, "os.PathLike[str]", "tuple[AbstractFileSystem, str]"]
-"""A local path, a URI with a scheme, or an fsspec file system and a path in it."""
+"""A local path, a URI with a scheme, or a pair of an fsspec file system and a path in it."""
 
 Columns: TypeAlias = "list[str] | dict[str, str]"
-"""Column names (dotted paths for nested fields), or output name -> SQL expression."""
+"""Column names (dotted paths for nested fields), or a mapping from output names to SQL expressions."""
 
 Filter: TypeAlias = "str | pc.Expression"
-"""A SQL condition, or a pyarrow expression."""
+"""A predicate, as SQL or as a pyarrow expression."""
 
 Reference: TypeAlias = "int | str | tuple[str | None, int | None]"
-"""A version number, a tag name, or (branch, version) where None is main or the latest."""
+"""A version number, a tag name, or (branch, version), where None means main or the newest version."""
 
 CommitLock = Callable[[int], AbstractContextManager[None]]
-"""Called with the version to be written; the manifest is written inside the context it returns."""
+"""Called with the version to be written; the manifest is written inside the returned context."""
 
 WriteMode = Literal["create", "append", "overwrite"]
 
 
 @dataclass(frozen=True)
 class DatasetBasePath:
-    """Another place in which files of a table may lie.
+    """A base path, where files of a table may be stored besides the table's root.
 
-    With `is_dataset_root` they lie below `data` and `_deletions` of `path`, else directly in it. `id` is how data files
-    refer to it; the table gives it.
+    With `is_dataset_root` the files are below `data` and `_deletions` of `path`, otherwise directly in `path`. `id` is
+    the
+    number by which data files refer to the base; the table assigns it.
     """
 
     path: str
@@ -87,7 +88,7 @@ class DatasetBasePath:
 
 
 class Version(TypedDict):
-    """One version of a table; the values of `metadata` are decimal texts."""
+    """One version of a table; the values of `metadata` are decimal strings."""
 
     version: int
     timestamp: datetime
@@ -95,13 +96,13 @@ class Version(TypedDict):
 
 
 class VersionRef(TypedDict):
-    """The number of a version, without its manifest having been read."""
+    """The number of a version whose manifest was not read."""
 
     version: int
 
 
 class Tag(TypedDict):
-    """A named version. Times are in UTC; `manifest_size` is in bytes."""
+    """A tagged version. Times are in UTC; `manifest_size` is in bytes."""
 
     branch: str | None
     version: int
@@ -112,19 +113,19 @@ class Tag(TypedDict):
 
 
 class DeleteResult(TypedDict):
-    """What `delete` did."""
+    """The result of `delete`."""
 
     num_deleted_rows: int
 
 
 class UpdateResult(TypedDict):
-    """What `update` did."""
+    """The result of `update`."""
 
     num_rows_updated: int
 
 
 class ExecuteResult(TypedDict):
-    """What a merge insert did."""
+    """The result of a merge insert."""
 
     num_inserted_rows: int
     num_updated_rows: int
@@ -140,14 +141,14 @@ class DatasetStats(TypedDict):
 
 
 class BulkCommitResult(TypedDict):
-    """What `commit_batch` did: the new version and the one transaction that was committed."""
+    """The result of `commit_batch`: the new version and the committed transaction."""
 
     dataset: LanceDataset
     merged: Any
 
 
 class Branch(TypedDict):
-    """A branch: where it springs from, and when it was made (seconds since 1970)."""
+    """A branch: its parent version and its creation time (seconds since 1970)."""
 
     parent_branch: str | None
     branch_identifier: list[tuple[int, str]]
@@ -167,7 +168,7 @@ class AlterColumn(TypedDict, total=False):
 
 
 class AutoCleanupConfig(TypedDict):
-    """Clean up every `interval` commits what is older than `older_than_seconds`."""
+    """Settings of automatic cleanup: every `interval` commits, remove versions older than `older_than_seconds`."""
 
     interval: int
     older_than_seconds: int

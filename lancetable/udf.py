@@ -1,4 +1,4 @@
-"""Functions that make new columns from batches of a table, for `LanceDataset.add_columns`."""
+"""Functions that compute new columns from batches of a table, for `LanceDataset.add_columns`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["BatchUDF", "BatchUDFCheckpoint", "batch_udf", "new_columns", "schema
 
 
 class BatchUDF:
-    """A function from a RecordBatch of a table to one of new columns, with as many rows.
+    """A function from a RecordBatch of a table to a RecordBatch of new columns with the same number of rows.
 
     Parameters
     ----------
     func : callable
         Takes a RecordBatch, returns a RecordBatch or a pandas DataFrame.
     output_schema : pyarrow.Schema, optional
-        The new columns; without it, the function is tried on one row.
+        Schema of the new columns; by default it is inferred by calling the function on one row.
     checkpoint_file : str or Path, optional
-        Store results in this SQLite file, so that a run that failed can continue. Removed at the end. The next run must
-        use a function of the same name, the same new columns, `read_columns`, `batch_size` and table; otherwise
-        `add_columns` raises InvalidInputError. Fragments that changed since are computed again. Results of an earlier
+        SQLite file for results, so that a failed run can resume. It is removed at the end. The next run must use a
+        function of the same name and the same new columns, `read_columns`, `batch_size` and table; otherwise
+        `add_columns` raises InvalidInputError. Fragments that have changed are computed again. Results of an earlier
         version of the function's code are kept: remove the file if they are wrong.
     """
 
@@ -48,18 +48,18 @@ class BatchUDF:
         self.cache = None if checkpoint_file is None else BatchUDFCheckpoint(checkpoint_file)
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
-        """What the function itself returns."""
+        """Call the function."""
         return self.func(batch)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The new columns for one batch; a DataFrame becomes a batch of `output_schema`."""
+        """Return the new columns for one batch; a DataFrame is converted to a batch of `output_schema`."""
         return as_batch(self.func(batch), self.output_schema)
 
 
 def batch_udf(
     output_schema: pa.Schema | None = None, checkpoint_file: str | os.PathLike[str] | None = None
 ) -> Callable[[Callable[[pa.RecordBatch], Any]], BatchUDF]:
-    """Decorator: make a function from batches to new columns usable in `LanceDataset.add_columns`. See `BatchUDF`.
+    """Return a decorator that wraps a function for `LanceDataset.add_columns`. See `BatchUDF` for the arguments.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def batch_udf(
 
 
 def as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
-    """A RecordBatch from what a column function returned."""
+    """Convert the result of a column function to a RecordBatch. Raises TypeError, SchemaMismatchError."""
     if isinstance(result, pa.RecordBatch):
         return result
     if isinstance(result, pa.Table):
@@ -92,13 +92,13 @@ def as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
 def new_columns(
     transforms: Any, source: Any, read_columns: Sequence[str] | None, reader_schema: pa.Schema | None
 ) -> pa.Schema | dict[str, str] | BatchUDF | pa.RecordBatchReader:
-    """What `add_columns` was given, as one of its four forms; `source` is the dataset or fragment to try functions on.
+    """Convert the argument of `add_columns` to one of its four forms; `source` is used to try functions.
 
-    Raises TypeError for anything else, and for a function that fails on the first row.
+    Raises TypeError for another object, and for a function that fails on the first row.
     """
     if isinstance(transforms, pa.Field):
         return pa.schema([transforms])
-    if isinstance(transforms, list) and transforms and all(isinstance(each, pa.Field) for each in transforms):
+    if isinstance(transforms, list) and transforms and all(isinstance(field, pa.Field) for field in transforms):
         return pa.schema(transforms)
     if isinstance(transforms, pa.Schema):
         return transforms
@@ -106,7 +106,7 @@ def new_columns(
         if transforms.output_schema is None:
             transforms.output_schema = _tried(transforms.func, source, read_columns).schema
         return transforms
-    if isinstance(transforms, dict) and all(isinstance(text, str) for text in transforms.values()):
+    if isinstance(transforms, dict) and all(isinstance(sql, str) for sql in transforms.values()):
         for name in transforms:
             if not isinstance(name, str):
                 raise TypeError(f"Column names must be a string. Got {type(name)}")
@@ -117,7 +117,7 @@ def new_columns(
             return BatchUDF(transforms, _tried(transforms, source, read_columns).schema)
         except Exception as error:
             raise TypeError(
-                f"{wanted}. Received {type(transforms)}, which is callable, but gave an error when called with a "
+                f"{wanted}. Received {type(transforms)}, which is callable, but raised an error when called with a "
                 f"batch of data: {error}"
             ) from error
     try:
@@ -128,14 +128,14 @@ def new_columns(
 
 
 def schema_of(function: BatchUDF) -> pa.Schema:
-    """The columns a function makes, which `new_columns` has found out."""
+    """Return the schema of the new columns, found by `new_columns`. Raises InvalidInputError if it is unknown."""
     if function.output_schema is None:
         raise InvalidInputError("output_schema must be provided when using a function that returns a RecordBatch")
     return function.output_schema
 
 
 def _tried(func: Callable[[pa.RecordBatch], Any], source: Any, columns: Sequence[str] | None) -> pa.RecordBatch:
-    """The result for the first row; for no rows where there are none."""
+    """Call the function on the first row, or on an empty batch if there are no rows."""
     table = source.to_table(columns=None if columns is None else list(columns), limit=1)
     batches = table.combine_chunks().to_batches()
     return as_batch(func(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)))
@@ -144,7 +144,7 @@ def _tried(func: Callable[[pa.RecordBatch], Any], source: Any, columns: Sequence
 def job_of(
     function: BatchUDF, table: TableVersion, read_columns: Sequence[str] | None, batch_size: int | None
 ) -> dict[str, Any]:
-    """What a checkpoint must agree with: the table, the function by its name, and the shape of the results."""
+    """Return the properties that a checkpoint must match: table, function name, and shape of the results."""
     name = getattr(function.func, "__qualname__", type(function.func).__qualname__)
     return {
         "table": table.store.key(table.base),
@@ -156,13 +156,13 @@ def job_of(
 
 
 class BatchUDFCheckpoint:
-    """What a `BatchUDF` has computed, in a SQLite file: batches of the fragment under way, and finished fragments.
+    """SQLite file with results of a `BatchUDF`: batches of the current fragment, and finished fragments.
 
     The file belongs to one `add_columns` of one table, which `begin` checks. It is read as data only, never as code.
     """
 
     class BatchInfo(NamedTuple):
-        """Which batch of a run."""
+        """The identity of a batch in a run."""
 
         fragment_id: int
         batch_index: int
@@ -175,13 +175,13 @@ class BatchUDFCheckpoint:
                 "PRIMARY KEY (fragment_id, batch_index))"
             )
             connection.execute("CREATE TABLE IF NOT EXISTS fragments (fragment_id INT PRIMARY KEY, data TEXT)")
-            # Not in checkpoints of pylance: what the results were computed by, and from.
+            # Not in checkpoints of pylance: the job and the state of the fragments that the results belong to.
             connection.execute("CREATE TABLE IF NOT EXISTS job (description TEXT)")
             connection.execute("CREATE TABLE IF NOT EXISTS states (fragment_id INT PRIMARY KEY, state TEXT)")
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        # A connection must not pass from thread to thread, so each call has its own.
+        # A connection must not be shared by threads, so each call opens its own.
         try:
             with closing(sqlite3.connect(self.path)) as connection, connection:
                 yield connection
@@ -195,27 +195,27 @@ class BatchUDFCheckpoint:
         self.path.unlink(missing_ok=True)
 
     def get_batch(self, info: BatchInfo) -> pa.RecordBatch | None:
-        """The result kept for a batch."""
+        """Return the stored result for a batch, or None."""
         return self.load_batch(*info)
 
     def insert_batch(self, info: BatchInfo, batch: pa.RecordBatch) -> None:
-        """Keep the result for a batch."""
+        """Store the result for a batch."""
         self.save_batch(*info, batch)
 
     def get_fragment(self, fragment_id: int) -> str | None:
-        """A finished fragment as JSON."""
+        """Return a finished fragment as JSON, or None."""
         with self._connection() as connection:
             row = connection.execute("SELECT data FROM fragments WHERE fragment_id = ?", (fragment_id,)).fetchone()
         return None if row is None else str(row[0])
 
     def insert_fragment(self, fragment_id: int, fragment: str) -> None:
-        """Keep a finished fragment, given as JSON, and forget its batches."""
+        """Store a finished fragment, given as JSON, and discard its batches."""
         with self._connection() as connection:
             connection.execute("INSERT OR REPLACE INTO fragments VALUES (?, ?)", (fragment_id, fragment))
             connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment_id,))
 
     def begin(self, job: Mapping[str, Any]) -> None:
-        """Record which job the results belong to. Raises InvalidInputError if the file holds those of another job."""
+        """Record the job of the results. Raises InvalidInputError if the file contains results of another job."""
         with self._connection() as connection:
             row = connection.execute("SELECT description FROM job").fetchone()
             if row is None:
@@ -224,7 +224,7 @@ class BatchUDFCheckpoint:
                 ).fetchone()[0]
                 if has_results:
                     raise InvalidInputError(
-                        f"checkpoint file {self.path} does not record what its results were computed by; remove the"
+                        f"checkpoint file {self.path} does not record the job of its results; remove the"
                         " file to compute everything again"
                     )
                 connection.execute("INSERT INTO job VALUES (?)", (json.dumps(job),))
@@ -232,16 +232,16 @@ class BatchUDFCheckpoint:
         before = json.loads(row[0])
         changed = sorted(name for name in {*before, *job} if before.get(name) != job.get(name))
         if changed:
-            told = ", ".join(f"{name} was {before.get(name)!r} and is {job.get(name)!r}" for name in changed)
+            changes = ", ".join(f"{name} was {before.get(name)!r} and is {job.get(name)!r}" for name in changed)
             raise InvalidInputError(
-                f"checkpoint file {self.path} holds results of another job: {told}; pass another checkpoint_file, or"
+                f"checkpoint file {self.path} holds results of another job: {changes}; pass another checkpoint_file, or"
                 " remove the file to compute everything again"
             )
 
-    # --- the same in the terms of ops.evolution.Checkpoint
+    # --- the interface ops.evolution.Checkpoint
 
     def begin_fragment(self, fragment: Fragment) -> None:
-        """Forget the results for a fragment that had other files or other deleted rows when they were computed."""
+        """Discard the results for a fragment that had other files or other deleted rows when they were computed."""
         state = json.dumps(FragmentMetadata.from_format(fragment).to_json())
         with self._connection() as connection:
             row = connection.execute("SELECT state FROM states WHERE fragment_id = ?", (fragment.id,)).fetchone()
@@ -252,7 +252,7 @@ class BatchUDFCheckpoint:
             connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?)", (fragment.id, state))
 
     def load_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
-        """The result kept for a batch."""
+        """Return the stored result for a batch, or None. Raises InvalidInputError if it is damaged."""
         with self._connection() as connection:
             row = connection.execute(
                 "SELECT result FROM batches WHERE fragment_id = ? AND batch_index = ?", (fragment_id, batch_index)
@@ -269,7 +269,7 @@ class BatchUDFCheckpoint:
             ) from error
 
     def save_batch(self, fragment_id: int, batch_index: int, batch: pa.RecordBatch) -> None:
-        """Keep the result for a batch."""
+        """Store the result for a batch."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)
@@ -280,10 +280,10 @@ class BatchUDFCheckpoint:
             )
 
     def load_fragment(self, fragment_id: int) -> Fragment | None:
-        """A finished fragment."""
+        """Return a finished fragment, or None."""
         text = self.get_fragment(fragment_id)
         return None if text is None else FragmentMetadata.from_json(text).to_format()
 
     def save_fragment(self, fragment: Fragment) -> None:
-        """Keep a finished fragment, and forget its batches."""
+        """Store a finished fragment, and discard its batches."""
         self.insert_fragment(fragment.id, json.dumps(FragmentMetadata.from_format(fragment).to_json()))

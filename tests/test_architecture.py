@@ -20,7 +20,7 @@ def prose() -> str:
 
 
 def spans() -> list[str]:
-    """What stands between backticks, line breaks as blanks."""
+    """Return the strings between backticks, with line breaks as blanks."""
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose())]
 
 
@@ -51,7 +51,7 @@ def defined_by(node: ast.stmt) -> list[str]:
 
 
 def modules_of_the_tree() -> dict[str, str]:
-    """Path below the package -> what the tree says about it."""
+    """Return the description of each path of the tree, relative to the package."""
     tree = re.search(r"## 2\. The tree\n\n```text\nlancetable/\n(.*?)```", TEXT, re.S)
     assert tree is not None
     found: dict[str, str] = {}
@@ -90,10 +90,10 @@ def test_folders_and_scripts_that_are_named_exist() -> None:
 
 
 def test_private_names_beside_their_module_exist() -> None:
-    """`_Run.catch_up` and the like: private classes are named without their module after it was named once."""
+    """`_CommitRun.catch_up` and the like: private classes are named without their module after it was named once."""
     loop = names_in(PACKAGE / "commit/loop.py")
     for span in spans():
-        if span.startswith("_Run."):
+        if span.startswith("_CommitRun."):
             assert span in loop
 
 

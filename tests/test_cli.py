@@ -1,4 +1,4 @@
-"""The command line: what it prints for people and for programs."""
+"""Command line: readable output and JSON output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import lancetable as lance
 click_testing = pytest.importorskip("click.testing")
 pytest.importorskip("rich")
 
-from lancetable.cli.commands import cli  # noqa: E402  # after the check that click is there
+from lancetable.cli.commands import cli  # noqa: E402  # after the check that click is installed
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def ds(tmp_path: Path) -> lance.LanceDataset:
     table = pa.table(
         {"id": pa.array([1, 2, 3]), "name[b]": ["[red]", "β", None], "b": [b"\x00", b"", None], "p": point}
     )
-    made = lance.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=2, commit_message="first")
-    made.delete("id = 2")
-    made.tags.create("clean")
-    return made
+    dataset = lance.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=2, commit_message="first")
+    dataset.delete("id = 2")
+    dataset.tags.create("clean")
+    return dataset
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -114,10 +114,10 @@ def test_inspect_file_shows_pages_and_encodings(ds: lance.LanceDataset) -> None:
     assert [column["path"] for column in described["columns"]][:1] == [described["schema"][0]["path"]]
 
 
-def test_inspecting_a_table_names_a_file_of_it(ds: lance.LanceDataset) -> None:
+def test_error_for_inspecting_a_table_has_one_of_its_files(ds: lance.LanceDataset) -> None:
     for command in (["inspect"], ["inspect", "compression"]):
-        found = click_testing.CliRunner().invoke(cli, [*command, ds.uri])
-        assert "is a table" in str(found.exception) and "data/" in str(found.exception)
+        result = click_testing.CliRunner().invoke(cli, [*command, ds.uri])
+        assert "is a table" in str(result.exception) and "data/" in str(result.exception)
 
 
 def test_migrate(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_migrate(tmp_path: Path) -> None:
     assert lance.dataset(uri).to_table().to_pydict() == {"a": [1, 2]}
 
 
-def test_errors_are_one_line_and_a_code(ds: lance.LanceDataset, tmp_path: Path) -> None:
+def test_error_is_one_line_with_exit_code_1(ds: lance.LanceDataset, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lancetable.cli.main"]
     failed = subprocess.run([*command, "info", str(tmp_path / "no")], capture_output=True, text=True)
     assert failed.returncode == 1 and failed.stderr.startswith("lancetable: ") and failed.stderr.count("\n") == 1
@@ -139,20 +139,20 @@ def test_errors_are_one_line_and_a_code(ds: lance.LanceDataset, tmp_path: Path) 
     assert "key=value" in run("info", ds.uri, "-o", "wrong", code=2)
 
 
-def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+def test_error_without_the_extra_has_the_pip_command(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from lancetable.cli.main import main; main()"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert failed.returncode == 1 and "pip install 'lancetable[cli]'" in failed.stderr
 
 
-def test_tables_in_memory_and_any_uri_are_read() -> None:
+def test_table_in_memory_is_read() -> None:
     lance.write_dataset({"a": [1]}, "memory://cli/t", mode="overwrite")
     assert run_json("head", "memory://cli/t") == [{"a": 1}]
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_compression_of_a_file(version: str, tmp_path: Path) -> None:
+def test_inspect_compression_of_a_file(version: str, tmp_path: Path) -> None:
     numbers = pa.array(range(1000), pa.int64())
     point = pa.StructArray.from_arrays([numbers, pa.array([[i] * (i % 3) for i in range(1000)])], ["x", "l"])
     table = pa.table(
@@ -165,7 +165,7 @@ def test_compression_of_a_file(version: str, tmp_path: Path) -> None:
     by_path = {row["path"]: row for row in rows}
     leaves = {"n", "s", "p.x", "p.l.item", "none"}
     assert set(by_path) == leaves | {"(all)"} | ({"p", "p.l"} if version == "2.0" else set())
-    # Every byte of Arrow counts once.
+    # Every Arrow byte is counted once.
     assert by_path["(all)"]["arrow_bytes"] == table.nbytes == sum(row["arrow_bytes"] for row in rows[:-1])
     pages = run_json("inspect", path)["columns"]
     for row in rows[:-1]:
@@ -179,7 +179,7 @@ def test_compression_of_a_file(version: str, tmp_path: Path) -> None:
     assert "p.l.item" in run("inspect", "compression", path)
 
 
-def test_blob_descriptions_are_inspected(tmp_path: Path) -> None:
+def test_inspect_blob_descriptions(tmp_path: Path) -> None:
     data = pa.table([lance.blob_array([b"a", None, b"x" * 70_000])], schema=pa.schema([lance.blob_field("b")]))
     ds = lance.write_dataset(data, tmp_path / "t", data_storage_version="2.2")
     path = f"{ds.uri}/data/{ds.get_fragments()[0].data_files()[0].path}"
@@ -200,17 +200,17 @@ def test_probe(tmp_path: Path) -> None:
     assert "no" in text and "commit_lock" in text and "unsafe_single_writer" in text
 
 
-def test_a_bar_on_a_terminal_only(ds: lance.LanceDataset) -> None:
+def test_progress_bar_is_shown_only_on_a_terminal(ds: lance.LanceDataset) -> None:
     pytest.importorskip("tqdm")
     command = [sys.executable, "-m", "lancetable.cli.main", "compact", ds.uri, "--run", "--json"]
-    terminal, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    terminal, child_end = pty.openpty()
+    fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=60)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=child_end, check=True, timeout=60)
         shown = os.read(terminal, 1 << 16).decode()
     finally:
         os.close(terminal)
-        os.close(theirs)
+        os.close(child_end)
     assert json.loads(done.stdout)["fragments_removed"] == 2 and "compact: 100%" in shown
     command[3:] = ["cleanup", ds.uri, "--run", "--json"]
     assert subprocess.run(command, capture_output=True, check=True, timeout=60).stderr == b""

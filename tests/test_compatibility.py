@@ -1,4 +1,4 @@
-"""What code written for pylance relies on beside names and values: texts of errors, warnings, calls on old handles."""
+"""Behaviour that code written for pylance relies on besides names and values: messages, warnings, deprecated calls."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_merge_with_a_schema_of_arrow_warns(ds: LanceDataset) -> None:
 
 
 def test_config_changes_on_a_handle_whose_next_versions_are_gone(ds: LanceDataset) -> None:
-    """Nobody can tell what those versions did, and to a config it does not matter."""
+    """The changes of those versions are unknown, and do not affect the config."""
     other = lance.dataset(ds.uri)
     for _ in range(3):
         other.insert(TABLE)
@@ -107,7 +107,7 @@ def test_a_plan_of_a_compaction_compares_by_what_it_holds(ds: LanceDataset) -> N
 
 
 def test_progress_of_one_fragment_has_its_id(tmp_path: Path) -> None:
-    """What a write that failed leaves says which fragment it was."""
+    """Files of a failed write identify their fragment."""
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield TABLE.to_batches()[0]

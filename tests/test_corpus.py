@@ -1,4 +1,4 @@
-"""Every table of the corpus reads as its facts say: versions, contents, schema, row ids, takes, filters, tags."""
+"""Every table of the corpus matches its recorded facts: versions, contents, schema, row ids, takes, filters, tags."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def arrow(corpus: Path, path: str) -> pa.Table:
 
 
 def readable(corpus: Path, entry: dict[str, Any]) -> Iterator[tuple[TableVersion, dict[str, Any]]]:
-    """Every version of the main line and of the branches that can be read where the corpus lies now."""
+    """Yield every version of the main line and of branches that can be read at the current location of the corpus."""
     facts = facts_of(corpus, entry)
     uri = str(corpus / entry["path"])
     for version in facts["versions"]:
@@ -126,10 +126,10 @@ def test_filters_of_the_latest_version(corpus: Path, entry: dict[str, Any]) -> N
 
 
 def answered_by_statistics(text: str, rows: int, version: TableVersion) -> bool:
-    """Whether pylance went by the nulls that the statistics count, which no row of 0.1 shows.
+    """Return whether pylance answered from the null counts of the statistics, which rows of 0.1 do not show.
 
-    It finds no null then where strings are empty, and nulls where numbers read as zero. Without statistics it agrees
-    with what we find with and without them.
+    It then finds no null where strings are empty, and nulls where numbers read as zero. Without statistics it agrees
+    with lancetable, whose result does not depend on statistics.
     """
     found = count_rows(version, text)
     if found == rows:

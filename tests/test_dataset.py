@@ -305,7 +305,7 @@ def test_modes(uri: str) -> None:
 
 
 def test_append_to_nothing_creates_with_a_warning(uri: str) -> None:
-    with pytest.warns(UserWarning, match="will be created"):
+    with pytest.warns(UserWarning, match="creating it"):
         assert lance.write_dataset(TABLE, uri, mode="append").version == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")

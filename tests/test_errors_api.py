@@ -1,4 +1,6 @@
-"""Every row of what pylance raises: ours are caught by the same `except`, and have classes of their own."""
+"""Every documented error of pylance: the same `except` clauses catch the errors of lancetable, which have their own
+classes.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def assert_same(found: pa.Table, wanted: pa.Table) -> None:
     assert found.schema.types == wanted.schema.types
     assert found.num_rows == wanted.num_rows
     for name in wanted.schema.names:
-        # repr compares NaN with itself and tells 0.0 from -0.0
+        # repr treats NaN as equal to itself and distinguishes 0.0 from -0.0
         assert repr(found[name].to_pylist()) == repr(wanted[name].to_pylist()), name
 
 

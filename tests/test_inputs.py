@@ -28,7 +28,7 @@ class Capsule:
 
 
 class Model:
-    """What read_input uses of a pydantic model."""
+    """The part of a pydantic model that read_input uses."""
 
     def __init__(self, **values: Any) -> None:
         self._values = values

@@ -1,4 +1,4 @@
-"""Following operations: what is told, in which order, and how a follower ends them."""
+"""Progress reports: their contents and order, and cancellation by the callback."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def patch(ds: LanceDataset) -> Any:
     return ds.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
 
 
-# name: (the call, rows told at the end, their total, files told at the end, their total)
+# name: (the call, rows reported at the end, their total, files reported at the end, their total)
 Call = Callable[[LanceDataset, Any], Any]
 WRITES: dict[str, tuple[Call, int, int | None, int, int | None]] = {
     "write": (lambda ds, p: ds.insert(TABLE, max_rows_per_file=30, progress=p), 100, 100, 4, None),
@@ -81,7 +81,7 @@ WRITES: dict[str, tuple[Call, int, int | None, int, int | None]] = {
 
 
 def check_order(told: list[Progress], what: str) -> None:
-    """One report at least before the last, which alone says that it is done; counts never fall."""
+    """Check that a report precedes the last one, that only the last one is `done`, and that counts never decrease."""
     assert len(told) > 1 and [each.done for each in told] == [False] * (len(told) - 1) + [True]
     assert {each.what for each in told} - {"source"} == {what}
     for _, part in groupby(told, lambda each: (each.what, each.attempt)):
@@ -163,7 +163,7 @@ def test_changes_that_write_no_data_say_that_they_are_done(ds: LanceDataset) -> 
 
 
 class Enough(Exception):
-    """What a follower raises."""
+    """The exception of a callback."""
 
 
 def after(count: int) -> Callable[[Progress], None]:
@@ -346,7 +346,7 @@ def test_what_progress_may_be(ds: LanceDataset) -> None:
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Where bars are shown, each step of them."""
+    """Record every update of the progress bars."""
     auto = pytest.importorskip("tqdm.auto")
     shown = io.StringIO()
 

@@ -1,4 +1,4 @@
-"""The public names are those of pylance, with its signatures; what is missing says so."""
+"""The public names are those of pylance, with its signatures; unsupported names raise UnsupportedFeatureError."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OTHER_DEFAULTS = {
     ("commit.CommitConflictError.__init__", "retryable"): "None",  # the class decides
     ("fragment.DataFile.__init__", "column_indices"): "None",
 }
-# Constructors that users never call; ours take other things.
+# Constructors that users never call; those of lancetable take other arguments.
 OWN_CONSTRUCTORS = {"LanceScanner", "dataset.Tags", "fragment.FragmentSession", "file.ReaderResults"}
 # Parameters that we leave out: unknown keywords are an error here, not ignored.
 LEFT_OUT = {("file.LanceFileWriter.__init__", "**")}

@@ -1,4 +1,4 @@
-"""The scripts say what is missing instead of failing somewhere inside, and distributions hold what they need."""
+"""Scripts report missing tools instead of failing later, and distributions contain the files they need."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_without_a_python_the_script_says_which_it_needs(bare_path: Path, tmp_pa
 
 
 def test_distributions_hold_all_modules_and_the_sources_of_compiled_ones() -> None:
-    """Only folders with an __init__.py are packages (pyproject.toml), and only what MANIFEST.in names is kept of what
-    is no Python.
+    """Only folders with an __init__.py are packages (pyproject.toml), and of other files only those in MANIFEST.in are
+    kept.
     """
     manifest = ROOT / "MANIFEST.in"
     if not manifest.exists():

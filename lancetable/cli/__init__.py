@@ -1,1 +1,1 @@
-"""The command line: `lancetable info | versions | schema | head | inspect`."""
+"""Command line: `lancetable info | versions | schema | head | inspect | migrate | compact | cleanup | fsck | probe`."""

@@ -1,4 +1,4 @@
-"""The commands, each a few lines: open, ask, print."""
+"""Commands of the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "da
 
 
 def run() -> None:
-    """Run the command line; an error of the library becomes one line and exit code 1."""
+    """Run the command line. An error of the library is printed as one line, with exit code 1."""
     try:
         cli(standalone_mode=True)
     except LanceError as error:
@@ -37,21 +37,21 @@ def run() -> None:
 
 
 def parse_options(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
-    """`key=value` pairs as a dict, None without any."""
+    """Return `key=value` pairs as a dict, or None if there are none. Raises click.BadParameter."""
     pairs = [value.partition("=") for value in values]
     for key, separator, _ in pairs:
         if not key or not separator:
-            raise click.BadParameter("give it as key=value")
+            raise click.BadParameter("expected key=value")
     return {key: value for key, _, value in pairs} or None
 
 
 def parse_version(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
-    """A number as a version, anything else as a tag."""
+    """Return a number as a version, and any other string as a tag."""
     return int(value) if value is not None and value.isdecimal() else value
 
 
 def common(*, version: bool = True) -> Callable[[F], F]:
-    """The options that most commands have."""
+    """Return a decorator that adds the common options to a command."""
 
     def add(command: F) -> F:
         if version:
@@ -74,14 +74,14 @@ def common(*, version: bool = True) -> Callable[[F], F]:
 @click.group()
 @click.version_option(lancetable.__version__, prog_name="lancetable")
 def cli() -> None:
-    """Look into Lance tables and files, at a path or at any URI."""
+    """Inspect and maintain Lance tables and files, at a path or any URI."""
 
 
 @cli.command()
 @click.argument("uri")
 @common()
 def info(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
-    """Show what a table is: version, rows, files, format, tags."""
+    """Show the properties of a table: version, rows, files, format, tags."""
     dataset = open_table(uri, version, storage_options)
     summary = dataset.get_version()
     counts = {name: int(value) for name, value in summary["metadata"].items()}
@@ -112,11 +112,11 @@ def info(uri: str, version: int | str | None, as_json: bool, storage_options: di
 
 @cli.command()
 @click.argument("uri")
-@click.option("--keys", default=20, show_default=True, help="Objects to fight over.")
-@click.option("--threads", default=16, show_default=True, help="Writers that fight.")
+@click.option("--keys", default=20, show_default=True, help="Number of objects to create.")
+@click.option("--threads", default=16, show_default=True, help="Number of concurrent writers per object.")
 @common(version=False)
 def probe(uri: str, keys: int, threads: int, as_json: bool, storage_options: dict[str, str] | None) -> None:
-    """Try out whether many writers may commit at URI at once. Ends with 2 where they may not."""
+    """Test whether concurrent writers can commit safely at URI. Exit code 2 if not."""
     report = run_probe(uri, storage_options, keys=keys, threads=threads)
     facts: dict[str, Any] = {
         "uri": report.uri,
@@ -141,7 +141,7 @@ def probe(uri: str, keys: int, threads: int, as_json: bool, storage_options: dic
 @click.argument("uri")
 @common(version=False)
 def versions(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
-    """List all versions with what made each of them."""
+    """List all versions with the operations that created them."""
     dataset = open_table(uri, None, storage_options)
     names: dict[int, list[str]] = {}
     for name, tag in dataset.tags.list().items():
@@ -177,7 +177,7 @@ def schema(uri: str, version: int | str | None, as_json: bool, storage_options: 
 
 @cli.command()
 @click.argument("uri")
-@click.option("--rows", "-n", default=10, show_default=True, type=click.IntRange(min=0), help="How many rows.")
+@click.option("--rows", "-n", default=10, show_default=True, type=click.IntRange(min=0), help="Number of rows.")
 @click.option("--columns", "-c", help="Column names, separated by commas.")
 @click.option("--filter", "-f", "condition", help="SQL condition.")
 @common()
@@ -199,41 +199,45 @@ def head(
 
 @cli.command()
 @click.argument("uri")
-@click.option("--to", "target", default="2.1", show_default=True, help="Data format to bring the table to.")
-@click.option("--v2-names", is_flag=True, help="Also rename the manifests to the V2 scheme; nobody else may write.")
+@click.option("--to", "target", default="2.1", show_default=True, help="Target data format.")
+@click.option(
+    "--v2-names",
+    is_flag=True,
+    help="Also rename the manifests to the V2 scheme; requires that there are no other writers.",
+)
 @common(version=False)
 def migrate(uri: str, target: str, v2_names: bool, as_json: bool, storage_options: dict[str, str] | None) -> None:
-    """Rewrite a table's data files in a newer format. Run again after an interruption, it goes on where it stopped."""
-    # First of all: a table with names of both schemes does not open.
+    """Rewrite the data files of a table in a newer format. If interrupted, run it again to continue."""
+    # Rename first, because an interrupted renaming leaves both schemes, and such a table cannot be opened.
     renamed = rename_manifests(uri, storage_options) if v2_names else 0
     dataset = open_table(uri, None, storage_options)
     before = dataset.data_storage_version
-    done = dataset.optimize.migrate(target)
+    result = dataset.optimize.migrate(target)
     facts = {"uri": dataset.uri, "version": dataset.version, "from": before, "to": dataset.data_storage_version}
-    Output(as_json).facts({**facts, **asdict(done), "manifests_renamed": renamed})
+    Output(as_json).facts({**facts, **asdict(result), "manifests_renamed": renamed})
 
 
 @cli.command()
 @click.argument("uri")
-@click.option("--target-rows", type=click.IntRange(min=1), help="Rows a fragment should have.")
-@click.option("--run", is_flag=True, help="Do it; without this option, only show what would be done.")
+@click.option("--target-rows", type=click.IntRange(min=1), help="Target number of rows per fragment.")
+@click.option("--run", is_flag=True, help="Execute the plan instead of printing it.")
 @common(version=False)
 def compact(
     uri: str, target_rows: int | None, run: bool, as_json: bool, storage_options: dict[str, str] | None
 ) -> None:
-    """Put small fragments together and drop deleted rows for good. Shows the plan; --run carries it out."""
+    """Merge small fragments and remove deleted rows. Prints the plan; --run executes it."""
     dataset = open_table(uri, None, storage_options)
     options: dict[str, Any] = {} if target_rows is None else {"target_rows_per_fragment": target_rows}
     if run:
-        metrics = Compaction.execute(dataset, options, progress=bar_wanted())
+        metrics = Compaction.execute(dataset, options, progress=shows_progress())
         Output(as_json).facts({"uri": dataset.uri, "version": dataset.version, **asdict(metrics)})
         return
     rows = [
         {
             "task": number,
-            "fragments": [each.id for each in task.fragments],
-            "rows": sum(each.num_rows for each in task.fragments),
-            "deleted_rows": sum(each.num_deletions for each in task.fragments),
+            "fragments": [fragment.id for fragment in task.fragments],
+            "rows": sum(fragment.num_rows for fragment in task.fragments),
+            "deleted_rows": sum(fragment.num_deletions for fragment in task.fragments),
         }
         for number, task in enumerate(Compaction.plan(dataset, options))
     ]
@@ -242,12 +246,14 @@ def compact(
 
 @cli.command()
 @click.argument("uri")
-@click.option("--older-than", help="Age of a version, such as 14days or 12h.")
-@click.option("--retain", type=click.IntRange(min=1), help="Keep so many of the newest versions.")
+@click.option("--older-than", help="Minimum age of the versions to remove, such as 14days or 12h.")
+@click.option("--retain", type=click.IntRange(min=1), help="Number of newest versions to keep.")
 @click.option(
-    "--delete-unverified", is_flag=True, help="Also young files that no version names: nobody may be writing."
+    "--delete-unverified",
+    is_flag=True,
+    help="Also remove recent unreferenced files; requires that there are no writers.",
 )
-@click.option("--run", is_flag=True, help="Do it; without this option, only show what would go.")
+@click.option("--run", is_flag=True, help="Remove the files instead of printing them.")
 @common(version=False)
 def cleanup(
     uri: str,
@@ -258,9 +264,9 @@ def cleanup(
     as_json: bool,
     storage_options: dict[str, str] | None,
 ) -> None:
-    """Remove old versions and files that nobody needs. Shows each file and the reason; --run removes them.
+    """Remove old versions and unreferenced files. Prints each file and the reason; --run removes them.
 
-    Tagged versions, and those that branches need, are kept. Ends with 2 if files could not be removed.
+    Tagged versions and versions that branches depend on are kept. Exit code 2 if files could not be removed.
     """
     dataset = open_table(uri, None, storage_options)
     policy: dict[str, Any] = {
@@ -270,32 +276,38 @@ def cleanup(
         "error_if_tagged_old_versions": False,
     }
     if run:
-        stats = dataset.cleanup_old_versions(**policy, progress=bar_wanted())
+        stats = dataset.cleanup_old_versions(**policy, progress=shows_progress())
         Output(as_json).facts({"uri": dataset.uri, **asdict(stats)})
         if stats.failed_deletes:
-            click.echo(f"lancetable: {stats.failed_deletes} files could not be removed; run it again", err=True)
+            click.echo(
+                f"lancetable: {stats.failed_deletes} files could not be removed; run the command again", err=True
+            )
             sys.exit(2)
         return
-    told = dataset.explain_cleanup_old_versions(**policy, include_files=True, max_files=1_000_000)
-    for warning in told.warnings:
+    explanation = dataset.explain_cleanup_old_versions(**policy, include_files=True, max_files=1_000_000)
+    for warning in explanation.warnings:
         click.echo(f"lancetable: {warning}", err=True)
     rows = [
         {
-            "kind": each.kind,
-            "path": each.path,
-            "bytes": each.size_bytes,
-            "reason": "no version names it" if each.unverified else "only old versions name it",
+            "kind": file.kind,
+            "path": file.path,
+            "bytes": file.size_bytes,
+            "reason": "not referenced by any version" if file.unverified else "referenced only by old versions",
         }
-        for each in told.candidate_files
+        for file in explanation.candidate_files
     ]
     Output(as_json).table(rows, ["kind", "path", "bytes", "reason"])
 
 
 @cli.command()
 @click.argument("uri")
-@click.option("--repair", is_flag=True, help="Mend what can be mended without losing a version, then check again.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Repair the problems that can be repaired without losing a version, then check again.",
+)
 @click.option("--deep", is_flag=True, help="Read every page of every data file.")
-@click.option("--progress", is_flag=True, help="Show a bar.")
+@click.option("--progress", is_flag=True, help="Show a progress bar.")
 @common(version=False)
 @click.pass_context
 def fsck(
@@ -309,8 +321,8 @@ def fsck(
 ) -> None:
     """Check every version and every file of a table.
 
-    Exit codes: 0 if the table is clean, or everything was repaired; 1 if the check cannot run because there is no table
-    or no access to it; 2 if problems remain.
+    Exit codes: 0 if there are no problems or all were repaired; 1 if the table does not exist or cannot be accessed;
+    2 if problems remain.
     """
     report = checks.fsck(uri, repair=repair, deep=deep, storage_options=storage_options, progress=progress)
     output = Output(as_json)
@@ -323,9 +335,9 @@ def fsck(
 
 
 def _show_report(report: checks.Report, output: Output) -> None:
-    branch = ["branch"] if any(each.branch for each in report.problems) else []
+    branch = ["branch"] if any(problem.branch for problem in report.problems) else []
     columns = ["kind", *branch, "version", "path", "detail"]
-    output.table([asdict(each) for each in report.problems], columns)
+    output.table([asdict(problem) for problem in report.problems], columns)
     output.facts(
         {
             "versions": report.versions,
@@ -339,13 +351,14 @@ def _show_report(report: checks.Report, output: Output) -> None:
     )
     if report.not_checked:
         click.echo("\nNot checked:")
-        output.table([asdict(each) for each in report.not_checked], ["kind", "path", "detail"])
+        output.table([asdict(item) for item in report.not_checked], ["kind", "path", "detail"])
 
 
 class FileByDefault(click.Group):
-    """`inspect FILE` means `inspect file FILE`."""
+    """Command group in which `inspect FILE` means `inspect file FILE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the command `file` if the first argument is not a command."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = ["file", *args]
         return super().parse_args(ctx, args)
@@ -353,14 +366,14 @@ class FileByDefault(click.Group):
 
 @cli.group("inspect", cls=FileByDefault)
 def inspect_group() -> None:
-    """Show what is inside a manifest, a transaction or a data file: `inspect FILE` shows a data file."""
+    """Show the contents of a manifest, a transaction or a data file. `inspect FILE` shows a data file."""
 
 
 @inspect_group.command()
 @click.argument("uri")
 @common()
 def manifest(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
-    """The manifest of one version."""
+    """Show the manifest of one version."""
     dataset = open_table(uri, version, storage_options)
     Output(as_json).tree(f"manifest of version {dataset.version}", inspect.describe_manifest(dataset))
 
@@ -369,7 +382,7 @@ def manifest(uri: str, version: int | str | None, as_json: bool, storage_options
 @click.argument("uri")
 @common()
 def transaction(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
-    """The transaction that made one version."""
+    """Show the transaction that created one version."""
     dataset = open_table(uri, version, storage_options)
     described = inspect.describe_transaction(dataset)
     if described is None:
@@ -381,7 +394,7 @@ def transaction(uri: str, version: int | str | None, as_json: bool, storage_opti
 @click.argument("uri")
 @common(version=False)
 def data_file(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
-    """A data file: columns, pages and their encodings."""
+    """Show a data file: columns, pages and their encodings."""
     Output(as_json).tree(uri, inspect.describe_file(uri, storage_options))
 
 
@@ -389,20 +402,20 @@ def data_file(uri: str, as_json: bool, storage_options: dict[str, str] | None) -
 @click.argument("uri")
 @common(version=False)
 def file_compression(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
-    """Each column of a data file: bytes in Arrow, bytes in the file, encodings; reads all of the file."""
+    """Show Arrow bytes, file bytes and encodings of each column of a data file. Reads the whole file."""
     Output(as_json).table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
 
 
-def bar_wanted() -> bool:
-    """Whether somebody looks at the standard error, where a bar can be shown; without tqdm there is none."""
+def shows_progress() -> bool:
+    """Return True if progress bars can be shown: the standard error is a terminal and tqdm is installed."""
     return sys.stderr.isatty() and find_spec("tqdm") is not None
 
 
 def open_table(uri: str, version: int | str | None, storage_options: dict[str, str] | None) -> LanceDataset:
-    """The table that a command is about."""
+    """Open the table of a command."""
     return LanceDataset(uri, version, storage_options=storage_options)
 
 
 def operation_name(operation: Any) -> str:
-    """The kind of an operation; one without a class of its own brings its name."""
+    """Return the kind of an operation: the name of its class, or its `name` if it has no class of its own."""
     return str(getattr(operation, "name", type(operation).__name__))

@@ -1,7 +1,8 @@
-"""What became of each column of a data file: bytes as Arrow arrays, bytes in the file, and the encodings between them.
+"""Compression of each column of a data file: bytes as Arrow arrays, bytes in the file, and the encodings.
 
-Pages count with their buffers, without padding; payloads of blobs lie beside their column and are left out on both
-sides. From 2.1 on structs and lists have no column: their offsets and validity count with the first leaf below them.
+The size of a page is that of its buffers, without padding. Payloads of blobs are stored outside their column and are
+not counted on either side. From 2.1 on, structs and lists have no column: their offsets and validity are counted with
+the first leaf below them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 
-__all__ = ["COLUMNS", "PAGE_MESSAGES", "describe_compression", "encoding_text"]
+__all__ = ["COLUMNS", "PAGE_MESSAGES", "describe_compression", "format_encoding"]
 
 COLUMNS: Final = ("column", "path", "type", "rows", "pages", "arrow_bytes", "file_bytes", "ratio", "encodings")
 PAGE_MESSAGES: Final[Mapping[str, type[Message]]] = {
@@ -42,18 +43,18 @@ _WINDOW_ROWS: Final = 64 * 1024
 
 
 def describe_compression(uri: str, storage_options: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """One entry for each column of a data file, and one for all; reads the whole file, a window at a time.
+    """Return one entry for each column of a data file and one for their total. Reads the whole file in windows of rows.
 
-    `ratio` is file bytes by Arrow bytes, None without any; `encodings` maps each encoding to its number of pages.
-    Raises NotFoundError, CorruptFileError, UnsupportedFeatureError.
+    `ratio` is file bytes divided by Arrow bytes, or None if there are none. `encodings` maps each encoding to its
+    number of pages. Raises NotFoundError, CorruptFileError, UnsupportedFeatureError, InvalidInputError.
     """
     store, path = open_store(uri, storage_options)
     metadata = open_data_file(store, path, size=size_of(store, path, uri))
     ids, columns = number_columns(metadata.schema, metadata.version)
-    places = dict(zip(ids, columns))
-    sizes = arrow_sizes(store, path, metadata, places)
+    column_of_field = dict(zip(ids, columns))
+    sizes = arrow_sizes(store, path, metadata, column_of_field)
     rows = []
-    for field_id, number in places.items():
+    for field_id, number in column_of_field.items():
         field = metadata.schema.by_id[field_id]
         column = metadata.column(number)
         used = encodings_of(column)
@@ -80,7 +81,7 @@ def describe_compression(uri: str, storage_options: Mapping[str, str] | None = N
 def row_of(
     number: int, path: str, kind: str, column: ColumnPages, arrow_bytes: int, used: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The entry of one column."""
+    """Return the entry of one column."""
     return {
         "column": number,
         "path": path,
@@ -95,47 +96,49 @@ def row_of(
 
 
 def ratio(file_bytes: int, arrow_bytes: int) -> float | None:
-    """What is left of the Arrow bytes."""
+    """Return file bytes divided by Arrow bytes, or None if there are no Arrow bytes."""
     return round(file_bytes / arrow_bytes, 4) if arrow_bytes else None
 
 
 # ------------------------------------------------------------------------------------------------------- Arrow's bytes
 
 
-def arrow_sizes(store: ObjectStore, path: str, metadata: FileMetadata, places: Mapping[int, int]) -> Counter[int]:
-    """Field id -> bytes of its arrays."""
+def arrow_sizes(
+    store: ObjectStore, path: str, metadata: FileMetadata, column_of_field: Mapping[int, int]
+) -> Counter[int]:
+    """Return the Arrow bytes of each field by field id."""
     sizes: Counter[int] = Counter()
     fields = [described(field) for field in metadata.schema.fields]
     for start in range(0, metadata.num_rows, _WINDOW_ROWS):
         rows = range(start, min(start + _WINDOW_ROWS, metadata.num_rows))
-        for field, array in zip(fields, read_columns(store, path, metadata, fields, places, rows)):
+        for field, array in zip(fields, read_columns(store, path, metadata, fields, column_of_field, rows)):
             for chunk in array.chunks:
-                add_sizes(field, chunk, places, sizes)
+                add_sizes(field, chunk, column_of_field, sizes)
     return sizes
 
 
-def add_sizes(field: Field, array: pa.Array, places: Mapping[int, int], sizes: Counter[int]) -> None:
+def add_sizes(field: Field, array: pa.Array, column_of_field: Mapping[int, int], sizes: Counter[int]) -> None:
     """Add the bytes of an array to the fields that have a column."""
-    if is_single_column(field) or not has_columns(field.children, places):
+    if is_single_column(field) or not has_columns(field.children, column_of_field):
         sizes[field.id] += array.nbytes
         return
     children = list(children_of(field, array))
     own = max(array.nbytes - sum(child.nbytes for _, child in children), 0)
     holder = field
-    while holder.id not in places:
+    while holder.id not in column_of_field:
         holder = holder.children[0]
     sizes[holder.id] += own
     for child, values in children:
-        add_sizes(child, values, places, sizes)
+        add_sizes(child, values, column_of_field, sizes)
 
 
-def has_columns(fields: Sequence[Field], places: Mapping[int, int]) -> bool:
-    """Whether any of these fields, or one below, has a column."""
-    return any(each.id in places for field in fields for each in field.walk())
+def has_columns(fields: Sequence[Field], column_of_field: Mapping[int, int]) -> bool:
+    """Return True if any of these fields or their descendants has a column."""
+    return any(descendant.id in column_of_field for field in fields for descendant in field.walk())
 
 
 def children_of(field: Field, array: pa.Array) -> Iterator[tuple[Field, pa.Array]]:
-    """The fields below a struct, list or map with their values."""
+    """Yield the child fields of a struct, list or map with their values."""
     if field.is_struct:
         for number, child in enumerate(field.children):
             yield child, array.field(number)
@@ -151,48 +154,51 @@ def children_of(field: Field, array: pa.Array) -> Iterator[tuple[Field, pa.Array
 
 
 def encodings_of(column: ColumnPages) -> Counter[str]:
-    """Encoding -> number of pages."""
-    return Counter(encoding_text(column.page(number).encoding, column.file.path) for number in range(len(column)))
+    """Return the number of pages of each encoding."""
+    return Counter(format_encoding(column.page(number).encoding, column.file.path) for number in range(len(column)))
 
 
-def encoding_text(data: bytes, path: str) -> str:
-    """A page's encoding in one line: `mini_block(fsst(variable(flat 32)))`. Levels are left out."""
+def format_encoding(data: bytes, path: str) -> str:
+    """Return a page's encoding in one line: `mini_block(fsst(variable(flat 32)))`. Level encodings are omitted.
+
+    Raises CorruptFileError.
+    """
     try:
         message = any_pb2.Any.FromString(data)
         kind = PAGE_MESSAGES.get(message.type_url.rpartition("/")[2])
-        return message.type_url if kind is None else node_text(kind.FromString(message.value))
+        return message.type_url if kind is None else format_node(kind.FromString(message.value))
     except DecodeError as error:
-        raise CorruptFileError(f"{path}: an encoding does not parse", path=path) from error
+        raise CorruptFileError(f"{path}: an encoding is not valid protobuf", path=path) from error
 
 
-def node_text(message: Message) -> str:
-    """One node of the tree with what lies below it."""
-    arm = message.WhichOneof(_NODES[message.DESCRIPTOR.full_name])
-    if arm is None:
+def format_node(message: Message) -> str:
+    """Return one node of the encoding tree with its descendants."""
+    oneof_case = message.WhichOneof(_NODES[message.DESCRIPTOR.full_name])
+    if oneof_case is None:
         return "none"
-    inner = getattr(message, arm)
-    below = [
-        f"dictionary {node_text(node)}" if name == "dictionary" else node_text(node)
-        for name, node in nodes_below(inner)
+    inner = getattr(message, oneof_case)
+    children = [
+        f"dictionary {format_node(node)}" if name == "dictionary" else format_node(node)
+        for name, node in child_nodes(inner)
     ]
     bits = getattr(inner, "bits_per_value", None) or getattr(inner, "uncompressed_bits_per_value", None)
     scheme = getattr(getattr(inner, "compression", None), "scheme", None)
-    label = arm.removesuffix("_layout")
-    if arm == "general" and scheme is not None:
+    label = oneof_case.removesuffix("_layout")
+    if oneof_case == "general" and scheme is not None:
         label = str(inner.compression.DESCRIPTOR.fields_by_name["scheme"].enum_type.values_by_number[scheme].name)
         label = label.rpartition("_")[2].lower()
-    elif isinstance(bits, int) and not below:
+    elif isinstance(bits, int) and not children:
         label = f"{label} {bits}"
-    return f"{label}({', '.join(below)})" if below else label
+    return f"{label}({', '.join(children)})" if children else label
 
 
-def nodes_below(message: Message) -> Iterator[tuple[str, Message]]:
-    """The nodes of the tree next below a message that is none itself, by the name of their field; no levels."""
+def child_nodes(message: Message) -> Iterator[tuple[str, Message]]:
+    """Yield the nearest descendant nodes of a message with the names of their fields. Level encodings are omitted."""
     for field, value in message.ListFields():
         if field.message_type is None or field.name in _LEVELS:
             continue
-        for each in [value] if isinstance(value, Message) else value:
-            if each.DESCRIPTOR.full_name in _NODES:
-                yield field.name, each
+        for child in [value] if isinstance(value, Message) else value:
+            if child.DESCRIPTOR.full_name in _NODES:
+                yield field.name, child
             else:
-                yield from nodes_below(each)
+                yield from child_nodes(child)

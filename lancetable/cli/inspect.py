@@ -1,4 +1,4 @@
-"""What is inside a manifest, a transaction or a data file, as nested dicts and lists."""
+"""Contents of manifests, transactions and data files as nested dicts and lists."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENCODINGS: Mapping[str, type[Message]] = {
 
 
 def describe_manifest(dataset: LanceDataset) -> dict[str, Any]:
-    """Everything a manifest says, fragments with their files included."""
+    """Return all fields of a manifest, including fragments with their files."""
     table = dataset.table_version
     manifest = table.manifest
     return {
@@ -45,7 +45,7 @@ def describe_manifest(dataset: LanceDataset) -> dict[str, Any]:
         "version": manifest.version,
         "branch": manifest.branch,
         "timestamp": manifest.timestamp,
-        "writer": plain(manifest.writer_version),
+        "writer": to_plain(manifest.writer_version),
         "data_format": manifest.data_format,
         "reader_flags": manifest.reader_flags,
         "writer_flags": manifest.writer_flags,
@@ -57,14 +57,14 @@ def describe_manifest(dataset: LanceDataset) -> dict[str, Any]:
         "index_section": manifest.index_section,
         "config": dict(manifest.config),
         "table_metadata": dict(manifest.table_metadata),
-        "base_paths": [plain(base) for base in manifest.base_paths.values()],
+        "base_paths": [to_plain(base) for base in manifest.base_paths.values()],
         "schema": describe_schema(manifest.schema),
         "fragments": [describe_fragment(fragment) for fragment in manifest.fragments],
     }
 
 
 def describe_fragment(fragment: Fragment) -> dict[str, Any]:
-    """A fragment; serialized sequences appear by their size."""
+    """Return a fragment. Serialized sequences are shown by their size."""
     files = [
         {
             "path": file.path,
@@ -78,19 +78,19 @@ def describe_fragment(fragment: Fragment) -> dict[str, Any]:
     return {
         "id": fragment.id,
         "physical_rows": fragment.physical_rows,
-        "deletion_file": plain(fragment.deletion_file),
-        "row_ids": plain(fragment.row_ids),
+        "deletion_file": to_plain(fragment.deletion_file),
+        "row_ids": to_plain(fragment.row_ids),
         "files": files,
     }
 
 
 def describe_schema(schema: Schema) -> list[dict[str, Any]]:
-    """One entry per field, parents before children."""
+    """Return one entry per field, parents before children."""
     return [describe_field(schema, field) for field in schema.walk() if field.id >= 0]
 
 
 def describe_field(schema: Schema, field: Field) -> dict[str, Any]:
-    """A field with its dotted path."""
+    """Return a field with its dotted path."""
     metadata = {key: value.decode("utf-8", "replace") for key, value in field.metadata.items()}
     return {
         "id": field.id,
@@ -102,7 +102,7 @@ def describe_field(schema: Schema, field: Field) -> dict[str, Any]:
 
 
 def describe_transaction(dataset: LanceDataset) -> dict[str, Any] | None:
-    """What made the version, or None if its writer kept no transaction."""
+    """Return the transaction of the version, or None if its writer stored none."""
     table = dataset.table_version
     transaction = transactions.read(table.store, table.base, table.file)
     if transaction is None:
@@ -113,14 +113,14 @@ def describe_transaction(dataset: LanceDataset) -> dict[str, Any] | None:
         "read_version": transaction.read_version,
         "uuid": transaction.uuid,
         "properties": dict(transaction.properties),
-        "operation": {"kind": type(operation).__name__, **plain(operation)},
+        "operation": {"kind": type(operation).__name__, **to_plain(operation)},
     }
 
 
 def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Footer, schema, buffers and pages of a data file, each page with the tree of its encoding.
+    """Return footer, schema, buffers and pages of a data file, with the encoding tree of each page.
 
-    Raises NotFoundError, CorruptFileError, UnsupportedFeatureError.
+    Raises NotFoundError, CorruptFileError, UnsupportedFeatureError, InvalidInputError.
     """
     store, path = open_store(uri, storage_options)
     size_bytes = size_of(store, path, uri)
@@ -147,18 +147,21 @@ def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) ->
 
 
 def size_of(store: ObjectStore, path: str, uri: str) -> int:
-    """Bytes of a data file. Raises NotFoundError, which names a file where a table was given."""
+    """Return the size of a data file in bytes.
+
+    Raises NotFoundError. If the path is a table, the message has the name of one of its data files.
+    """
     size_bytes = store.find(path)
     if size_bytes is not None:
         return size_bytes
-    for each in store.list_names(join(path, DATA_DIR)):
-        if each.name.endswith(".lance"):
-            raise NotFoundError(f"{uri} is a table; name one of its data files, as {DATA_DIR}/{each.name}", path=path)
+    for meta in store.list_names(join(path, DATA_DIR)):
+        if meta.name.endswith(".lance"):
+            raise NotFoundError(f"{uri} is a table; pass one of its data files: {DATA_DIR}/{meta.name}", path=path)
     raise NotFoundError(f"not found: {uri}", path=path)
 
 
 def describe_column(metadata: FileMetadata, index: int) -> dict[str, Any]:
-    """One column of a file with its pages that hold rows."""
+    """Return one column of a file with its pages."""
     column = metadata.column(index)
     return {
         "index": index,
@@ -171,7 +174,7 @@ def describe_column(metadata: FileMetadata, index: int) -> dict[str, Any]:
 
 
 def describe_page(column: ColumnPages, number: int, path: str) -> dict[str, Any]:
-    """Rows, buffers and encoding of one page."""
+    """Return rows, buffers and encoding of one page."""
     page = column.page(number)
     return {
         "rows": page.length,
@@ -182,12 +185,15 @@ def describe_page(column: ColumnPages, number: int, path: str) -> dict[str, Any]
 
 
 def span(start: int, end: int) -> dict[str, int]:
-    """A byte range of the file."""
+    """Return a byte range of the file."""
     return {"offset": start, "size_bytes": end - start}
 
 
 def encoding_tree(data: bytes, path: str) -> Any:
-    """A serialized encoding as nested dicts; one of an unknown kind as its type and size."""
+    """Return a serialized encoding as nested dicts, or its type and size if the type is unknown.
+
+    Raises CorruptFileError.
+    """
     if not data:
         return None
     try:
@@ -198,24 +204,24 @@ def encoding_tree(data: bytes, path: str) -> Any:
             return {"type": name, "size_bytes": len(message.value)}
         return json_format.MessageToDict(kind.FromString(message.value), preserving_proto_field_name=True)
     except DecodeError as error:
-        raise CorruptFileError(f"{path}: an encoding does not parse", path=path) from error
+        raise CorruptFileError(f"{path}: an encoding is not valid protobuf", path=path) from error
 
 
-def plain(value: Any) -> Any:
-    """Dataclasses of the format as dicts; long byte strings as their size."""
+def to_plain(value: Any) -> Any:
+    """Return dataclasses of the format as dicts, and byte strings as their size."""
     if isinstance(value, Fragment):
         return describe_fragment(value)
     if isinstance(value, Schema):
         return describe_schema(value)
     if is_dataclass(value) and not isinstance(value, type):
-        shown = [each.name for each in fields(value) if not each.name.startswith("_")]
-        return {name: plain(getattr(value, name)) for name in shown}
+        names = [field.name for field in fields(value) if not field.name.startswith("_")]
+        return {name: to_plain(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_plain(inner) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(inner) for inner in value]
+        return [to_plain(inner) for inner in value]
     return value

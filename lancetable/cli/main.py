@@ -1,4 +1,4 @@
-"""Entry point of the `lancetable` command. What it needs beyond the library is the extra `cli`."""
+"""Entry point of the `lancetable` command. Its additional packages are in the extra `cli`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; ends the process with 1 after an error of the library."""
+    """Run the command line. Exits with 1 if the library raises an error or a package of the extra is missing."""
     try:
         from lancetable.cli.commands import run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("click", "rich"):
             raise
-        sys.exit(f"lancetable: the command line needs {error.name}: pip install 'lancetable[cli]'")
+        sys.exit(f"lancetable: the command line requires {error.name}: pip install 'lancetable[cli]'")
     run()
 
 

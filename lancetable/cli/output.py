@@ -1,4 +1,4 @@
-"""Facts as text for people or as JSON for programs."""
+"""Output of the commands, readable or as JSON."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ __all__ = ["Output"]
 
 
 class Output:
-    """Prints facts, tables and trees; with `as_json` one JSON value instead."""
+    """Printer of facts, tables and trees. With `as_json` it prints one JSON value instead."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        # A pipe has no width: never cut what another program reads.
+        # Never truncate lines that another program reads from a pipe.
         self._console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
-        """Name and value, one a line."""
+        """Print names with their values, one per line."""
         if self.as_json:
             self._json(facts)
             return
         width = max(map(len, facts), default=0)
         for name, value in facts.items():
-            self._console.print(f"[bold]{escape(name.replace('_', ' ')):<{width}}[/bold]  {escape(text_of(value))}")
+            self._console.print(
+                f"[bold]{escape(name.replace('_', ' ')):<{width}}[/bold]  {escape(format_value(value))}"
+            )
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
-        """One line a row; numbers to the right."""
+        """Print rows as a table with numbers aligned to the right."""
         if self.as_json:
             self._json(list(rows))
             return
@@ -47,34 +49,34 @@ class Output:
             numeric = all(isinstance(row.get(name), (int, float, type(None))) for row in rows)
             table.add_column(escape(name.replace("_", " ")), justify="right" if numeric else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(escape(text_of(row.get(name))) for name in names))
+            table.add_row(*(escape(format_value(row.get(name))) for name in names))
         self._console.print(table)
 
     def tree(self, label: str, value: Any) -> None:
-        """Nested mappings and lists, one branch each."""
+        """Print nested mappings and lists as a tree."""
         if self.as_json:
             self._json(value)
             return
         root = Tree(f"[bold]{escape(label)}[/bold]")
-        grow(root, value)
+        add_branches(root, value)
         self._console.print(root)
 
     def _json(self, value: Any) -> None:
-        print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+        print(json.dumps(to_json_value(value), indent=2, ensure_ascii=False))
 
 
-def grow(tree: Tree, value: Any) -> None:
-    """Add a value below a branch; a leaf stands beside its name."""
+def add_branches(tree: Tree, value: Any) -> None:
+    """Add the items of a value below a branch. A leaf value is on the same line as its name."""
     items = value.items() if isinstance(value, Mapping) else ((f"[{i}]", inner) for i, inner in enumerate(value))
     for name, inner in items:
         if is_leaf(inner):
-            tree.add(f"[bold]{escape(str(name))}[/bold] {escape(text_of(inner))}")
+            tree.add(f"[bold]{escape(str(name))}[/bold] {escape(format_value(inner))}")
         else:
-            grow(tree.add(f"[bold]{escape(str(name))}[/bold]"), inner)
+            add_branches(tree.add(f"[bold]{escape(str(name))}[/bold]"), inner)
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether a value fits beside its name: everything but mappings and lists of anything but numbers and words."""
+    """Return True if a value fits on the line of its name: scalars, empty mappings and short lists of scalars."""
     if isinstance(value, Mapping):
         return not value
     if isinstance(value, (list, tuple)):
@@ -82,8 +84,8 @@ def is_leaf(value: Any) -> bool:
     return True
 
 
-def text_of(value: Any) -> str:
-    """A value for people."""
+def format_value(value: Any) -> str:
+    """Return a value as readable string."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -93,21 +95,21 @@ def text_of(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="milliseconds")
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={text_of(inner)}" for key, inner in value.items()) or "-"
+        return ", ".join(f"{key}={format_value(inner)}" for key, inner in value.items()) or "-"
     if isinstance(value, (list, tuple)):
         return ", ".join(str(inner) for inner in value) or "-"
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
-    text = str(value)
-    return text if len(text) <= 300 else text[:297] + "..."
+    string = str(value)
+    return string if len(string) <= 300 else string[:297] + "..."
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it: times in ISO form, bytes in base64, numbers that JSON lacks as text."""
+def to_json_value(value: Any) -> Any:
+    """Return a value as JSON types: times in ISO format, bytes in base64, NaN, infinity and decimals as strings."""
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, timedelta):

@@ -1,4 +1,4 @@
-"""From a transaction to the next version of a table: conflicts, rebase, building the manifest, the commit loop."""
+"""Commits: conflict checks, rebasing, construction of the next manifest, the commit loop, and cleanup."""
 
 from __future__ import annotations
 

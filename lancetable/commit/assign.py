@@ -1,12 +1,15 @@
-"""Numbers that are given out at commit time, from the counters of the version committed on top of.
+"""Assignment of fragment ids, row ids and row versions at commit time.
 
-They are recomputed on every attempt, because another writer may have taken them in between. Neither fragment ids nor
-row ids are used twice: their counters continue through overwrites, restores and deletes of everything.
+Ids are taken from the counters of the newest version. They are assigned again in every attempt, because another writer
+may have used them. Fragment ids and row ids are never reused: the counters continue after overwrites, restores and
+deletes of all rows.
 
-    new fragment of an Update, 4 rows     its writer said     ids 6 0          the first two rows were moved here
-                                          the commit makes    ids 6 0 8 9      8 and 9 from the counter
-                                          created at          1 1 5 5          looked up for 6 and 0, else this version
-                                          last updated at     5 5 5 5
+    new fragment of an Update with 4 rows, committed as version 5
+
+    row ids from the writer    6 0          the first two rows were moved from other fragments
+    row ids after the commit   6 0 8 9      8 and 9 are taken from the counter
+    created at                 1 1 5 5      looked up for rows 6 and 0, otherwise the new version
+    last updated at            5 5 5 5
 """
 
 from __future__ import annotations
@@ -40,16 +43,18 @@ _MAX_ROW_ID = 2**64 - 1
 
 
 def number_fragments(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2.DataFragment]) -> None:
-    """Give the next ids to those of `fragments` that have id 0, and note the highest one in `manifest`.
+    """Assign the next ids to fragments with id 0, and record the highest id in `manifest`.
 
-    `fragments` are not yet part of the manifest. Any other id was chosen by its writer and is kept.
-    Raises InvalidOperationError when ids run out or a chosen one is in use.
+    `fragments` are not yet part of the manifest. Ids other than 0 were chosen by the writer and are kept.
+    Raises InvalidOperationError if no ids are left or a chosen id is in use.
     """
     highest = used_fragment_ids(manifest)
     chosen = {fragment.id for fragment in fragments if fragment.id}
     clash = chosen & {fragment.id for fragment in manifest.fragments} if chosen else set()
     if clash:
-        raise InvalidOperationError(f"fragment ids {sorted(clash)[:10]} are in use already; new fragments have id 0")
+        raise InvalidOperationError(
+            f"fragment ids {sorted(clash)[:10]} are already in use; new fragments must have id 0"
+        )
     next_id = max(highest, max(chosen, default=-1)) + 1
     for fragment in fragments:
         if not fragment.id:
@@ -62,21 +67,27 @@ def number_fragments(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2
 
 
 def reserve_fragment_ids(manifest: table_pb2.Manifest, count: int) -> None:
-    """Set `count` ids aside; the reserved ones are the highest of the resulting manifest."""
+    """Reserve `count` fragment ids. The reserved ids are the highest of the resulting manifest.
+
+    Raises InvalidOperationError if not enough ids are left.
+    """
     highest = max(used_fragment_ids(manifest), 0) + count
     if highest > MAX_FRAGMENT_ID:
-        raise InvalidOperationError(f"{count} fragment ids cannot be reserved; ids end at {MAX_FRAGMENT_ID}")
+        raise InvalidOperationError(f"cannot reserve {count} fragment ids: the highest id is {MAX_FRAGMENT_ID}")
     manifest.max_fragment_id = highest
 
 
 def used_fragment_ids(manifest: table_pb2.Manifest) -> int:
-    """The highest id ever used, -1 if there is none. Looks at the fragments too: some writers left the counter low."""
+    """Return the highest fragment id ever used, or -1.
+
+    Some writers leave the counter too low, so the ids of the fragments are checked too.
+    """
     counter = manifest.max_fragment_id if manifest.HasField("max_fragment_id") else -1
     return max(counter, max([fragment.id for fragment in manifest.fragments], default=-1))
 
 
 def fragment_ids(manifest: table_pb2.Manifest) -> npt.NDArray[np.uint64]:
-    """(n,) ids of the fragments in list order."""
+    """Return the (n,) ids of the fragments in list order."""
     return np.array([fragment.id for fragment in manifest.fragments], np.uint64)
 
 
@@ -84,10 +95,11 @@ def fragment_ids(manifest: table_pb2.Manifest) -> npt.NDArray[np.uint64]:
 
 
 def assign_row_ids(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2.DataFragment]) -> list[int]:
-    """Give row ids from the counter of `manifest` to the rows of new fragments that have none yet.
+    """Assign row ids from the counter of `manifest` to rows of new fragments that have none.
 
-    A fragment may say the ids of its first rows, which were moved there. Returns for each fragment how many rows that
-    were. Raises InvalidOperationError for a fragment with more ids than rows, or of unknown size.
+    A fragment may already contain the ids of its first rows, which were moved from other fragments. Returns the number
+    of moved rows of each fragment. Raises InvalidOperationError if a fragment has more ids than rows or an unknown
+    number of rows, or if no row ids are left; UnsupportedFeatureError if row ids are stored outside the manifest.
     """
     moved = []
     for fragment in fragments:
@@ -96,13 +108,13 @@ def assign_row_ids(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2.D
         num_moved = 0 if known is None else known.num_rows
         if num_moved > num_rows or not num_rows:
             raise InvalidOperationError(
-                f"a new fragment has {num_moved} row ids for {num_rows} rows; every row of a table with stable row ids"
-                " needs exactly one"
+                f"a new fragment has {num_moved} row ids for {num_rows} rows; set the number of rows, and at most one"
+                " row id for each"
             )
         moved.append(num_moved)
         first, fresh = manifest.next_row_id, num_rows - num_moved
         if first + fresh > _MAX_ROW_ID:
-            raise InvalidOperationError(f"the table has used up its row ids: {first} are taken")
+            raise InvalidOperationError(f"the table has used up its row ids: {first} are in use")
         if not fresh:
             continue
         manifest.next_row_id = first + fresh
@@ -116,19 +128,20 @@ def assign_row_ids(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2.D
 
 
 def _moved_ids(fragment: table_pb2.DataFragment, num_rows: int | None = None) -> RowIdSequence | None:
-    arm = fragment.WhichOneof("row_id_sequence")
-    if arm is None:
+    """Return the row ids that a fragment contains, or None. Raises UnsupportedFeatureError for external row ids."""
+    oneof_case = fragment.WhichOneof("row_id_sequence")
+    if oneof_case is None:
         return None
-    if arm != "inline_row_ids":
+    if oneof_case != "inline_row_ids":
         raise UnsupportedFeatureError(
-            f"fragment {fragment.id} keeps its row ids outside the manifest ({arm})",
+            f"fragment {fragment.id} stores its row ids outside the manifest ({oneof_case})",
             feature="row ids outside the manifest",
         )
     return RowIdSequence.from_bytes(fragment.inline_row_ids, num_rows)
 
 
 def stamp_new(fragments: Iterable[table_pb2.DataFragment], version: int) -> None:
-    """Note `version` as that in which all rows of these fragments were made and last changed."""
+    """Set the created-at and last-updated versions of all rows of these fragments."""
     for fragment in fragments:
         stamp = RowVersionSequence.uniform(fragment.physical_rows, version).to_bytes()
         fragment.inline_created_at_versions = stamp
@@ -136,14 +149,14 @@ def stamp_new(fragments: Iterable[table_pb2.DataFragment], version: int) -> None
 
 
 def stamp_updated(fragments: Iterable[table_pb2.DataFragment], version: int) -> None:
-    """Note `version` as that in which all rows of these fragments were last changed."""
+    """Set the last-updated version of all rows of these fragments."""
     for fragment in fragments:
         stamp = RowVersionSequence.uniform(fragment.physical_rows, version).to_bytes()
         fragment.inline_last_updated_at_versions = stamp
 
 
 def stamp_rows(fragment: table_pb2.DataFragment, offsets: npt.NDArray[np.uint32], version: int) -> None:
-    """Note `version` as that in which the rows at these offsets were last changed."""
+    """Set the last-updated version of the rows at these offsets."""
     sequence = _versions(fragment, "last_updated_at_version_sequence", "inline_last_updated_at_versions")
     fragment.inline_last_updated_at_versions = sequence.with_version(offsets, version).to_bytes()
 
@@ -154,10 +167,20 @@ def stamp_moved(
     sources: Sequence[table_pb2.DataFragment],
     version: int,
 ) -> None:
-    """Note when the rows of new fragments were made and last changed: now, but the first `num_moved` of each were made
-    when their row id says, which is looked up in `sources`, the fragments they come from as they were before.
+    """Set the created-at and last-updated versions of new fragments with moved rows.
 
-    A row id that is in none of them counts as made in the first version, as other writers have it.
+    Parameters
+    ----------
+    fragments
+        The new fragments, with row ids.
+    num_moved
+        For each fragment, the number of leading rows that were moved from other fragments. They keep their created-at
+        version; all other rows are created in `version`.
+    sources
+        Records of the other fragments before this commit. A row id in none of them counts as created in the first
+        version, as in other writers.
+    version
+        The last-updated version of all rows.
     """
     moved = [
         RowIdSequence.from_bytes(fragment.inline_row_ids).values()[:count] if count else np.zeros(0, np.uint64)
@@ -166,17 +189,17 @@ def stamp_moved(
     created = _created_at(np.concatenate([np.zeros(0, np.uint64), *moved]), sources)
     start = 0
     for fragment, count in zip(fragments, num_moved, strict=True):
-        made = RowVersionSequence.from_values(created[start : start + count])
+        kept = RowVersionSequence.from_values(created[start : start + count])
         start += count
         fresh = RowVersionSequence.uniform(fragment.physical_rows - count, version)
-        fragment.inline_created_at_versions = made.extend(fresh).to_bytes()
+        fragment.inline_created_at_versions = kept.extend(fresh).to_bytes()
     stamp_updated(fragments, version)
 
 
 def _created_at(row_ids: U64Array, sources: Iterable[table_pb2.DataFragment]) -> U64Array:
-    """(n,) versions in which the rows with these ids were made.
+    """Return the (n,) created-at versions of the rows with these ids.
 
-    An id may stand in several sources, live in one of them only; all of them say the same.
+    An id may occur in several sources, although its row is live in only one. All sources have the same version for it.
     """
     created = np.full(len(row_ids), FIRST_VERSION, np.uint64)
     order = np.argsort(row_ids, kind="stable")
@@ -188,25 +211,25 @@ def _created_at(row_ids: U64Array, sources: Iterable[table_pb2.DataFragment]) ->
         if sequence is None:
             continue
         versions = _versions(fragment, "created_at_version_sequence", "inline_created_at_versions")
-        only = sequence.as_range
-        if only is not None:
-            low, high = np.searchsorted(ascending, np.array([only.start, only.end], np.uint64))
-            created[order[low:high]] = versions.at((ascending[low:high] - np.uint64(only.start)).astype(np.int64))
+        id_range = sequence.as_range
+        if id_range is not None:
+            low, high = np.searchsorted(ascending, np.array([id_range.start, id_range.end], np.uint64))
+            created[order[low:high]] = versions.at((ascending[low:high] - np.uint64(id_range.start)).astype(np.int64))
             continue
         ids = sequence.values()
-        places = np.minimum(np.searchsorted(ascending, ids), len(ascending) - 1)
-        rows = np.flatnonzero(ascending[places] == ids)
-        created[order[places[rows]]] = versions.at(rows)
+        positions = np.minimum(np.searchsorted(ascending, ids), len(ascending) - 1)
+        rows = np.flatnonzero(ascending[positions] == ids)
+        created[order[positions[rows]]] = versions.at(rows)
     return created
 
 
 def _versions(fragment: table_pb2.DataFragment, oneof: Any, inline: Any) -> RowVersionSequence:
-    arm = fragment.WhichOneof(oneof)
-    if arm is None:
+    oneof_case = fragment.WhichOneof(oneof)
+    if oneof_case is None:
         return RowVersionSequence.uniform(fragment.physical_rows, FIRST_VERSION)
-    if arm != inline:
+    if oneof_case != inline:
         raise UnsupportedFeatureError(
-            f"fragment {fragment.id} keeps its row versions outside the manifest ({arm})",
+            f"fragment {fragment.id} stores its row versions outside the manifest ({oneof_case})",
             feature="row versions outside the manifest",
         )
     return RowVersionSequence.from_bytes(getattr(fragment, inline), fragment.physical_rows)

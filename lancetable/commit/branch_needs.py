@@ -1,4 +1,4 @@
-"""Which versions a branch needs: those that it springs from, as long as any of its versions names a file of them."""
+"""Versions that branches need: a branch needs its parent version if any version of the branch uses its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ReferencedBranch", "branches_from", "needs_of"]
 
 @dataclass(frozen=True, slots=True)
 class ReferencedBranch:
-    """A branch, and the version of this one that it, or the branch it came from, springs from."""
+    """A branch, and the version of the current branch from which it or one of its parents was created."""
 
     name: str
     referenced_version: int
@@ -26,32 +26,32 @@ class ReferencedBranch:
 
 
 def branches_from(version: TableVersion) -> list[ReferencedBranch]:
-    """The branches that spring from this one, and those that spring from them, the last ones first.
+    """Return the branches created from the branch of `version`, directly or indirectly, descendants first.
 
-    By the names of their parents, and by lineage: the ref of a parent may be missing where somebody deletes it. What
-    has neither counts as sprung from a version that is gone.
+    Branches are found by the names of their parents and by lineage, because the ref of a parent may have been deleted.
+    A branch with neither counts as created from a removed version.
     """
     contents = refs.list_branches(version.store, version.main_base)
-    found: dict[str, int] = {}
+    referenced: dict[str, int] = {}
     while True:
-        some = {}
-        for name, each in contents.items():
-            parent = each.parent_branch
-            if name not in found and parent == version.branch:
-                some[name] = each.parent_version
-            elif name not in found and parent is not None and parent in found:
-                some[name] = found[parent]
-        if not some:
+        children = {}
+        for name, branch in contents.items():
+            parent = branch.parent_branch
+            if name not in referenced and parent == version.branch:
+                children[name] = branch.parent_version
+            elif name not in referenced and parent is not None and parent in referenced:
+                children[name] = referenced[parent]
+        if not children:
             break
-        found = {**some, **found}
+        referenced = {**children, **referenced}
     own = contents.get(version.branch) if version.branch is not None else None
     lineage = own.lineage if own is not None else ()
-    for name, each in contents.items():
-        if (version.branch is None or own is not None) and each.lineage[: len(lineage)] == lineage != each.lineage:
-            found[name] = each.lineage[len(lineage)][0]
-        elif not each.lineage and each.parent_branch not in (None, "main", *contents):
-            found.setdefault(name, 0)
-    return [ReferencedBranch(name, number) for name, number in found.items()]
+    for name, branch in contents.items():
+        if (version.branch is None or own is not None) and branch.lineage[: len(lineage)] == lineage != branch.lineage:
+            referenced[name] = branch.lineage[len(lineage)][0]
+        elif not branch.lineage and branch.parent_branch not in (None, "main", *contents):
+            referenced.setdefault(name, 0)
+    return [ReferencedBranch(name, number) for name, number in referenced.items()]
 
 
 def needs_of(
@@ -61,19 +61,46 @@ def needs_of(
     gone: Container[int],
     warnings: list[str],
 ) -> tuple[dict[int, set[str]], bool]:
-    """Which of the versions `numbers` and `gone` branches need; of the latter, all files that they name of `version`,
-    and whether these are known.
+    """Return the versions that branches need.
 
-    A branch whose files are all its own by now needs none. One whose versions cannot be read is taken to need the
-    version that it springs from, or if that is gone, files that nobody knows; `warnings` say so. Raises StoreError.
+    A branch needs no version if it uses only its own files. A branch that cannot be read counts as needing its parent
+    version, and a warning is added.
+
+    Parameters
+    ----------
+    version
+        The current branch.
+    branches
+        Branches created from it.
+    numbers
+        Existing versions to check.
+    gone
+        Removed versions to check.
+    warnings
+        Receives a message for each branch that cannot be read.
+
+    Returns
+    -------
+    dict
+        For each needed version, files below the root of `version` that branches use: all of them for versions in
+        `gone`, otherwise only examples.
+    bool
+        False if a branch of a version in `gone` cannot be read, so that its files are unknown.
+
+    Raises
+    ------
+    StoreError
+        If the store fails.
     """
     needs: dict[int, set[str]] = {}
     is_known = True
-    concerned = [each for each in branches if each.referenced_version in numbers or each.referenced_version in gone]
-    if not concerned:
+    relevant = [
+        branch for branch in branches if branch.referenced_version in numbers or branch.referenced_version in gone
+    ]
+    if not relevant:
         return needs, is_known
     ancestor = _Ancestor.of(version)
-    for branch in concerned:
+    for branch in relevant:
         number = branch.referenced_version
         try:
             named = ancestor.named_by(checkout(version, (branch.name, None)))
@@ -81,9 +108,9 @@ def needs_of(
         except StoreError:
             raise
         except LanceError as error:
-            spared = "; so only versions are removed, and no files" if number in gone else ""
+            consequence = ", so only manifests are removed and no other files" if number in gone else ""
             warnings.append(
-                f"branch {branch.name}, which springs from version {number}, cannot be read{spared}: {error}"
+                f"branch {branch.name}, created from version {number}, cannot be read{consequence}: {error}"
             )
             needs.setdefault(number, set())
             is_known = is_known and number not in gone
@@ -95,7 +122,7 @@ def needs_of(
 
 @dataclass(frozen=True, slots=True)
 class _Ancestor:
-    """A version that branches spring from, and the roots and base paths that surely lead somewhere else."""
+    """Parent of branches, with the roots of other branches and the base paths that certainly point elsewhere."""
 
     version: TableVersion
     others: frozenset[str]
@@ -107,42 +134,42 @@ class _Ancestor:
         branches = refs.list_branches(version.store, version.main_base)
         others = frozenset(base_of_branch(version, name) for name in (None, *branches)) - {version.base}
         root = version.store.uri(version.base).rstrip("/")
-        paths = {each.path for each in version.manifest.base_paths.values()}
+        paths = {base_path.path for base_path in version.manifest.base_paths.values()}
         elsewhere = frozenset(path for path in paths if path.rstrip("/") not in (root, f"file://{root}"))
         return cls(version, others, elsewhere, branches)
 
     def named_by(self, branch: TableVersion) -> Iterator[str]:
-        """The files below its root that any version of a branch may name.
+        """Yield the files below this root that any version of a branch may use.
 
-        The base paths of a table that was moved lead to its old place. So a path that is not known to lead somewhere
-        else, to another branch or to a base that the ancestor has itself, counts as one that leads here.
+        Base paths of a table that was moved point to its old location. A base path therefore counts as this root unless
+        it points to another branch or to a base path of the parent.
         """
         contents = self.branches.get(branch.branch or "")
         lineage = contents.lineage if contents is not None else ()
         for location in branch.handler.history(branch.store, branch.base):
-            # Every cleanup asks all versions of a branch whose parent is gone, and most of them never change. Another
-            # branch of the same name may have manifests of the same names and sizes.
+            # Every cleanup reads all versions of a branch whose parent was removed, and most of them never change. The
+            # lineage is part of the key, because another branch of the same name may have equal names and sizes.
             key = (
-                "named of an ancestor",
+                "files used of an ancestor",
                 branch.store.key(location.path),
                 identity_of(branch.store, location),
                 lineage,
                 self.others,
                 self.elsewhere,
             )
-            found: frozenset[str] | None = branch.cache.get(key) if lineage else None
-            if found is None:
-                found = frozenset(self._named_by_one(open_location(branch, location)))
+            files: frozenset[str] | None = branch.cache.get(key) if lineage else None
+            if files is None:
+                files = frozenset(self._named_by_one(open_location(branch, location)))
                 if lineage:
-                    branch.cache.put(key, found, 200 * (1 + len(found)))
-            yield from found
-        for each in detached_versions(branch):
-            yield from self._named_by_one(each)
+                    branch.cache.put(key, files, 200 * (1 + len(files)))
+            yield from files
+        for detached in detached_versions(branch):
+            yield from self._named_by_one(detached)
 
-    def _named_by_one(self, each: TableVersion) -> Iterator[str]:
+    def _named_by_one(self, version: TableVersion) -> Iterator[str]:
         foreign = {
             base_id
-            for base_id, base_path in each.manifest.base_paths.items()
-            if base_path.path in self.elsewhere or any(each.is_base_at(base_id, other) for other in self.others)
+            for base_id, base_path in version.manifest.base_paths.items()
+            if base_path.path in self.elsewhere or any(version.is_base_at(base_id, other) for other in self.others)
         }
-        yield from (path for base_id, path in named_by(each) if base_id is not None and base_id not in foreign)
+        yield from (path for base_id, path in named_by(version) if base_id is not None and base_id not in foreign)

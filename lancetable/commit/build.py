@@ -1,8 +1,8 @@
-"""The manifest of the next version: the newest one with an operation applied.
+"""Construction of the next manifest: the newest manifest with one operation applied.
 
-One applier per operation works on a copy of the newest manifest's message. Fragments that the operation does not
-touch are carried as messages, never made into objects. What every commit does besides (version, time, feature words,
-order of fragments, writer) happens once, at the end.
+One function per operation changes a copy of the newest manifest's protobuf message. Fragments that the operation does
+not change are copied as messages and never parsed. Fields that every commit sets (version, timestamp, feature flags,
+fragment order, writer version) are set once, at the end.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ __all__ = [
     "build_first_manifest",
     "build_manifest",
     "covered_fragments",
-    "is_ours",
+    "is_own_manifest",
     "writer_version",
 ]
 
-_MAX_COVERED = 1 << 24  # fragments of one index; a manifest with as many would not fit its own limit
+_MAX_COVERED = 1 << 24  # fragments of one index; a manifest with more would exceed its own size limit
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The version that a Restore makes current again."""
+    """Manifest and index section of the version that a Restore makes current again."""
 
     manifest: table_pb2.Manifest
     index_section: bytes | None
@@ -70,7 +70,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What `table.manifests.pack` needs: a message that nobody else holds, and the serialized index section."""
+    """Input of `table.manifests.pack`: an unshared manifest message and the serialized index section."""
 
     message: table_pb2.Manifest
     index_section: bytes | None
@@ -86,11 +86,38 @@ def build_manifest(
     restored: Restored | None = None,
     file_version: FileVersion | None = None,
 ) -> Built:
-    """The manifest of `version`: `newest`, which is not changed, with `transaction` applied.
+    """Build the manifest of `version` by applying `transaction` to a copy of `newest`.
 
-    `restored` is needed for Restore only; `file_version` changes the data format in an Overwrite or a Merge.
-    Raises UnsupportedFeatureError for operations and tables that cannot be written yet, InvalidOperationError for a
-    transaction that does not fit the table, RetryableCommitConflictError for fragments that are gone.
+    Parameters
+    ----------
+    newest
+        The newest manifest. It is not changed.
+    index_section
+        Serialized index section of `newest`, or None.
+    transaction
+        The transaction to apply.
+    version, timestamp_ns
+        Number and commit time of the new version.
+    restored
+        The version to restore. Required for Restore only.
+    file_version
+        New data format, for an Overwrite or a Merge.
+
+    Returns
+    -------
+    Built
+        The new manifest and index section.
+
+    Raises
+    ------
+    InvalidOperationError
+        If the transaction does not fit the table.
+    RetryableCommitConflictError
+        If fragments that the transaction refers to do not exist any more.
+    UnsupportedFeatureError
+        If the operation or the table cannot be written yet.
+    CorruptFileError
+        If a bitmap or an index section is damaged.
     """
     message = table_pb2.Manifest()
     message.CopyFrom(newest)
@@ -108,9 +135,14 @@ def build_first_manifest(
     config: Mapping[str, str] | None = None,
     stable_row_ids: bool = False,
 ) -> Built:
-    """The manifest of version 1, from an Overwrite. A table has stable row ids from its first version on, or never."""
+    """Build the manifest of version 1 from an Overwrite. Stable row ids can be enabled only here.
+
+    Raises InvalidOperationError if the operation is not an Overwrite. See `build_manifest`.
+    """
     if not isinstance(transaction.operation, tx.Overwrite):
-        raise InvalidOperationError("a table begins with an Overwrite")
+        raise InvalidOperationError(
+            f"a table is created by an Overwrite, got {type(transaction.operation).__name__}; pass an Overwrite"
+        )
     empty = table_pb2.Manifest()
     empty.data_format.file_format = "lance"
     empty.data_format.version = file_version.number
@@ -125,7 +157,7 @@ def build_first_manifest(
 
 
 class _Draft:
-    """The manifest under construction."""
+    """Manifest under construction."""
 
     def __init__(
         self,
@@ -139,14 +171,14 @@ class _Draft:
         self.restored, self.file_version = restored, file_version
         self.mixed_versions = False
         self.new_deletions = False
-        self.trusts_flags = is_ours(message)
+        self.trusts_flags = is_own_manifest(message)
 
     @property
     def stable_row_ids(self) -> bool:
         return bool(self.message.reader_feature_flags & flags.STABLE_ROW_IDS)
 
     def add(self, fragments: Iterable[Fragment]) -> None:
-        """Append fragments of new rows, numbering those with id 0."""
+        """Append fragments of new rows. Fragments with id 0 get the next ids."""
         messages = self._numbered(fragments)
         if self.stable_row_ids:
             assign_row_ids(self.message, messages)
@@ -154,9 +186,10 @@ class _Draft:
         self._add(messages)
 
     def add_moved(self, fragments: Iterable[Fragment], sources: Sequence[table_pb2.DataFragment]) -> None:
-        """Append fragments whose first rows may have been moved there from `sources`, the records before this commit.
+        """Append fragments whose first rows may have been moved from other fragments.
 
-        The new fragments say the row ids of those rows.
+        The fragments contain the row ids of moved rows. `sources` are the records of the other fragments before this
+        commit.
         """
         messages = self._numbered(fragments)
         if self.stable_row_ids:
@@ -165,10 +198,12 @@ class _Draft:
         self._add(messages)
 
     def add_rewritten(self, fragments: Iterable[Fragment]) -> None:
-        """Append fragments that hold rows of others, which bring their row ids and versions along."""
+        """Append fragments with rows of other fragments. They must contain the row ids and versions of these rows."""
         messages = self._numbered(fragments)
         if self.stable_row_ids and any(message.WhichOneof("row_id_sequence") is None for message in messages):
-            raise InvalidOperationError("rewritten fragments of a table with stable row ids must bring their row ids")
+            raise InvalidOperationError(
+                "a rewritten fragment has no row ids; in a table with stable row ids, a Rewrite must keep them"
+            )
         self._add(messages)
 
     def _numbered(self, fragments: Iterable[Fragment]) -> list[table_pb2.DataFragment]:
@@ -177,25 +212,31 @@ class _Draft:
         return messages
 
     def check_files(self, messages: Iterable[table_pb2.DataFragment]) -> None:
-        """Raises InvalidOperationError for fragments that other readers refuse: with a file that holds no field, or a
-        column for a struct or list as a whole from 2.1 on, and in 0.1 those that lack a column."""
+        """Raise InvalidOperationError for fragments that other readers reject.
+
+        These are fragments with a data file without fields, from format 2.1 on with a column for a struct or list as a
+        whole, and in format 0.1 with a missing column.
+        """
         parents = {field.parent_id for field in self.message.fields}
         wanted = self.field_ids() if Manifest(self.message).file_version.is_legacy else set()
         for message in messages:
             for file in message.files:
                 if not file.fields:
-                    raise InvalidOperationError(f"{file.path}: a data file holds at least one field")
+                    raise InvalidOperationError(
+                        f"{file.path}: the data file has no fields; leave it out of the fragment"
+                    )
                 if not parents.isdisjoint(file.fields):
                     self._check_parents(file)
             if wanted:
                 missing = wanted.difference(*(file.fields for file in message.files))
                 if missing:
                     raise InvalidOperationError(
-                        f"fragment {message.id} lacks the fields {sorted(missing)}: in 0.1 no column can be left out"
+                        f"fragment {message.id} lacks the fields {sorted(missing)}; format 0.1 requires all columns in"
+                        " every fragment"
                     )
 
     def _check_parents(self, file: table_pb2.DataFile) -> None:
-        """As where the file was written for another schema, whose fields had the same ids."""
+        """Raise InvalidOperationError if a column is mapped to a field that has no column of its own."""
         if (file.file_major_version, file.file_minor_version) < (2, 1):
             return
         by_id = Manifest(self.message).schema.by_id
@@ -203,30 +244,32 @@ class _Draft:
             field = by_id.get(field_id)
             if field is not None and not is_single_column(field):
                 raise InvalidOperationError(
-                    f"{file.path}: column {column_of(file.fields, file.column_indices)[field_id]} is said to hold field"
-                    f" {field_id}, {field.name!r}, whose columns are those of the fields below it. Was the file written"
-                    " for another schema?"
+                    f"{file.path}: column {column_of(file.fields, file.column_indices)[field_id]} is mapped to field"
+                    f" {field_id} ({field.name!r}), but only its child fields have columns. The file may have been"
+                    " written for another schema; write it with the schema of the table"
                 )
 
     def _add(self, messages: list[table_pb2.DataFragment]) -> None:
         self.check_files(messages)
         if messages:
-            # A column may have been dropped since the files were written.
+            # Columns may have been dropped after the files were written.
             live = self.field_ids()
             for message in messages:
                 _drop_dead_files(message, live)
         self.message.fragments.extend(messages)
-        self.note(messages)
+        self.record_deletions(messages)
         self.mixed_versions |= any(self._is_other_version(message) for message in messages)
 
-    def note(self, messages: Iterable[table_pb2.DataFragment]) -> None:
-        """Remember what the feature words must say of fragments that are new or changed."""
+    def record_deletions(self, messages: Iterable[table_pb2.DataFragment]) -> None:
+        """Record deletion files of new or changed fragments, which determine a feature flag."""
         self.new_deletions = self.new_deletions or any(message.HasField("deletion_file") for message in messages)
 
     @property
     def has_deletions(self) -> bool:
-        """Whether some fragment has deleted rows. Where this library wrote that the version before had none, only
-        new fragments are looked at."""
+        """True if a fragment has deleted rows.
+
+        If this library wrote the previous version, its feature flag is trusted, and only new fragments are checked.
+        """
         if self.new_deletions:
             return True
         if self.trusts_flags and not self.message.reader_feature_flags & flags.DELETIONS:
@@ -234,7 +277,10 @@ class _Draft:
         return any(message.HasField("deletion_file") for message in self.message.fragments)
 
     def _is_other_version(self, fragment: table_pb2.DataFragment) -> bool:
-        """Whether a new fragment has files of another version than the table, which readers must be told."""
+        """Return True if a new fragment has files of another format version than the table.
+
+        Raises RetryableCommitConflictError if only one of the two versions is 0.1.
+        """
         if not self.message.data_format.version:
             return False
         stated = Manifest(self.message).file_version
@@ -244,61 +290,65 @@ class _Draft:
         }
         if any(version.is_legacy != stated.is_legacy for version in versions):
             raise RetryableCommitConflictError(
-                f"files of 0.1 and of newer versions cannot be mixed, and the table is in {stated}: run the operation"
-                " again on the newest version, or migrate the table"
+                f"the table has data format {stated}, and files of format 0.1 and newer formats cannot be mixed; run"
+                " the operation again on the newest version, or migrate the table"
             )
         return any(version is not stated for version in versions)
 
     def records(self, fragment_ids: Iterable[int]) -> list[table_pb2.DataFragment]:
-        """Copies of the records of these fragments as they are now; of those that are there."""
+        """Return copies of the current records of these fragments. Missing fragments are skipped."""
         wanted = set(fragment_ids)
         found = [message for message in self.message.fragments if message.id in wanted]
         return list(table_pb2.Manifest(fragments=found).fragments)
 
     def replace(self, fragments: Iterable[Fragment]) -> None:
-        """Put new records in the places of those with the same ids."""
+        """Replace the records with the same ids. Raises RetryableCommitConflictError if an id does not exist."""
         wanted = {fragment.id: fragment for fragment in fragments}
         if not wanted:
             return
         live = self.field_ids()
         present = self.message.fragments
         places = {fragment_id: place for place, fragment_id in enumerate(fragment_ids(self.message).tolist())}
-        self._want_none_left(wanted.keys() - places.keys())
+        self._check_none_missing(wanted.keys() - places.keys())
         for fragment_id, fragment in wanted.items():
             message = present[places[fragment_id]]
             message.CopyFrom(fragment.to_proto())
             self.check_files((message,))
             _drop_dead_files(message, live)
-            self.note((message,))
+            self.record_deletions((message,))
 
     def remove(self, fragment_ids: Iterable[int]) -> None:
+        """Remove fragments. Raises RetryableCommitConflictError if an id does not exist."""
         wanted = set(fragment_ids)
         if not wanted:
             return
         kept = [message for message in self.message.fragments if message.id not in wanted]
         if len(self.message.fragments) - len(kept) != len(wanted):
-            self._want_none_left(wanted - {message.id for message in self.message.fragments})
+            self._check_none_missing(wanted - {message.id for message in self.message.fragments})
         self._set_fragments(kept)
 
     def _set_fragments(self, messages: list[table_pb2.DataFragment]) -> None:
-        # The kept messages are views into the list that is being replaced.
+        # `messages` are views into the list that is being replaced.
         replacement = table_pb2.Manifest(fragments=messages)
         del self.message.fragments[:]
         self.message.fragments.MergeFrom(replacement.fragments)
 
     def sort(self) -> None:
+        """Sort fragments by id. Raises InvalidOperationError if two fragments have the same id."""
         ids = fragment_ids(self.message)
         if (ids[1:] > ids[:-1]).all():
             return
         if len(np.unique(ids)) != len(ids):
-            raise InvalidOperationError("the commit would give two fragments the same id")
+            raise InvalidOperationError(
+                "two fragments of the new version have the same id; new fragments must have id 0"
+            )
         self._set_fragments(sorted(self.message.fragments, key=lambda message: message.id))
 
-    def _want_none_left(self, missing: Iterable[int]) -> None:
+    def _check_none_missing(self, missing: Iterable[int]) -> None:
         gone = tuple(sorted(missing))
         if gone:
             raise RetryableCommitConflictError(
-                f"fragments {list(gone[:10])} are not part of the newest version; run the operation again on it",
+                f"fragments {list(gone[:10])} do not exist in the newest version; run the operation again on it",
                 fragments=gone,
             )
 
@@ -306,7 +356,7 @@ class _Draft:
         return {field.id for field in self.message.fields}
 
     def set_schema(self, schema: Schema) -> None:
-        """Replace the fields. Data files and indices of fields that are gone go with them."""
+        """Replace the fields. Data files and indices without a remaining field are removed."""
         before = self.field_ids()
         fields = schema.to_protos()
         del self.message.fields[:]
@@ -329,7 +379,7 @@ class _Draft:
         self.index_section = table_pb2.IndexSection(indices=indices).SerializeToString() if indices else None
 
     def edit_indices(self, edit: Callable[[table_pb2.IndexMetadata], table_pb2.IndexMetadata | None]) -> None:
-        """Change or drop (None) each index. The section keeps its bytes if nothing changes."""
+        """Replace each index by `edit(index)`, or remove it if that is None. An unchanged section keeps its bytes."""
         before = self.indices()
         if not before:
             return
@@ -339,7 +389,7 @@ class _Draft:
             self.set_indices(after)
 
     def uncover(self, fragment_ids: Iterable[int], field_ids: Iterable[int] | None = None) -> None:
-        """Take fragments out of the coverage of indices on `field_ids`, of all indices if that is None."""
+        """Remove fragments from the coverage of the indices on `field_ids`, or of all indices if that is None."""
         gone = pyroaring.BitMap(fragment_ids)
         fields = None if field_ids is None else set(field_ids)
 
@@ -355,7 +405,10 @@ class _Draft:
     # --- row versions
 
     def stamp_rows(self, offset_bitmaps: Mapping[int, bytes]) -> None:
-        """Note this version for the rows whose columns an Update rewrote in place: by fragment, a roaring bitmap."""
+        """Set the last-updated version of rows that an Update rewrote in place.
+
+        `offset_bitmaps` maps fragment ids to roaring bitmaps of row offsets.
+        """
         for message in self.message.fragments:
             bitmap = offset_bitmaps.get(message.id)
             if bitmap is not None:
@@ -363,12 +416,13 @@ class _Draft:
                 offsets = parse_roaring(memoryview(bitmap), "updated rows", max_count=num_rows)
                 if len(offsets) and int(offsets[-1]) >= num_rows:
                     raise InvalidOperationError(
-                        f"row {offsets[-1]} of fragment {message.id} was updated, which has {num_rows} rows"
+                        f"the Update changes row offset {offsets[-1]} of fragment {message.id}, which has only"
+                        f" {num_rows} rows"
                     )
                 stamp_rows(message, offsets, self.version)
 
     def stamp_changed_files(self, fragments: Iterable[table_pb2.DataFragment]) -> None:
-        """Note this version for all rows of fragments whose data files are others than before; new ones get row ids."""
+        """Set the last-updated version of fragments whose data files changed. New fragments get row ids."""
         before = {message.id: message for message in self.message.fragments}
         for message in fragments:
             old = before.get(message.id)
@@ -380,14 +434,14 @@ class _Draft:
 
 
 def covered_fragments(bitmap: bytes | None, name: str) -> pyroaring.BitMap | None:
-    """The fragment ids an index covers; None if it does not say."""
+    """Return the ids of the fragments that an index covers, None if the index does not record them."""
     if not bitmap:
         return None
     return pyroaring.BitMap(parse_roaring(memoryview(bitmap), f"index {name}", max_count=_MAX_COVERED))
 
 
 def _drop_dead_files(message: table_pb2.DataFragment, live: set[int]) -> None:
-    """Remove data files that hold no live field. Negative ids other than the tombstone are hidden columns."""
+    """Remove data files without a live field. Negative ids other than the tombstone are hidden columns."""
     for position in range(len(message.files) - 1, -1, -1):
         fields = message.files[position].fields
         if not any(field in live or field < TOMBSTONE for field in fields):
@@ -399,7 +453,7 @@ def _drop_dead_files(message: table_pb2.DataFragment, live: set[int]) -> None:
 
 @singledispatch
 def apply(operation: Operation, draft: _Draft) -> None:
-    """Change the draft as the operation says. An operation without an applier is refused."""
+    """Apply an operation to the draft. Raises UnsupportedFeatureError for an operation without implementation."""
     raise UnsupportedFeatureError(
         f"committing {type(operation).__name__} is not supported", feature=type(operation).__name__
     )
@@ -420,8 +474,10 @@ def _(operation: tx.Delete, draft: _Draft) -> None:
 def _(operation: tx.Overwrite, draft: _Draft) -> None:
     message = draft.message
     if operation.initial_bases and draft.version != 1:
-        raise InvalidOperationError("base paths can be given when a table is created, not when it is overwritten")
-    # The counter must know the ids of the fragments that are about to go.
+        raise InvalidOperationError(
+            "an Overwrite of an existing table cannot add base paths; add them with an UpdateBases operation"
+        )
+    # The counter must include the ids of the fragments that are removed.
     highest = used_fragment_ids(message)
     if highest >= 0:
         message.max_fragment_id = highest
@@ -450,11 +506,11 @@ def _file_version_of(fragments: Iterable[Fragment]) -> FileVersion | None:
 @apply.register
 def _(operation: tx.Restore, draft: _Draft) -> None:
     if draft.restored is None:
-        raise InvalidOperationError(f"version {operation.version} is not there to be restored")
+        raise InvalidOperationError(f"version {operation.version} to restore does not exist; choose another version")
     message, newest = draft.message, table_pb2.Manifest()
     newest.CopyFrom(message)
     message.CopyFrom(draft.restored.manifest)
-    draft.trusts_flags = is_ours(message)
+    draft.trusts_flags = is_own_manifest(message)
     draft.index_section = draft.restored.index_section
     highest = max(used_fragment_ids(newest), used_fragment_ids(message))
     if highest >= 0:
@@ -473,7 +529,7 @@ def _(operation: tx.Update, draft: _Draft) -> None:
     if draft.stable_row_ids and operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
         draft.stamp_rows(operation.updated_offset_bitmaps)
     draft.remove(operation.removed_fragment_ids)
-    # No index covers the new fragments, not even one whose values are as they were: readers would miss the moved rows.
+    # No index covers the new fragments, even if its values are unchanged: readers would miss the moved rows.
     draft.add_moved(operation.new_fragments, sources)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS and operation.fields_modified:
         draft.uncover((fragment.id for fragment in operation.updated_fragments), operation.fields_modified)
@@ -489,7 +545,7 @@ def _(operation: tx.Merge, draft: _Draft) -> None:
     if draft.file_version is not None:
         draft.message.data_format.file_format = "lance"
         draft.message.data_format.version = draft.file_version.number
-    elif draft.stable_row_ids:  # another format changes no row
+    elif draft.stable_row_ids:  # a format change updates no row
         draft.stamp_changed_files(messages)
     draft.check_files(messages)
     del draft.message.fragments[:]
@@ -497,7 +553,7 @@ def _(operation: tx.Merge, draft: _Draft) -> None:
     for message in messages:
         _drop_dead_files(message, live)
     draft.message.fragments.extend(messages)
-    draft.note(messages)
+    draft.record_deletions(messages)
     highest = max(highest, used_fragment_ids(draft.message))
     if highest >= 0:
         draft.message.max_fragment_id = highest
@@ -506,28 +562,30 @@ def _(operation: tx.Merge, draft: _Draft) -> None:
 def _unnumbered_in_merge(
     manifest: table_pb2.Manifest, messages: Sequence[table_pb2.DataFragment]
 ) -> list[table_pb2.DataFragment]:
-    """The new fragments of a Merge that need an id: those with 0, behind the one that has it already. Others were
-    reserved.
+    """Return the new fragments of a Merge that need an id.
 
-    Raises InvalidOperationError unless every fragment of the manifest is there once, with as many rows as before.
+    These are the fragments with id 0, except the existing fragment 0. Other new ids were reserved before. Raises
+    InvalidOperationError unless every fragment of the manifest is listed once, with the same number of rows.
     """
     before = {fragment.id: fragment.physical_rows for fragment in manifest.fragments}
     unnumbered: list[table_pb2.DataFragment] = []
     seen: set[int] = set()
     for message in messages:
         if message.id in seen and message.id:
-            raise InvalidOperationError(f"a Merge lists two fragments with the same id {message.id}; new ones have 0")
+            raise InvalidOperationError(f"the Merge lists fragment {message.id} twice; new fragments must have id 0")
         if not message.id and (message.id in seen or message.id not in before):
             unnumbered.append(message)
-        elif before.get(message.id, 0) not in (0, message.physical_rows):  # old releases left the number out
+        elif before.get(message.id, 0) not in (0, message.physical_rows):  # 0: old releases did not record the number
             raise InvalidOperationError(
-                f"a Merge changes columns, and fragment {message.id} would have {message.physical_rows} rows instead of"
-                f" {before[message.id]}"
+                f"the Merge changes fragment {message.id} from {before[message.id]} to {message.physical_rows} rows; a"
+                " Merge may only change columns"
             )
         seen.add(message.id)
     missing = sorted(before.keys() - seen)
     if missing:
-        raise InvalidOperationError(f"a Merge lists every fragment of the table, and {missing[:10]} are missing")
+        raise InvalidOperationError(
+            f"the Merge lacks fragments {missing[:10]}; it must list all fragments of the table"
+        )
     return unnumbered
 
 
@@ -539,20 +597,22 @@ def _(operation: tx.Project, draft: _Draft) -> None:
 @apply.register
 def _(operation: tx.UpdateConfig, draft: _Draft) -> None:
     message = draft.message
-    _update_texts(message.config, operation.config)
-    _update_texts(message.table_metadata, operation.table_metadata)
+    _update_strings(message.config, operation.config)
+    _update_strings(message.table_metadata, operation.table_metadata)
     _update_bytes(message.schema_metadata, operation.schema_metadata)
     if operation.field_metadata:
         positions = {field.id: position for position, field in enumerate(message.fields)}
         for field_id, update in operation.field_metadata.items():
             if field_id not in positions:
-                raise InvalidOperationError(f"there is no field {field_id} whose metadata could change")
+                raise InvalidOperationError(
+                    f"field {field_id} does not exist, so its metadata cannot be changed; check the field id"
+                )
             _update_bytes(message.fields[positions[field_id]].metadata, update)
             _derive_from_metadata(message.fields[positions[field_id]])
 
 
 def _derive_from_metadata(field: file_pb2.Field) -> None:
-    """Set what a field repeats of its metadata: the extension's name, key columns."""
+    """Set the properties of a field that are derived from its metadata: extension name and key columns."""
     alone = pa.schema([pa.field("x", pa.bool_(), metadata=dict(field.metadata))])
     derived = Schema.from_arrow(alone, check=False).fields[0].to_proto()
     field.extension_name = derived.extension_name
@@ -562,7 +622,7 @@ def _derive_from_metadata(field: file_pb2.Field) -> None:
     field.unenforced_clustering_key_position = derived.unenforced_clustering_key_position
 
 
-def _update_texts(target: MutableMapping[str, str], update: UpdateMap | None) -> None:
+def _update_strings(target: MutableMapping[str, str], update: UpdateMap | None) -> None:
     if update is not None:
         after = update.apply(target)
         target.clear()
@@ -586,7 +646,10 @@ _ROW_ID_INDICES = frozenset(f"lance.table.{kind}IndexDetails" for kind in ("Bitm
 
 
 def _points_at_row_ids(index: table_pb2.IndexMetadata) -> bool:
-    """Whether an index of a table with stable row ids points at them; others hold addresses or zones of fragments."""
+    """Return True if an index stores stable row ids in tables that have them.
+
+    Other indices store row addresses or zones of fragments.
+    """
     return index.index_details.type_url.rpartition("/")[2] in _ROW_ID_INDICES
 
 
@@ -594,11 +657,13 @@ def _points_at_row_ids(index: table_pb2.IndexMetadata) -> bool:
 def _(operation: tx.Rewrite, draft: _Draft) -> None:
     old = [fragment.id for group in operation.groups for fragment in group.old_fragments]
     new = [fragment for group in operation.groups for fragment in group.new_fragments]
-    repeated = sorted({each for each in old if old.count(each) > 1}) if len(set(old)) < len(old) else []
+    repeated = (
+        sorted({fragment_id for fragment_id in old if old.count(fragment_id) > 1}) if len(set(old)) < len(old) else []
+    )
     if repeated:
         raise InvalidOperationError(
-            f"a Rewrite replaces fragments {repeated} more than once, which would duplicate their rows; commit one"
-            " result for each fragment"
+            f"the Rewrite replaces fragments {repeated} more than once, which would duplicate their rows; commit only"
+            " one result for each fragment"
         )
     draft.remove(old)
     draft.add_rewritten(new)
@@ -626,7 +691,7 @@ def _(operation: tx.Rewrite, draft: _Draft) -> None:
             )
         if covered is not None and index.fields and covered & gone:
             remaining = covered - gone
-            # Rows keep their stable ids, so an index that points at ids still finds them.
+            # Rows keep their stable ids, so an index of row ids stays valid.
             if replacement is not None or (draft.stable_row_ids and _points_at_row_ids(index)):
                 for group_old, group_new in groups:
                     if group_old <= covered:
@@ -641,7 +706,7 @@ def _(operation: tx.Rewrite, draft: _Draft) -> None:
 def _(operation: tx.DataReplacement, draft: _Draft) -> None:
     wanted = {replacement.fragment_id: replacement.new_file for replacement in operation.replacements}
     if len({file.fields for file in wanted.values()}) > 1:
-        raise InvalidOperationError("all new files of a DataReplacement must hold the same fields")
+        raise InvalidOperationError("the new files of a DataReplacement have different fields; they must have the same")
     left = set(wanted)
     for message in draft.message.fragments:
         file = wanted.get(message.id)
@@ -650,12 +715,13 @@ def _(operation: tx.DataReplacement, draft: _Draft) -> None:
             if draft.stable_row_ids:
                 stamp_updated((message,), draft.version)
             left.discard(message.id)
-    draft._want_none_left(left)
+    draft._check_none_missing(left)
     draft.uncover(wanted, {field for file in wanted.values() for field in file.fields})
 
 
 def _replace_file(message: table_pb2.DataFragment, new: DataFile) -> None:
-    held: set[int] = set()
+    """Replace the data file that has the same fields and format version, or add the file if its fields are new."""
+    present: set[int] = set()
     for old in message.files:
         if tuple(old.fields) == new.fields and (old.file_major_version, old.file_minor_version) == (
             new.major,
@@ -663,10 +729,11 @@ def _replace_file(message: table_pb2.DataFragment, new: DataFile) -> None:
         ):
             old.CopyFrom(new.to_proto())
             return
-        held.update(old.fields)
-    if held & set(new.fields):
+        present.update(old.fields)
+    if present & set(new.fields):
         raise InvalidOperationError(
-            f"fragment {message.id} has no data file with exactly the fields {list(new.fields)} to replace"
+            f"fragment {message.id} has no data file with exactly the fields {list(new.fields)} and format"
+            f" {new.major}.{new.minor}; replace whole files"
         )
     message.files.append(new.to_proto())
 
@@ -681,7 +748,9 @@ def _add_bases(draft: _Draft, bases: Iterable[BasePath]) -> None:
     for base in bases:
         for other in present:
             if (base.name and base.name == other.name) or base.path == other.path or (base.id and base.id == other.id):
-                raise InvalidOperationError(f"there is a base path like {base.name or base.path!r} already")
+                raise InvalidOperationError(
+                    f"base path {base.name or base.path!r} already exists; choose another name, path and id"
+                )
         message = base.to_proto()
         if not message.id:
             message.id = max((other.id for other in present), default=0) + 1
@@ -705,9 +774,9 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
     message.timestamp.seconds, message.timestamp.nanos = divmod(timestamp_ns, 1_000_000_000)
     message.transaction_file = transaction_name(transaction.read_version, transaction.uuid)
     message.tag = transaction.tag
-    once.note(message, transaction)
+    once.record_change(message, transaction)
     message.writer_version.CopyFrom(writer_version())
-    # Clustering and the like are dropped by every writer; only sections that are packed anew get offsets.
+    # Offsets are set when the sections are serialized again.
     message.ClearField("index_section")
     message.ClearField("transaction_section")
     message.ClearField("transaction_section_deprecated")
@@ -725,14 +794,14 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
 _LIBRARY = "lancetable"
 
 
-def is_ours(manifest: table_pb2.Manifest) -> bool:
-    """Whether this library made the version."""
+def is_own_manifest(manifest: table_pb2.Manifest) -> bool:
+    """Return True if this library wrote the manifest."""
     return manifest.writer_version.library == _LIBRARY
 
 
 @cache
 def writer_version() -> table_pb2.Manifest.WriterVersion:
-    """Who writes: this library, by name and version."""
+    """Return the name and version of this library as a protobuf message."""
     try:
         version = metadata.version(_LIBRARY)
     except metadata.PackageNotFoundError:

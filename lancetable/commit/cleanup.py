@@ -1,22 +1,27 @@
-"""Old versions and the files that only they use: which may go, and their removal.
+"""Removal of old versions and of the files that only they use.
 
-    versions  removable = old enough by the policy, older than where we stand, not tagged, and no branch that springs
-                          from them names a file of this one
-    files     kept      = named by any version that stays (detached ones too)
-              verified  = named by removable versions only                       ─► goes, however young
-              else        no version names it: perhaps a commit that is under way ─► goes when it is a week old
+    versions  removable  = old enough by the policy, older than the handle's version, not tagged, and no branch created
+                           from them uses a file of this root
+    files     kept       = used by any remaining version, including detached ones
+              verified   = used by removable versions only            -> removed at any age
+              unverified = used by no version, so they may belong     -> removed when 7 days old
+                           to a commit in progress
 
-Only files whose names have the shape of the format's are ever touched, and only below the table's own root. Manifests
-go first, so that no version can be opened whose files are missing; what a crash leaves behind then is found by the
-next cleanup. Where a look at the versions is a request, those of the last minute go a second after they were seen, so
-that a commit on their predecessor, which may not look again, has met them (commit/landed.py). A version that appeared
-meanwhile keeps its files, and so does one that is being restored:
+Only files whose names match the format's patterns are removed, and only below the table's own root. Manifests are
+removed first, so that no version can be opened whose files are missing. If a cleanup is interrupted, the next one
+removes the rest.
+
+A commit on a remote store may skip listing versions (commit/landed.py). Versions that are less than a minute older than
+the newest one are therefore removed at least one second after they were listed: by then, a commit on their predecessor
+has lost against them. Files of a version that appeared since the plan was made are kept.
+
+Files of a version that is being restored are kept as well:
 
     a Restore     writes its transaction file    reads the manifest of the old version    publishes
-    a cleanup     removes that manifest          looks for transactions, then versions     removes files
+    a cleanup     removes that manifest          lists transactions, then versions         removes files
 
-Either the Restore finds the manifest gone and fails, or the cleanup finds its transaction, and leaves the files to the
-next cleanup. A detached version, which stands beside the history, looks for its base after it was published.
+Either the Restore finds the manifest missing and fails, or the cleanup finds the transaction and leaves the files to
+the next cleanup. A detached version checks that its base still exists after it was published.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
 from lancetable.commit.branch_needs import ReferencedBranch, branches_from, needs_of
-from lancetable.commit.landed import BELIEVED_SECONDS
+from lancetable.commit.landed import GRACE_PERIOD_SECONDS
 from lancetable.commit.named_files import NamedFiles, named_beside
 from lancetable.errors import (
     CleanupError,
@@ -78,16 +83,31 @@ DEFAULT_AGE = timedelta(days=14)
 UNVERIFIED_AGE = timedelta(days=7)
 _CHUNK = 1000
 _YOUNG = timedelta(minutes=1)
-_SETTLED_SECONDS = 2 * BELIEVED_SECONDS
+_SETTLED_SECONDS = 2 * GRACE_PERIOD_SECONDS
 _CONFIG = "lance.auto_cleanup."
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which versions are old enough: all conditions that are given must hold; none means older than 14 days.
+    """Conditions for removable versions. A version must meet all conditions that are not None.
 
-    `keep_newest` keeps so many of the newest versions. `delete_unverified` takes files that no version names whatever
-    their age: only when nobody is writing.
+    Attributes
+    ----------
+    older_than
+        Minimum age of the version.
+    keep_newest
+        Number of newest versions that are kept.
+    versions
+        The only versions that may be removed.
+    delete_unverified
+        Remove files that no version uses at any age. Safe only if no process writes to the table.
+    error_if_tagged
+        Raise CleanupError if a version to remove is tagged. Otherwise, tagged versions are kept.
+
+    Raises
+    ------
+    InvalidOperationError
+        If `keep_newest` is less than 1.
     """
 
     older_than: timedelta | None = None
@@ -102,7 +122,7 @@ class Policy:
 
 
 class CandidateFile(NamedTuple):
-    """A file that would go. `path` is relative to the table's root, `kind` one of `KINDS`."""
+    """A file to remove. `path` is relative to the table's root, `kind` is one of `KINDS`."""
 
     path: str
     kind: str
@@ -115,21 +135,21 @@ KINDS = ("manifest", "transaction", "data", "deletion", "index", "temporary")
 
 @dataclass(frozen=True, slots=True)
 class CleanupPlan:
-    """What would go: manifests first."""
+    """Versions and files to remove, manifests first."""
 
     read_version: int
     versions: tuple[int, ...]
     files: tuple[CandidateFile, ...]
     branches: tuple[ReferencedBranch, ...] = ()
     warnings: tuple[str, ...] = ()
-    transactions: frozenset[str] = frozenset()  # paths of those that versions named when the plan was made
-    # By time.monotonic(): until then a commit may be under way that takes a removed version's number for a free one.
+    transactions: frozenset[str] = frozenset()  # paths of transactions that versions used when the plan was made
+    # By time.monotonic(). Until then, a commit in progress may reuse the number of a removed version.
     not_before: float = 0.0
 
 
 @dataclass(slots=True)
 class CleanupCounts:
-    """What went."""
+    """Statistics of a cleanup."""
 
     bytes_removed: int = 0
     old_versions: int = 0
@@ -137,7 +157,7 @@ class CleanupCounts:
     failed_deletes: int = 0
 
     def count(self, candidate: CandidateFile) -> None:
-        """Note a file that is gone."""
+        """Count a removed file."""
         self.bytes_removed += candidate.size_bytes
         if candidate.kind == "manifest":
             self.old_versions += 1
@@ -148,22 +168,38 @@ class CleanupCounts:
 # --- plan -------------------------------------------------------------------------------------------------------------
 
 
-def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = None) -> CleanupPlan:
-    """What a cleanup would remove that stands at `version`, or at the version number `stand`; nothing is changed.
+def plan_cleanup(version: TableVersion, policy: Policy, *, before_version: int | None = None) -> CleanupPlan:
+    """Plan a cleanup without changing anything.
 
-    Raises CleanupError if a version to be removed is tagged and the policy does not spare it.
+    Parameters
+    ----------
+    version
+        The handle's version. Only older versions are removed.
+    policy
+        Conditions for removable versions.
+    before_version
+        Only versions below this number are removed, in addition to the limit of `version`.
+
+    Raises
+    ------
+    CleanupError
+        If a version to remove is tagged and `policy.error_if_tagged` is set.
+    CorruptFileError
+        If a manifest is damaged.
+    StoreError
+        If the listing of versions is stale, or the store fails.
     """
     store, base = version.store, version.base
     locations = version.handler.history(store, base)
     seen_at = time.monotonic()
-    numbers = [each.version for each in locations]
+    numbers = [location.version for location in locations]
     _check_fresh(version, numbers)
-    # Never the newest one, also where we stand beside the history, or in one that was there before this one.
-    stand_at = min([version.version, *numbers[-1:]])
-    candidates = _candidates(numbers, policy, stand_at if stand is None else min(stand, stand_at))
+    # The newest version is never removed, even if the handle's version is detached or not in the history.
+    first_kept = min([version.version, *numbers[-1:]])
+    candidates = _candidates(numbers, policy, first_kept if before_version is None else min(before_version, first_kept))
     branches, warnings = branches_from(version), list[str]()
-    gone = {each.referenced_version for each in branches}.difference(numbers)
-    needs, is_known = needs_of(version, branches, candidates, gone, warnings)
+    removed_parents = {branch.referenced_version for branch in branches}.difference(numbers)
+    needs, is_known = needs_of(version, branches, candidates, removed_parents, warnings)
     tags = {
         name: tag.version
         for name, tag in refs.list_tags(store, version.main_base).items()
@@ -171,20 +207,20 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     }
     before = None if policy.older_than is None else _moment_before(policy.older_than)
     keeping, removing = NamedFiles(everywhere=True), NamedFiles()
-    keeping.paths.update(path for number, paths in needs.items() if number in gone for path in paths)
+    keeping.paths.update(path for number, paths in needs.items() if number in removed_parents for path in paths)
     removable: dict[int, str] = {}
     tagged: dict[str, int] = {}
     for location in locations:
-        each = open_location(version, location) if location.version != version.version else version
-        old = location.version in candidates and (before is None or each.manifest.timestamp < before)
+        opened = open_location(version, location) if location.version != version.version else version
+        old = location.version in candidates and (before is None or opened.manifest.timestamp < before)
         names = [name for name, number in tags.items() if number == location.version]
         if old and names and location.version not in needs:
             tagged.update((name, location.version) for name in names)
         if old and not names and location.version not in needs:
             removable[location.version] = location.path[len(base) :].lstrip("/")
-            removing.add(each)
+            removing.add(opened)
         else:
-            keeping.add(each)
+            keeping.add(opened)
     if tagged and policy.error_if_tagged:
         raise CleanupError(
             f"Cleanup error: {len(tagged)} tagged version(s) have been marked for cleanup. Either set "
@@ -194,12 +230,12 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
     times: dict[str, datetime] = {}
     files = list(_files(version, kept, verified - kept, removable, policy, times))
     if not is_known:
-        files = [each for each in files if each.kind in ("manifest", "temporary")]
-    files.sort(key=lambda each: each.kind != "manifest")
+        files = [file for file in files if file.kind in ("manifest", "temporary")]
+    files.sort(key=lambda file: file.kind != "manifest")
     named = frozenset(path for path in kept | verified if path.startswith(f"{TRANSACTIONS_DIR}/"))
     not_before = 0.0 if store.capabilities.local or not _any_young(removable, times) else seen_at + _SETTLED_SECONDS
     return CleanupPlan(
-        stand_at,
+        first_kept,
         tuple(removable),
         tuple(files),
         tuple(branches),
@@ -210,26 +246,26 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, stand: int | None = N
 
 
 def _any_young(removable: Mapping[int, str], times: Mapping[str, datetime]) -> bool:
-    """Whether one of them came shortly before the newest, by the clock of the store."""
+    """Return True if a removable manifest is less than a minute older than the newest, by the store's clock."""
     newest = max(times.values(), default=None)
     removed = [times.get(path) for path in removable.values()]
     return any(newest is None or time is None or newest - time < _YOUNG for time in removed)
 
 
 def _check_fresh(version: TableVersion, listed: Sequence[int]) -> None:
-    """Raises StoreError for a listing older than `version`: what later versions need would look as if nobody did."""
+    """Raise StoreError if the listing is older than `version`. Files of newer versions would look unused."""
     if version.version in listed or is_detached(version.version):
         return
     if version.handler.locate(version.store, version.base, version.version) is not None:
         raise StoreError(
-            f"{version.uri}: the listing of versions does not show version {version.version}, which is there. Nothing "
-            "was removed; try again when the listings of the store have caught up",
+            f"{version.uri}: the listing of versions lacks version {version.version}, which exists. Nothing was "
+            "removed; try again when the store's listings are up to date",
             path=version.uri,
         )
 
 
-def _candidates(numbers: list[int], policy: Policy, stand: int) -> set[int]:
-    candidates = {each for each in numbers if each < stand}
+def _candidates(numbers: list[int], policy: Policy, before_version: int) -> set[int]:
+    candidates = {number for number in numbers if number < before_version}
     if policy.versions is not None:
         candidates &= policy.versions
     if policy.keep_newest is not None:
@@ -245,11 +281,11 @@ def _files(
     policy: Policy,
     times: dict[str, datetime],
 ) -> Iterator[CandidateFile]:
-    """When manifests were written is noted in `times`, by path."""
+    """Yield the files to remove. Adds the modification time of each manifest to `times`, by path."""
     manifests = set(removable.values())
     removed = {path.removesuffix(".manifest") for path in manifests}
     external = version.handler if isinstance(version.handler, ExternalHandler) else None
-    # A damaged manifest that was moved aside may be the only one that names a file.
+    # A quarantined manifest may be the only one that uses a file.
     guarded = bool(version.store.list_names(join(version.base, QUARANTINE_DIR), limit=1))
     now = _now()
     for folder in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, TRANSACTIONS_DIR, INDICES_DIR):
@@ -270,27 +306,30 @@ def _files(
             keeps = young or (guarded and kind != "temporary")
             if unverified and keeps and not policy.delete_unverified:
                 continue
-            # A decided version may lie there that is not in place yet, unless it is one of those that go.
+            # The staged manifest of a decided version is kept, unless the version is to be removed.
             stays = kind == "temporary" and path.partition(".manifest-")[0] not in removed
             if external and stays and external.names(version.store, version.base, join(version.base, path)):
                 continue
             yield CandidateFile(path, kind, meta.size_bytes or 0, unverified)
 
 
-_TEMPORARY = re.compile(r"\.tmp_.{1,50}_[0-9a-f]{24}\Z", re.DOTALL)  # of the local store, whose writer was killed
+_TEMPORARY = re.compile(r"\.tmp_.{1,50}_[0-9a-f]{24}\Z", re.DOTALL)  # left by the local store if its writer was killed
 _STAGED = re.compile(r"[0-9]{1,20}\.manifest-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _HEX_FOLDER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 
 
 def _owner(folder: str, name: str) -> tuple[str | None, str]:
-    """What a version must name so that a file stays, and the kind of file; None for a file of no known shape."""
+    """Return the path that a version uses if it needs this file, and the kind of the file.
+
+    The path is None if the name matches no pattern of the format.
+    """
     first, slash, _ = name.partition("/")
     if _TEMPORARY.match(name.rpartition("/")[2]) or (folder == VERSIONS_DIR and name.startswith(".tmp")):
         return f"{folder}/{name}", "temporary"
     if folder == VERSIONS_DIR:
         return None, ""
     if folder == DATA_DIR:
-        # Blobs that share a file, or have one each, lie in a directory called as their data file.
+        # Blob files are stored in a directory with the name of their data file.
         if slash:
             return (f"{folder}/{first}.lance" if name.endswith(".blob") else None), "data"
         return (f"{folder}/{name}" if name.endswith(".lance") else None), "data"
@@ -302,14 +341,14 @@ def _owner(folder: str, name: str) -> tuple[str | None, str]:
 
 
 def _now() -> datetime:
-    """From `time`, the one clock of this package, so that a simulation can set it."""
+    """Return the current time from `time.time`, which simulations replace."""
     return datetime.fromtimestamp(time.time(), timezone.utc)
 
 
 def _moment_before(age: timedelta) -> datetime:
     try:
         return _now() - age
-    except OverflowError:  # before the first year that there is
+    except OverflowError:  # before year 1
         return datetime.min.replace(tzinfo=timezone.utc)
 
 
@@ -327,22 +366,44 @@ def run_cleanup(
     deletes_per_second: int | None = None,
     removed: Callable[[Sequence[CandidateFile]], None] = lambda files: None,
 ) -> CleanupCounts:
-    """Remove what `plan` says. A file that cannot be removed is counted and left for the next cleanup.
+    """Remove the files of a plan.
 
-    `removed` is told of the files that went, some at a time; what it raises ends the cleanup there.
+    If a manifest cannot be removed, a removed version is being restored, or a branch cannot be read, only manifests are
+    removed and a warning is logged.
+
+    Parameters
+    ----------
+    version, plan
+        The handle's version and the plan made for it.
+    deletes_per_second
+        Rate limit of deletions.
+    removed
+        Called with each group of removed files. An exception that it raises ends the cleanup.
+
+    Returns
+    -------
+    CleanupCounts
+        Files that cannot be removed are counted, and left to the next cleanup.
+
+    Raises
+    ------
+    CorruptFileError
+        If a manifest is damaged.
+    StoreError
+        If the store fails.
     """
     counts = CleanupCounts()
-    pace = _Pace(deletes_per_second)
+    limiter = _RateLimiter(deletes_per_second)
     for warning in plan.warnings:
         logger.warning("cleanup of %s: %s", version.uri, warning)
     spared = _referenced_since(version, plan)
-    manifests = [each for each in plan.files if each.kind == "manifest" and _number_of(each) not in spared]
+    manifests = [file for file in plan.files if file.kind == "manifest" and _number_of(file) not in spared]
     if manifests and plan.not_before > time.monotonic():
         time.sleep(plan.not_before - time.monotonic())
-    failed = _remove(version, manifests, counts, pace, removed)
+    failed = _remove(version, manifests, counts, limiter, removed)
     if failed:
         logger.warning(
-            "cleanup of %s: %d of %d manifests could not be removed, so no other files were; run it again",
+            "cleanup of %s: %d of %d manifests could not be removed, so no other files were removed; run it again",
             version.uri,
             failed,
             len(manifests),
@@ -364,16 +425,16 @@ def run_cleanup(
         return counts
     if manifests:
         named |= named_beside(version)
-        # By branches that were made while they were removed.
+        # Files used by branches that were created while manifests were removed.
         warnings = list[str]()
         needs, is_known = needs_of(version, branches_from(version), (), plan.versions, warnings)
         named = named.union(*needs.values())
         if not is_known:
             logger.warning("cleanup of %s: %s", version.uri, "; ".join(warnings))
             return counts
-    files = [each for each in plan.files if each.kind != "manifest"]
-    unnamed = [each for each in files if _owner(*each.path.split("/", 1))[0] not in named]
-    _remove(version, unnamed, counts, pace, removed)
+    files = [file for file in plan.files if file.kind != "manifest"]
+    unnamed = [file for file in files if _owner(*file.path.split("/", 1))[0] not in named]
+    _remove(version, unnamed, counts, limiter, removed)
     return counts
 
 
@@ -384,7 +445,7 @@ def _number_of(manifest: CandidateFile) -> int:
 
 
 def _referenced_since(version: TableVersion, plan: CleanupPlan) -> set[int]:
-    """The versions of the plan that got a tag or a branch since it was made."""
+    """Return the versions of the plan that a tag or a branch has referenced since the plan was made."""
     if not plan.versions:
         return set()
     tags = refs.list_tags(version.store, version.main_base).values()
@@ -395,11 +456,13 @@ def _referenced_since(version: TableVersion, plan: CleanupPlan) -> set[int]:
 
 
 def _restores_of(version: TableVersion, plan: CleanupPlan) -> set[str]:
-    """The transactions that are not known from a version and restore one that the plan removes; those that cannot be
-    read yet may."""
+    """Return the paths of uncommitted transactions that restore a version of the plan.
+
+    Transactions that cannot be parsed are included, because they may be such a Restore.
+    """
     store, base = version.store, version.base
-    known = plan.transactions | {each.path for each in plan.files}
-    found = set()
+    known = plan.transactions | {file.path for file in plan.files}
+    restores = set()
     for meta in store.list_names(join(base, TRANSACTIONS_DIR)):
         path = f"{TRANSACTIONS_DIR}/{meta.name}"
         if path in known or parse_transaction_name(meta.name) is None:
@@ -409,73 +472,73 @@ def _restores_of(version: TableVersion, plan: CleanupPlan) -> set[str]:
         except NotFoundError:
             continue
         except (CorruptFileError, UnsupportedFeatureError):
-            found.add(path)
+            restores.add(path)
             continue
         if isinstance(operation, UnknownOperation) or (
             isinstance(operation, Restore) and operation.version in plan.versions
         ):
-            found.add(path)
-    return found
+            restores.add(path)
+    return restores
 
 
 def _remove(
     version: TableVersion,
     files: list[CandidateFile],
     counts: CleanupCounts,
-    pace: _Pace,
+    limiter: _RateLimiter,
     removed: Callable[[Sequence[CandidateFile]], None],
 ) -> int:
     """Remove files, and return the number of those that could not be removed."""
     failed = 0
-    for chunk in _chunks(files, pace.chunk):
-        pace.wait(len(chunk))
-        gone = _removed_of(version, chunk)
-        for each in gone:
-            counts.count(each)
-        failed += len(chunk) - len(gone)
-        if gone:
-            removed(gone)
+    for chunk in _chunks(files, limiter.chunk):
+        limiter.wait(len(chunk))
+        done = _remove_chunk(version, chunk)
+        for file in done:
+            counts.count(file)
+        failed += len(chunk) - len(done)
+        if done:
+            removed(done)
     counts.failed_deletes += failed
     return failed
 
 
-def _removed_of(version: TableVersion, files: list[CandidateFile]) -> list[CandidateFile]:
-    """Remove files and return those that are gone.
+def _remove_chunk(version: TableVersion, files: list[CandidateFile]) -> list[CandidateFile]:
+    """Remove files and return those that were removed.
 
-    A store stops at the first file that it cannot remove. A group that fails is therefore halved until the files that
-    cannot be removed are alone; otherwise one of them would keep all others of its group in every cleanup.
+    A store stops at the first file that it cannot remove. A group that fails is therefore split in half until the files
+    that cannot be removed are isolated; otherwise one of them would block the rest of its group in every cleanup.
     """
-    gone: list[CandidateFile] = []
+    done: list[CandidateFile] = []
     failure: LanceError | None = None
     waiting = [files]
     while waiting:
         part = waiting.pop()
         try:
-            version.store.delete([join(version.base, each.path) for each in part])
+            version.store.delete([join(version.base, file.path) for file in part])
         except LanceError as error:
             half = len(part) // 2
             if half:
                 waiting += [part[half:], part[:half]]
             failure = failure or error
         else:
-            gone += part
+            done += part
     if failure is not None:
         logger.warning(
             "cleanup of %s: %d of %d files could not be removed: %s",
             version.uri,
-            len(files) - len(gone),
+            len(files) - len(done),
             len(files),
             failure,
         )
-    return gone
+    return done
 
 
 def _chunks(files: list[CandidateFile], size: int) -> Iterable[list[CandidateFile]]:
     return (files[start : start + size] for start in range(0, len(files), size))
 
 
-class _Pace:
-    """Waits so that no more than so many files go in a second."""
+class _RateLimiter:
+    """Rate limiter for deletions. `chunk` is the number of files to delete at a time."""
 
     def __init__(self, per_second: int | None) -> None:
         self._per_second = per_second
@@ -483,7 +546,7 @@ class _Pace:
         self.chunk = _CHUNK if per_second is None else max(1, min(_CHUNK, per_second))
 
     def wait(self, count: int) -> None:
-        """Wait until `count` more deletions are in order."""
+        """Wait until the rate allows `count` more deletions."""
         if self._per_second is None:
             return
         now = time.monotonic()
@@ -495,37 +558,37 @@ class _Pace:
 # --- after commits ----------------------------------------------------------------------------------------------------
 
 
-def clean_up_after_commit(landed: TableVersion) -> None:
-    """Clean up if the table's config asks for it at this version. A failure is logged only: the commit has landed.
+def clean_up_after_commit(published: TableVersion) -> None:
+    """Clean up if the table's config requests it for this version number.
 
-    Stands at the version before, so that one survives too.
+    The version before `published` is kept too. A failure is only logged, because the commit has succeeded.
     """
-    config = landed.manifest.message.config
+    config = published.manifest.message.config
     interval = config.get(_CONFIG + "interval") if config else None
     if interval is None:
         return
     try:
         every = int(interval)
-        if every < 1 or landed.version % every:
+        if every < 1 or published.version % every:
             return
         older_than = config.get(_CONFIG + "older_than")
         keep = config.get(_CONFIG + "retain_versions")
         rate = config.get(_CONFIG + "delete_rate_limit")
         if rate is not None and int(rate) < 1:
-            raise InvalidInputError(f"{_CONFIG}delete_rate_limit must be at least 1, not {rate!r}")
+            raise InvalidInputError(f"{_CONFIG}delete_rate_limit must be at least 1, got {rate!r}")
         policy = Policy(
             None if older_than is None else parse_duration(older_than),
             None if keep is None else int(keep),
             error_if_tagged=False,
         )
-        plan = plan_cleanup(landed, policy, stand=landed.version - 1)
-        run_cleanup(landed, plan, deletes_per_second=None if rate is None else int(rate))
-    except Exception as error:  # whatever it is, an error of the commit would make callers repeat it
-        logger.warning("automatic cleanup of %s failed: %s: %s", landed.uri, type(error).__name__, error)
+        plan = plan_cleanup(published, policy, before_version=published.version - 1)
+        run_cleanup(published, plan, deletes_per_second=None if rate is None else int(rate))
+    except Exception as error:  # an exception would make callers repeat the commit
+        logger.warning("automatic cleanup of %s failed: %s: %s", published.uri, type(error).__name__, error)
 
 
 def keeps_young_versions(version: TableVersion) -> bool:
-    """Whether the cleanups that commits to this table make leave versions of the last minute alone."""
+    """Return True if the automatic cleanups of this table keep all versions of the last minute."""
     config = version.manifest.message.config
     if not config or _CONFIG + "interval" not in config:
         return True
@@ -552,7 +615,7 @@ _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def parse_duration(text: str) -> timedelta:
-    """A duration such as "14days", "1h 30m" or "3600s". Raises InvalidInputError."""
+    """Parse a duration such as "14days", "1h 30m" or "3600s". Raises InvalidInputError for other strings."""
     position, seconds = 0, 0.0
     stripped = text.strip()
     while position < len(stripped):
@@ -562,7 +625,7 @@ def parse_duration(text: str) -> timedelta:
         seconds += float(part[1]) * _SECONDS[part[2]]
         position = part.end()
     if not stripped or position < len(stripped):
-        raise InvalidInputError(f"{text!r} is no duration: write it like 14days, 1h 30m or 3600s")
+        raise InvalidInputError(f"invalid duration {text!r}; write it like 14days, 1h 30m or 3600s")
     try:
         return timedelta(seconds=seconds)
     except OverflowError:

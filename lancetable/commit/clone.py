@@ -1,9 +1,9 @@
-"""The first version of a clone or a branch: the manifest of its source, as seen from another root.
+"""First version of a clone or a branch: the manifest of its source, relative to another root.
 
-    shallow   files that lay below the source's root get the id of a new base path, which is that root
-    deep      nothing points outside: every file was copied below the new root
+    shallow   files below the source's root get the id of a new base path, which is that root
+    deep      all base paths are removed: every file was copied below the new root
 
-A clone starts at the version number of its source and has no history before it.
+A clone starts with the version number of its source and has no history before it.
 """
 
 from __future__ import annotations
@@ -44,18 +44,37 @@ def commit_clone(
     *,
     naming: ManifestNaming = ManifestNaming.V2,
 ) -> TableVersion:
-    """Publish the version of `source` as the first one below `base`, and return it.
+    """Publish the version of `source` as the first version below `base`, and return it.
 
-    For a deep clone the files must be there already. Raises AlreadyExistsError if there is a table,
-    UnsupportedFeatureError for row ids in files of their own, CommitStateUnknownError.
+    Parameters
+    ----------
+    source
+        The version to clone.
+    operation
+        The kind of clone. For a deep clone, all files must already be copied.
+    store, base, uri, handler
+        Object store, path, address and commit handler of the clone.
+    naming
+        Naming scheme of the clone's manifests.
+
+    Raises
+    ------
+    AlreadyExistsError
+        If a table exists at `base`.
+    UnsupportedFeatureError
+        If a shallow clone would need row ids or versions that are stored in separate files.
+    CommitStateUnknownError
+        If the outcome is unknown.
+    StoreError
+        If the store fails.
     """
     transaction = Transaction.create(source.version, operation)
     message = source.manifest.to_proto()
     indices = _indices(source)
     if operation.is_shallow:
-        _point_back(message, indices, operation)
+        _reference_source(message, indices, operation)
     else:
-        _forget_bases(message, indices)
+        _remove_bases(message, indices)
     message.ClearField("branch")
     if operation.branch_name is not None:
         message.branch = operation.branch_name
@@ -79,14 +98,14 @@ def _indices(source: TableVersion) -> list[table_pb2.IndexMetadata]:
     return index_messages(source.file.index_section(source.store), source.location.path)
 
 
-def _point_back(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata], operation: tx.Clone) -> None:
+def _reference_source(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata], operation: tx.Clone) -> None:
     base_id = max((other.id for other in message.base_paths), default=-1) + 1
     for fragment in message.fragments:
         for oneof, external in _EXTERNAL:
             if fragment.WhichOneof(oneof) == external:
                 raise UnsupportedFeatureError(
-                    f"fragment {fragment.id} keeps its row ids or versions in a file of its own, which a shallow clone "
-                    "cannot refer to: use a deep clone",
+                    f"fragment {fragment.id} stores its row ids or versions in a separate file, which a shallow clone "
+                    "cannot refer to; use a deep clone",
                     feature="shallow clones of tables with row ids in files",
                 )
         for file in fragment.files:
@@ -101,7 +120,7 @@ def _point_back(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetada
     message.base_paths.append(path.to_proto())
 
 
-def _forget_bases(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata]) -> None:
+def _remove_bases(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata]) -> None:
     for fragment in message.fragments:
         for file in fragment.files:
             file.ClearField("base_id")

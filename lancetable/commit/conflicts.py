@@ -1,13 +1,13 @@
-"""Which transactions may follow each other: one table, read like the format's own.
+"""Conflict rules for pairs of transactions: one table, arranged like the table of the format specification.
 
-A row is the transaction being committed, a column one that was committed since it was read. A pair that is not in the
-table, an operation nobody here knows, and a transaction that cannot be read all count as a conflict.
+A row is the pending transaction, a column a transaction committed after the read version of the pending one. A pair
+without an entry, an unknown operation and an unreadable transaction all count as a conflict.
 
-    ok   compatible: ours is built on top of theirs
-    R    retryable: the operation has to run again on the newer version
-    X    incompatible: running it again would not help, or would undo theirs
-    F    retryable if both touch a fragment
-    else a condition below, found under its name in _CONDITIONS, that looks at the two operations
+    ok   compatible: the pending transaction is applied on top of the committed one
+    R    retryable: the operation must run again on the newer version
+    X    incompatible: running it again would not help, or would undo the committed transaction
+    F    retryable if both change the same fragment
+    else the name of a condition in _CONDITIONS, a function of both operations
 
 Source: the conflict matrix of the format's transaction document; every cell was also observed with pylance 14.
 """
@@ -32,7 +32,7 @@ __all__ = ["RULES", "Context", "Kind", "Severity", "Verdict", "check", "describe
 
 
 class Severity(IntEnum):
-    """How badly two transactions go together; the worst one counts."""
+    """Severity of a conflict between two transactions, in ascending order."""
 
     COMPATIBLE = 0
     REBASABLE = 1
@@ -45,7 +45,7 @@ OK, REBASE, R, X = Severity.COMPATIBLE, Severity.REBASABLE, Severity.RETRYABLE, 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement on one pair; `fragments` are those that both touch, `reason` completes "because ..."."""
+    """Result of one conflict check. `fragments` are the ids of fragments that both change; `reason` is for messages."""
 
     severity: Severity
     reason: str = ""
@@ -57,15 +57,18 @@ _COMPATIBLE = Verdict(OK)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known beyond the two transactions: for which of our fragments the changed rows are known, and whether our
-    Update inserts rows because no row had their key."""
+    """Facts about the pending transaction that it does not contain itself.
+
+    `known_rows` are the ids of fragments whose newly deleted rows are known. `inserts_keys` is True if an Update
+    inserts rows because no existing row had their keys.
+    """
 
     known_rows: frozenset[int] = frozenset()
     inserts_keys: bool = False
 
 
 class Kind(Enum):
-    """A row or column of the table, columns in this order. Some operations have several, by what they do."""
+    """Row or column of the table, in the order of the columns. Some operations have several kinds."""
 
     APPEND = "Append"
     OVERWRITE = "Overwrite"
@@ -89,7 +92,7 @@ class Kind(Enum):
 
 
 _TABLE = """
-ours        Apnd  Ovwr  Del  UpdR  UpdC  Merge Proj ProjP Rest Conf  SConf Repl  Rewr  Index Resv Bases Clone Wal   Ovly
+pending     Apnd  Ovwr  Del  UpdR  UpdC  Merge Proj ProjP Rest Conf  SConf Repl  Rewr  Index Resv Bases Clone Wal   Ovly
 Append      ok    X     ok   ok    ok    nulls R    ok    X    ok    ok    ok    ok    ok    ok   ok    ok    X     ok
 Overwrite   ok    again ok   ok    ok    ok    ok   ok    ok   okeys ok    ok    ok    ok    ok   ok    ok    X     ok
 Delete      ok    X     rows rows  rows  R     ok   ok    X    ok    ok    F     F     ok    ok   ok    ok    X     ok
@@ -111,29 +114,32 @@ DataOverlay ok    X     lost F     F     R     R    ok    X    ok    ok    ok   
 """
 
 
-def check(ours: Operation, theirs: Operation | None, context: Context) -> Verdict:
-    """How `ours`, about to be committed, goes together with `theirs`, committed since `ours` was read.
+def check(pending: Operation, committed: Operation | None, context: Context) -> Verdict:
+    """Check whether the pending operation may follow a committed one, and return the most severe verdict.
 
-    `theirs` is None for a version whose transaction is missing.
+    `committed` is an operation committed after the read version of `pending`, or None if its transaction is missing.
     """
-    if theirs is None:
-        return Verdict(X, "its transaction cannot be read, so nobody can tell what it changed")
-    if not kinds(ours) or not kinds(theirs):
-        return Verdict(X, "an operation is not known to this release")
+    if committed is None:
+        return Verdict(X, "its transaction cannot be read, so its changes are unknown")
+    if not kinds(pending) or not kinds(committed):
+        return Verdict(X, "one of the operations is unknown to this release")
     worst = _COMPATIBLE
-    for mine in kinds(ours):
-        for other in kinds(theirs):
+    for mine in kinds(pending):
+        for other in kinds(committed):
             rule = RULES.get((mine, other))
             if rule is None:
-                return Verdict(X, "this combination of operations is not known to be safe")
-            verdict = _worded(rule, mine, other) if isinstance(rule, Severity) else rule(ours, theirs, context)
+                return Verdict(X, "there is no rule for this pair of operations")
+            if isinstance(rule, Severity):
+                verdict = _verdict_of(rule, mine, other)
+            else:
+                verdict = rule(pending, committed, context)
             if verdict.severity > worst.severity:
                 worst = verdict
     return worst
 
 
 def kinds(operation: Operation) -> tuple[Kind, ...]:
-    """The rows and columns an operation stands in; () for an unknown one."""
+    """Return the rows and columns of an operation in the table, () for an unknown operation."""
     if isinstance(operation, tx.Update):
         return (Kind.UPDATE_COLUMNS if _rewrites_columns(operation) else Kind.UPDATE_ROWS,)
     if isinstance(operation, tx.Project):
@@ -145,7 +151,7 @@ def kinds(operation: Operation) -> tuple[Kind, ...]:
 
 
 def describe(operation: Operation | None) -> str:
-    """A short name for messages."""
+    """Return the name of an operation for messages."""
     return "an unreadable transaction" if operation is None else type(operation).__name__
 
 
@@ -179,18 +185,18 @@ def _config_kinds(operation: tx.UpdateConfig) -> tuple[Kind, ...]:
     return tuple(found) or (Kind.CONFIG,)
 
 
-# --- what an operation touches ---------------------------------------------------------------------------------------
+# --- fragments of an operation ---------------------------------------------------------------------------------------
 
 
 def updated_fragments(operation: Operation) -> dict[int, Fragment]:
-    """Fragments whose record the operation replaces, by id, as they are after it where it says so."""
+    """Return the new records of the fragments that a Delete or Update changes, by id."""
     if isinstance(operation, tx.Delete | tx.Update):
         return {fragment.id: fragment for fragment in operation.updated_fragments}
     return {}
 
 
 def removed_fragments(operation: Operation) -> frozenset[int]:
-    """Ids of fragments that are gone after the operation."""
+    """Return the ids of the fragments that the operation removes."""
     if isinstance(operation, tx.Delete):
         return frozenset(operation.deleted_fragment_ids)
     if isinstance(operation, tx.Update):
@@ -201,7 +207,7 @@ def removed_fragments(operation: Operation) -> frozenset[int]:
 
 
 def touched_fragments(operation: Operation) -> frozenset[int]:
-    """Ids of all fragments of the read version that the operation changes or removes."""
+    """Return the ids of all fragments of the read version that the operation changes or removes."""
     if isinstance(operation, tx.DataReplacement):
         return frozenset(replacement.fragment_id for replacement in operation.replacements)
     if isinstance(operation, tx.DataOverlay):
@@ -214,67 +220,67 @@ def touched_fragments(operation: Operation) -> frozenset[int]:
 Condition = Callable[[Any, Any, Context], Verdict]
 
 
-def _fragments(ours: Operation, theirs: Operation, context: Context) -> Verdict:
-    common = touched_fragments(ours) & touched_fragments(theirs)
+def _same_fragments(pending: Operation, committed: Operation, context: Context) -> Verdict:
+    common = touched_fragments(pending) & touched_fragments(committed)
     return Verdict(R, "both change the same fragments", tuple(sorted(common))) if common else _COMPATIBLE
 
 
-def _rows(ours: tx.Delete | tx.Update, theirs: tx.Delete | tx.Update, context: Context) -> Verdict:
-    common = touched_fragments(ours) & touched_fragments(theirs)
+def _deleted_rows(pending: tx.Delete | tx.Update, committed: tx.Delete | tx.Update, context: Context) -> Verdict:
+    common = touched_fragments(pending) & touched_fragments(committed)
     if not common:
         return _COMPATIBLE
     fragments = tuple(sorted(common))
-    if common & removed_fragments(theirs):
-        return Verdict(R, "a fragment that ours changes was removed", fragments)
-    if common & removed_fragments(ours):
-        return Verdict(R, "a fragment that ours removes was changed", fragments)
+    if common & removed_fragments(committed):
+        return Verdict(R, "a fragment that this operation changes was removed", fragments)
+    if common & removed_fragments(pending):
+        return Verdict(R, "a fragment that this operation removes was changed", fragments)
     if not common <= context.known_rows:
-        return Verdict(R, "both change the same fragments and it is not known which rows ours changes", fragments)
-    mine, other = updated_fragments(ours), updated_fragments(theirs)
+        return Verdict(R, "both change the same fragments, and the rows that this one changes are unknown", fragments)
+    mine, other = updated_fragments(pending), updated_fragments(committed)
     if any(mine[fragment_id].files != other[fragment_id].files for fragment_id in common):
-        return Verdict(R, "the data files of a fragment that ours changes were replaced", fragments)
+        return Verdict(R, "the data files of a fragment that this operation changes were replaced", fragments)
     return Verdict(REBASE, "both delete rows of the same fragments", fragments)
 
 
-def _updates(ours: tx.Update, theirs: tx.Update, context: Context) -> Verdict:
-    unknown = context.inserts_keys and bool(theirs.new_fragments)
-    if unknown or not _keys_disjoint(ours.inserted_rows, theirs.inserted_rows):
+def _concurrent_updates(pending: tx.Update, committed: tx.Update, context: Context) -> Verdict:
+    unknown = context.inserts_keys and bool(committed.new_fragments)
+    if unknown or not _keys_disjoint(pending.inserted_rows, committed.inserted_rows):
         return Verdict(R, "both may insert rows with the same keys")
-    return _rows(ours, theirs, context)
+    return _deleted_rows(pending, committed, context)
 
 
-def _keys_disjoint(ours: bytes | None, theirs: bytes | None) -> bool:
-    """Whether two sets of inserted keys surely have nothing in common; None stands for none inserted by key."""
-    if ours is None or theirs is None:
-        return ours is theirs
-    mine = transaction_pb2.Transaction.KeyExistenceFilter.FromString(ours)
-    other = transaction_pb2.Transaction.KeyExistenceFilter.FromString(theirs)
+def _keys_disjoint(pending: bytes | None, committed: bytes | None) -> bool:
+    """Return True if two filters of inserted keys are certainly disjoint. None means that no keys were inserted."""
+    if pending is None or committed is None:
+        return pending is committed
+    mine = transaction_pb2.Transaction.KeyExistenceFilter.FromString(pending)
+    other = transaction_pb2.Transaction.KeyExistenceFilter.FromString(committed)
     if mine.field_ids != other.field_ids or not mine.HasField("exact") or not other.HasField("exact"):
         return False
     return not set(mine.exact.key_hashes) & set(other.exact.key_hashes)
 
 
-def _keyed(ours: tx.Update, theirs: Operation, context: Context) -> Verdict:
-    if ours.inserted_rows is None and not context.inserts_keys:
+def _inserted_keys(pending: tx.Update, committed: Operation, context: Context) -> Verdict:
+    if pending.inserted_rows is None and not context.inserts_keys:
         return _COMPATIBLE
-    return Verdict(R, "rows were appended that may have the keys that ours inserts")
+    return Verdict(R, "rows were appended that may have the same keys as rows that this operation inserts")
 
 
-def _append(ours: tx.Append, theirs: tx.Merge, context: Context) -> Verdict:
-    if theirs.preserves_nullability:
+def _added_columns(pending: tx.Append, committed: tx.Merge, context: Context) -> Verdict:
+    if committed.preserves_nullability:
         return _COMPATIBLE
-    return Verdict(R, "columns were added that the appended rows may have to provide")
+    return Verdict(R, "columns were added that may be non-nullable, so the appended rows may have to provide them")
 
 
-def _overwrites(ours: tx.Overwrite, theirs: tx.Overwrite, context: Context) -> Verdict:
-    clash = ours.config_upsert.keys() & theirs.config_upsert.keys()
+def _overwrites(pending: tx.Overwrite, committed: tx.Overwrite, context: Context) -> Verdict:
+    clash = pending.config_upsert.keys() & committed.config_upsert.keys()
     if clash:
         return Verdict(X, f"both set the config keys {sorted(clash)}")
-    return Verdict(R, "the table was overwritten in the meantime")
+    return Verdict(R, "the table was overwritten")
 
 
-def _overwrite_config(ours: Operation, theirs: Operation, context: Context) -> Verdict:
-    clash = _config_keys_of(ours) & _config_keys_of(theirs)
+def _overwrite_config(pending: Operation, committed: Operation, context: Context) -> Verdict:
+    clash = _config_keys_of(pending) & _config_keys_of(committed)
     return Verdict(X, f"both change the config keys {sorted(clash)}") if clash else _COMPATIBLE
 
 
@@ -284,10 +290,10 @@ def _config_keys_of(operation: Operation) -> frozenset[str]:
     return _keys_of(operation.config) if isinstance(operation, tx.UpdateConfig) else frozenset()
 
 
-def _config_keys(ours: tx.UpdateConfig, theirs: tx.UpdateConfig, context: Context) -> Verdict:
+def _config_keys(pending: tx.UpdateConfig, committed: tx.UpdateConfig, context: Context) -> Verdict:
     for mine, other in (
-        (ours.config, theirs.config),
-        (ours.table_metadata, theirs.table_metadata),
+        (pending.config, committed.config),
+        (pending.table_metadata, committed.table_metadata),
     ):
         if mine is None or other is None:
             continue
@@ -307,65 +313,67 @@ def _set_keys(update: tx.UpdateMap) -> frozenset[str]:
     return frozenset(key for key, value in update.entries.items() if value is not None)
 
 
-def _schema_keys(ours: tx.UpdateConfig, theirs: tx.UpdateConfig, context: Context) -> Verdict:
-    if ours.schema_metadata is not None and theirs.schema_metadata is not None:
+def _schema_keys(pending: tx.UpdateConfig, committed: tx.UpdateConfig, context: Context) -> Verdict:
+    if pending.schema_metadata is not None and committed.schema_metadata is not None:
         return Verdict(X, "both change the schema metadata")
-    clash = ours.field_metadata.keys() & theirs.field_metadata.keys()
+    clash = pending.field_metadata.keys() & committed.field_metadata.keys()
     return Verdict(X, f"both change the metadata of fields {sorted(clash)}") if clash else _COMPATIBLE
 
 
-def _rewritten(ours: tx.Update, theirs: tx.Project, context: Context) -> Verdict:
-    dropped = set(ours.fields_modified) - _field_ids(theirs)
-    return Verdict(R, f"fields {sorted(dropped)}, which ours rewrites, were dropped") if dropped else _COMPATIBLE
+def _dropped_rewritten_fields(pending: tx.Update, committed: tx.Project, context: Context) -> Verdict:
+    dropped = set(pending.fields_modified) - _field_ids(committed)
+    return Verdict(R, f"fields {sorted(dropped)}, which this one rewrites, were dropped") if dropped else _COMPATIBLE
 
 
 def _field_ids(project: tx.Project) -> set[int]:
     return set(project.schema.by_id)
 
 
-def _replaced_delete(ours: tx.DataReplacement, theirs: tx.Delete, context: Context) -> Verdict:
-    gone = touched_fragments(ours) & removed_fragments(theirs)
-    return Verdict(X, "fragments that ours replaces were deleted", tuple(sorted(gone))) if gone else _COMPATIBLE
+def _replaced_delete(pending: tx.DataReplacement, committed: tx.Delete, context: Context) -> Verdict:
+    gone = touched_fragments(pending) & removed_fragments(committed)
+    return (
+        Verdict(X, "fragments that this operation changes were deleted", tuple(sorted(gone))) if gone else _COMPATIBLE
+    )
 
 
-def _replaced_update(ours: tx.DataReplacement, theirs: tx.Update, context: Context) -> Verdict:
-    gone = touched_fragments(ours) & removed_fragments(theirs)
+def _replaced_update(pending: tx.DataReplacement, committed: tx.Update, context: Context) -> Verdict:
+    gone = touched_fragments(pending) & removed_fragments(committed)
     if gone:
-        return Verdict(X, "fragments that ours replaces were removed", tuple(sorted(gone)))
-    return _fragments(ours, theirs, context)
+        return Verdict(X, "fragments that this operation changes were removed", tuple(sorted(gone)))
+    return _same_fragments(pending, committed, context)
 
 
-def _replaced_project(ours: tx.DataReplacement, theirs: tx.Project, context: Context) -> Verdict:
-    dropped = _replaced_fields(ours) - _field_ids(theirs)
-    return Verdict(X, f"fields {sorted(dropped)}, which ours replaces, were dropped") if dropped else _COMPATIBLE
+def _replaced_project(pending: tx.DataReplacement, committed: tx.Project, context: Context) -> Verdict:
+    dropped = _replaced_fields(pending) - _field_ids(committed)
+    return Verdict(X, f"fields {sorted(dropped)}, which this one replaces, were dropped") if dropped else _COMPATIBLE
 
 
 def _replaced_fields(operation: tx.DataReplacement) -> set[int]:
     return {field_id for replacement in operation.replacements for field_id in replacement.new_file.fields}
 
 
-def _same_columns(ours: tx.DataReplacement, theirs: tx.DataReplacement, context: Context) -> Verdict:
-    other = {replacement.fragment_id: set(replacement.new_file.fields) for replacement in theirs.replacements}
+def _same_columns(pending: tx.DataReplacement, committed: tx.DataReplacement, context: Context) -> Verdict:
+    other = {replacement.fragment_id: set(replacement.new_file.fields) for replacement in committed.replacements}
     clash = tuple(
         sorted(
             replacement.fragment_id
-            for replacement in ours.replacements
+            for replacement in pending.replacements
             if other.get(replacement.fragment_id, set()) & set(replacement.new_file.fields)
         )
     )
     return Verdict(R, "both replace the same columns of the same fragments", clash) if clash else _COMPATIBLE
 
 
-def _index_fields(ours: Operation, theirs: Operation, context: Context) -> Verdict:
-    replacement, created = (ours, theirs) if isinstance(ours, tx.DataReplacement) else (theirs, ours)
+def _index_fields(pending: Operation, committed: Operation, context: Context) -> Verdict:
+    replacement, created = (pending, committed) if isinstance(pending, tx.DataReplacement) else (committed, pending)
     assert isinstance(replacement, tx.DataReplacement) and isinstance(created, tx.CreateIndex)
     indexed = {field_id for index in created.new_indices for field_id in index.fields}
     clash = indexed & _replaced_fields(replacement)
     return Verdict(R, f"fields {sorted(clash)} are replaced by one and indexed by the other") if clash else _COMPATIBLE
 
 
-def _index_rewrite(ours: Operation, theirs: Operation, context: Context) -> Verdict:
-    rewrite, created = (ours, theirs) if isinstance(ours, tx.Rewrite) else (theirs, ours)
+def _index_rewrite(pending: Operation, committed: Operation, context: Context) -> Verdict:
+    rewrite, created = (pending, committed) if isinstance(pending, tx.Rewrite) else (committed, pending)
     assert isinstance(created, tx.CreateIndex)
     rewritten = removed_fragments(rewrite)
     for index in created.new_indices:
@@ -376,9 +384,9 @@ def _index_rewrite(ours: Operation, theirs: Operation, context: Context) -> Verd
     return _COMPATIBLE
 
 
-def _index_update(ours: tx.CreateIndex, theirs: tx.Update, context: Context) -> Verdict:
-    modified, updated = set(theirs.fields_modified), frozenset(updated_fragments(theirs))
-    for index in ours.new_indices:
+def _index_update(pending: tx.CreateIndex, committed: tx.Update, context: Context) -> Verdict:
+    modified, updated = set(committed.fields_modified), frozenset(updated_fragments(committed))
+    for index in pending.new_indices:
         covered = _covered(index)
         if modified & set(index.fields) and (covered is None or updated & covered):
             return Verdict(REBASE, f"values that index {index.name!r} covers were changed", tuple(sorted(updated)))
@@ -386,13 +394,13 @@ def _index_update(ours: tx.CreateIndex, theirs: tx.Update, context: Context) -> 
 
 
 def _covered(index: IndexMetadata) -> frozenset[int] | None:
-    """Ids of the fragments an index covers; None if it does not say."""
+    """Return the ids of the fragments that an index covers, None if the index does not record them."""
     covered = covered_fragments(index.fragment_bitmap, index.name)
     return None if covered is None else frozenset(covered)
 
 
-def _index_names(ours: tx.CreateIndex, theirs: tx.CreateIndex, context: Context) -> Verdict:
-    clash = _index_names_of(ours) & _index_names_of(theirs)
+def _index_names(pending: tx.CreateIndex, committed: tx.CreateIndex, context: Context) -> Verdict:
+    clash = _index_names_of(pending) & _index_names_of(committed)
     return Verdict(R, f"both change the index {sorted(clash)[0]!r}") if clash else _COMPATIBLE
 
 
@@ -403,19 +411,21 @@ def _index_names_of(operation: tx.CreateIndex) -> set[str]:
 _MEM_WAL_INDEX = "__lance_mem_wal"
 
 
-def _mem_wal_index(ours: Operation, theirs: Operation, context: Context) -> Verdict:
-    created = ours if isinstance(ours, tx.CreateIndex) else theirs
+def _mem_wal_index(pending: Operation, committed: Operation, context: Context) -> Verdict:
+    created = pending if isinstance(pending, tx.CreateIndex) else committed
     assert isinstance(created, tx.CreateIndex)
     return Verdict(R, "the MemWAL index was changed") if _MEM_WAL_INDEX in _index_names_of(created) else _COMPATIBLE
 
 
-def _shards(ours: tx.Update | tx.UpdateMemWalState, theirs: tx.Update | tx.UpdateMemWalState, _: Context) -> Verdict:
-    common = _shard_ids(ours) & _shard_ids(theirs)
+def _shards(
+    pending: tx.Update | tx.UpdateMemWalState, committed: tx.Update | tx.UpdateMemWalState, _: Context
+) -> Verdict:
+    common = _shard_ids(pending) & _shard_ids(committed)
     return Verdict(R, "both compact the same MemWAL shard") if common else _COMPATIBLE
 
 
-def _same_shards(ours: tx.UpdateMemWalState, theirs: tx.UpdateMemWalState, context: Context) -> Verdict:
-    common = _shard_ids(ours) & _shard_ids(theirs)
+def _same_shards(pending: tx.UpdateMemWalState, committed: tx.UpdateMemWalState, context: Context) -> Verdict:
+    common = _shard_ids(pending) & _shard_ids(committed)
     return Verdict(X, "both compact the same MemWAL shard") if common else _COMPATIBLE
 
 
@@ -428,48 +438,48 @@ def _shard_ids(operation: tx.Update | tx.UpdateMemWalState) -> set[bytes]:
     return {table.shard_id.uuid for table in tables}
 
 
-def _bases(ours: tx.UpdateBases, theirs: tx.UpdateBases, context: Context) -> Verdict:
-    for mine in ours.new_bases:
-        for other in theirs.new_bases:
+def _bases(pending: tx.UpdateBases, committed: tx.UpdateBases, context: Context) -> Verdict:
+    for mine in pending.new_bases:
+        for other in committed.new_bases:
             if (mine.id and mine.id == other.id) or (mine.name and mine.name == other.name) or mine.path == other.path:
                 return Verdict(X, f"both add the base path {mine.path!r}")
     return _COMPATIBLE
 
 
-def _overlaid(ours: tx.DataOverlay, theirs: tx.Delete, context: Context) -> Verdict:
-    gone = touched_fragments(ours) & removed_fragments(theirs)
-    return Verdict(R, "fragments that ours overlays were deleted", tuple(sorted(gone))) if gone else _COMPATIBLE
+def _overlaid(pending: tx.DataOverlay, committed: tx.Delete, context: Context) -> Verdict:
+    gone = touched_fragments(pending) & removed_fragments(committed)
+    return Verdict(R, "fragments that this one overlays were deleted", tuple(sorted(gone))) if gone else _COMPATIBLE
 
 
 _CONDITIONS: Mapping[str, Condition] = {
     "again": _overwrites,
     "bases": _bases,
     "ckeys": _config_keys,
-    "cols": _rewritten,
-    "F": _fragments,
+    "cols": _dropped_rewritten_fields,
+    "F": _same_fragments,
     "gone": _replaced_delete,
     "ixcol": _index_fields,
     "ixfrg": _index_rewrite,
     "ixupd": _index_update,
     "kept": _replaced_project,
-    "keyed": _keyed,
+    "keyed": _inserted_keys,
     "lost": _overlaid,
     "moved": _replaced_update,
     "mwidx": _mem_wal_index,
     "names": _index_names,
-    "nulls": _append,
+    "nulls": _added_columns,
     "okeys": _overwrite_config,
-    "rows": _rows,
+    "rows": _deleted_rows,
     "same": _same_columns,
     "shard": _shards,
     "skeys": _schema_keys,
     "twice": _same_shards,
-    "upds": _updates,
+    "upds": _concurrent_updates,
 }
 _SEVERITIES: Mapping[str, Severity] = {"ok": OK, "R": R, "X": X}
 
 
-def _worded(severity: Severity, mine: Kind, other: Kind) -> Verdict:
+def _verdict_of(severity: Severity, mine: Kind, other: Kind) -> Verdict:
     if severity is OK:
         return _COMPATIBLE
     return Verdict(severity, f"{mine.value} cannot follow {other.value}")

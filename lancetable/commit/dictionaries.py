@@ -1,10 +1,10 @@
-"""Dictionary values of 0.1 tables on their way into the next manifest file.
+"""Dictionary values of format 0.1 tables in manifest files.
 
     newest manifest file  [aa b]            data file of an Append  [aa b c]       ->   next manifest file  [aa b c]
 
-Every version repeats the values before its own sections, because readers look for them there and nowhere else. Data
-files hold them too, so a commit can collect what it needs from the files it adds, whoever wrote them. All files of a
-table must agree: of any two lists of values one has to begin with the other.
+Every manifest file repeats the values before its own sections, because readers look for them only there. Data files
+contain them too, so a commit collects them from the files that it adds, regardless of their writer. All files of a
+table must agree: of any two lists of values, one must be a prefix of the other.
 """
 
 from __future__ import annotations
@@ -31,11 +31,32 @@ __all__ = ["dictionary_head"]
 
 
 def dictionary_head(store: ObjectStore, base: str, message: table_pb2.Manifest, source: TableVersion | None) -> bytes:
-    """What goes before the sections of a manifest file; the dictionary positions in `message` are set on the way.
+    """Serialize the dictionary values that precede the sections of a manifest file.
 
-    `source` is the version whose values stay valid: the newest one, the one that is restored, or None where all rows
-    are new. Empty for all but 0.1 tables with dictionary columns. Raises RetryableCommitConflictError if files that
-    were written apart from each other disagree, CorruptFileError if one of them breaks the format.
+    Sets the positions of the dictionaries in `message`.
+
+    Parameters
+    ----------
+    store, base
+        Object store and path of the table.
+    message
+        The next manifest.
+    source
+        The version whose values stay valid: the newest or restored version, or None if all rows are new.
+
+    Returns
+    -------
+    bytes
+        Empty unless the table has format 0.1 and dictionary columns.
+
+    Raises
+    ------
+    RetryableCommitConflictError
+        If the dictionaries of two files disagree.
+    CorruptFileError
+        If a file is damaged.
+    StoreError
+        If the store fails.
     """
     fields = {field.id: field for field in message.fields if field.logical_type.startswith("dict:")}
     if not fields or not Manifest(message).file_version.is_legacy:
@@ -45,7 +66,7 @@ def dictionary_head(store: ObjectStore, base: str, message: table_pb2.Manifest, 
     for fragment in message.fragments:
         for file in fragment.files:
             if file.path not in seen and not fields.keys().isdisjoint(file.fields):
-                _take_up(known, _values_of(store, base, source, DataFile.from_proto(file)), file.path)
+                _merge_values(known, _values_of(store, base, source, DataFile.from_proto(file)), file.path)
     parts: list[bytes] = []
     position = 0
     for field_id in sorted(known.keys() & fields.keys()):
@@ -62,7 +83,7 @@ def _paths(message: table_pb2.Manifest) -> Iterable[str]:
 
 
 def _values_of(store: ObjectStore, base: str, source: TableVersion | None, file: DataFile) -> dict[int, pa.Array]:
-    """The values that a data file has for itself."""
+    """Return the dictionary values that a data file contains, by field id."""
     path = data_path(base, file.path) if source is None else source.data_file_path(file)
     metadata = open_data_file(store, path, size=file.size_bytes or None)
     if not isinstance(metadata, LegacyMetadata):
@@ -70,13 +91,14 @@ def _values_of(store: ObjectStore, base: str, source: TableVersion | None, file:
     return run(read_dictionaries(list(metadata.schema.walk()), metadata.size_bytes), store, path)
 
 
-def _take_up(known: dict[int, pa.Array], values: Mapping[int, pa.Array], path: str) -> None:
+def _merge_values(known: dict[int, pa.Array], values: Mapping[int, pa.Array], path: str) -> None:
+    """Extend `known` by the values of one file. Raises RetryableCommitConflictError if neither is a prefix."""
     for field_id, items in values.items():
         before = known.setdefault(field_id, items)
         shorter, longer = sorted((before, items), key=len)
         if not longer.slice(0, len(shorter)).equals(shorter):
             raise RetryableCommitConflictError(
-                f"{path}: its dictionary for field {field_id} does not go on where that of the table ends. In 0.1 all"
-                " files of a table share one dictionary for each column: write the rows again on the newest version"
+                f"{path}: the dictionary of field {field_id} does not extend that of the table. In format 0.1, all"
+                " files of a table share one dictionary per column; write the rows again on the newest version"
             )
         known[field_id] = longer

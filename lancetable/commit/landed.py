@@ -1,13 +1,15 @@
-"""Whether a version that was just published follows the one that was newest: a cleanup may have made its number free.
+"""Check that a published version succeeds the version it was built on.
 
-    looked     ours is made on 7, the newest         between the look and the publication others make 8 and 9, and a
-    published  ours as 8                             cleanup removes 8: then ours takes a number of the past, and no
-                                                     later version has what it says
+A cleanup can free a version number between the look for new versions and the publication:
 
-Nothing in a conditional create prevents that; what does is time. A publication soon after its look is believed, since
-a cleanup of this library waits before it removes versions as young as that (commit/cleanup.py: CleanupPlan). After a
-longer time the versions are looked at once more. A cleanup never removes the newest one, nor leaves an older one out
-that has no tag, so that ours is in line where it is the newest, or stands between its two neighbours.
+    look         the transaction is built on version 7, the newest
+    others       commit versions 8 and 9; a cleanup removes version 8
+    publication  the transaction becomes a new version 8, which precedes 9, and no later version contains its changes
+
+A conditional create cannot prevent this. Time can: cleanups of this library wait before they remove very young versions
+(commit/cleanup.py: CleanupPlan), so a publication within `GRACE_PERIOD_SECONDS` of its look needs no check. After a
+longer time the versions are listed again. A cleanup never removes the newest version, and never leaves out an old
+version without a tag. A published version is therefore valid if it is the newest, or if both of its neighbours exist.
 """
 
 from __future__ import annotations
@@ -23,50 +25,50 @@ if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 
-__all__ = ["BELIEVED_SECONDS", "Place", "is_believed", "place_of"]
+__all__ = ["GRACE_PERIOD_SECONDS", "Lineage", "is_in_grace_period", "verify_lineage"]
 
-BELIEVED_SECONDS = 0.5
-_BELIEVED_SECONDS_LOCAL = 0.02  # where a look costs next to nothing
+GRACE_PERIOD_SECONDS = 0.5
+_LOCAL_GRACE_PERIOD_SECONDS = 0.02  # a look at a local disk costs microseconds
 
 
-class Place(Enum):
-    """Where a published version stands."""
+class Lineage(Enum):
+    """Position of a published version in the history."""
 
-    IN_LINE = "in line"
-    IN_THE_PAST = "in the past"  # newer ones were there before it
+    SUCCESSOR = "successor"  # it follows the version that it was built on
+    STALE = "stale"  # newer versions existed before it
     UNKNOWN = "unknown"
 
 
-def is_believed(store: ObjectStore, seconds: float) -> bool:
-    """Whether a publication needs no second look that came so long after the first."""
-    return seconds <= (_BELIEVED_SECONDS_LOCAL if store.capabilities.local else BELIEVED_SECONDS)
+def is_in_grace_period(store: ObjectStore, seconds: float) -> bool:
+    """Return True if a publication `seconds` after its look for new versions needs no lineage check."""
+    return seconds <= (_LOCAL_GRACE_PERIOD_SECONDS if store.capabilities.local else GRACE_PERIOD_SECONDS)
 
 
-def place_of(landed: TableVersion) -> Place:
-    """Look where a version stands that was published a moment ago. One request where it is the newest.
+def verify_lineage(published: TableVersion) -> Lineage:
+    """Look up the position of a version that was just published. One request if it is the newest.
 
-    What an external manifest store decided is in line: its rows outlive what a cleanup removes.
+    Versions decided by an external manifest store are always successors, because its rows outlive a cleanup.
     """
-    if isinstance(landed.handler, ExternalHandler):
-        return Place.IN_LINE
-    store, base, ours = landed.store, landed.base, landed.location
-    newer = landed.handler.newer(store, base, ours)
+    if isinstance(published.handler, ExternalHandler):
+        return Lineage.SUCCESSOR
+    store, base, location = published.store, published.base, published.location
+    newer = published.handler.newer(store, base, location)
     if not newer:
-        return Place.IN_LINE
-    follows = newer[0].version == ours.version + 1
-    if follows and landed.handler.locate(store, base, ours.version - 1, ours.naming) is not None:
-        return Place.IN_LINE
-    earlier = _was_there_before(store, base, newer[0], ours)
-    if earlier is None:
-        return Place.UNKNOWN
-    if earlier:
-        return Place.IN_THE_PAST
-    # A gap behind ours: what came after it is gone as well, and that may have been there before.
-    return Place.IN_LINE if follows else Place.UNKNOWN
+        return Lineage.SUCCESSOR
+    next_exists = newer[0].version == location.version + 1
+    if next_exists and published.handler.locate(store, base, location.version - 1, location.naming) is not None:
+        return Lineage.SUCCESSOR
+    next_is_older = _is_older(store, base, newer[0], location)
+    if next_is_older is None:
+        return Lineage.UNKNOWN
+    if next_is_older:
+        return Lineage.STALE
+    # If the next number is missing, that version was removed too and may have existed before the published one.
+    return Lineage.SUCCESSOR if next_exists else Lineage.UNKNOWN
 
 
-def _was_there_before(store: ObjectStore, base: str, one: ManifestLocation, other: ManifestLocation) -> bool | None:
-    """Which of two manifests is older, by the clock of the store; None where it does not tell."""
+def _is_older(store: ObjectStore, base: str, one: ManifestLocation, other: ManifestLocation) -> bool | None:
+    """Return True if manifest `one` is older than `other` by the store's clock, None if the times do not decide it."""
     times = {}
     directory = join(base, VERSIONS_DIR)
     for meta in store.list_names(directory, detail=True):

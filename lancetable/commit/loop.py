@@ -1,15 +1,15 @@
-"""The commit loop: read what is new, judge, repair, build, publish; on a lost race, again.
+"""The commit loop: check new versions for conflicts, rebase, build, publish, and retry after a lost race.
 
 One attempt:
-    1. find the versions after the one last looked at, and load each one's transaction (table.transactions)
-    2. one of them is ours: an earlier attempt had landed and only the reply was lost. Done
-    3. judge ours against each (conflicts); repair it where rows differ (rebase)
+    1. list the versions committed since the last listing, and load the transaction of each (table.transactions)
+    2. if one of them is this transaction, an earlier attempt succeeded and only the reply was lost: return it
+    3. check this transaction for conflicts with each of them (conflicts); merge deletions where rows differ (rebase)
     4. write the transaction file
-    5. apply ours to the newest manifest (build) and pack it (table.manifests)
-    6. publish it as the next version: won, lost or unknown (handlers)
+    5. apply the transaction to the newest manifest (build) and serialize it (table.manifests)
+    6. publish the manifest as the next version: won, lost or unknown (handlers)
 
-Lost means another attempt, after a random wait or in turn (backoff). Unknown is looked into once; if the answer stays
-open, the caller gets CommitStateUnknownError and no file is removed, because the commit may still appear.
+A lost race leads to another attempt after a backoff (backoff). An unknown outcome is looked up once. If it stays
+unknown, the loop raises CommitStateUnknownError and removes no files, because the commit may still appear.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lancetable.commit import once
-from lancetable.commit.backoff import Backoff, Crowd, crowd_at
-from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest, is_ours
+from lancetable.commit.backoff import Backoff, Contention, contention_of
+from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest, is_own_manifest
 from lancetable.commit.cleanup import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.dictionaries import dictionary_head
-from lancetable.commit.landed import Place, is_believed, place_of
+from lancetable.commit.landed import Lineage, is_in_grace_period, verify_lineage
 from lancetable.commit.rebase import rebase_deletions, rebase_index
 from lancetable.commit.repair import repair
 from lancetable.errors import (
@@ -54,9 +54,8 @@ from lancetable.format.paths import (
     transaction_path,
 )
 from lancetable.format.transaction import Transaction
-from lancetable.handlers.base import ManifestLocation, look_back
+from lancetable.handlers.base import ManifestLocation, outcome_by_content
 from lancetable.store.base import PutOutcome
-from lancetable.store.conditional import note_met, take_met
 from lancetable.store.turns import Turn
 from lancetable.table import manifests, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
@@ -76,14 +75,14 @@ logger = logging.getLogger(__name__)
 
 _STRICT = Verdict(
     Severity.INCOMPATIBLE,
-    "without retries (max_retries=0) an overwrite only goes right behind the version it was made on",
+    "without retries (max_retries=0), an overwrite must directly follow its read version",
 )
-_FRESH_SECONDS = 2.0  # so long after a look no other is taken, where it costs a round trip
-_FEW = 1  # versions read from afar between looking for new ones and publishing
+_FRESH_SECONDS = 2.0  # on remote stores, a younger listing is not repeated before the first attempt
+_MAX_UNLISTED = 1  # on remote stores, versions read between the last listing and the publication
 _READ_AT_ONCE = 16
-_REMEMBERED = 64  # versions of others
-_MET_IN_A_ROW = 6  # versions that were in the way, until the next look
-_SMALL_BYTES = 256 * 1024  # of a manifest: a larger one is not sent without looking whether its number is still free
+_REMEMBERED_LAGS = 64
+_MAX_KNOWN_CONFLICTS = 6  # lost attempts in a row before versions are listed again
+_SMALL_BYTES = 256 * 1024  # before a larger manifest is sent, versions are listed to see if its number is still free
 DEFAULT_MAX_RETRIES = 20
 DEFAULT_TIMEOUT_SECONDS = 30 * 60.0
 
@@ -100,31 +99,74 @@ def commit_transaction(
     file_version: FileVersion | None = None,
     beyond: int | None = None,
 ) -> TableVersion:
-    """Commit `transaction` on top of the newest version and return the version it became.
+    """Commit a transaction on top of the newest version.
 
-    `base` is any version of the branch, best the one the transaction was prepared on. `affected_rows` are the rows
-    that a Delete or Update newly deletes, by fragment: with them, deletes of different rows of one fragment go
-    together. `inserts_keys` says that an Update inserts rows whose keys nobody else may insert meanwhile. `detached`
-    makes a version beside the history, on top of `base`. `file_version` changes the data format in an Overwrite or a
-    Merge. An Overwrite with `max_retries` 0 is strict: it becomes the version right after its read version or fails,
-    and is not checked for conflicts. `beyond` is for a Restore while the newest manifest is damaged: the number of that
-    version, which is the read version; `base` is the newest version that can be read.
+    Parameters
+    ----------
+    base
+        Any version of the branch, preferably the one that the transaction was built on.
+    transaction
+        The change to commit.
+    max_retries
+        Limit of attempts. With 0, an Overwrite is strict: it becomes the version directly after its read version or
+        fails, and is not checked for conflicts.
+    timeout_s
+        Time after which no new attempt starts.
+    affected_rows
+        The rows that a Delete or Update newly deletes, by fragment id. With them, deletes of different rows of the same
+        fragment are merged; without them, they conflict.
+    inserts_keys
+        True if an Update inserts rows whose keys no concurrent transaction may insert.
+    detached
+        Create a detached version on top of `base`, outside the history.
+    file_version
+        New data format of the table, for an Overwrite or a Merge.
+    beyond
+        Only for a Restore while the newest manifest is damaged: the number of the damaged version, which is also the
+        read version. `base` is then the newest readable version.
 
-    Raises RetryableCommitConflictError (run the operation again), CommitConflictError (look at the other change),
-    CommitStateUnknownError (look for the transaction before trying again), UnsupportedFeatureError.
+    Returns
+    -------
+    TableVersion
+        The version that the transaction became.
+
+    Raises
+    ------
+    RetryableCommitConflictError
+        If the operation must run again on the newest version, or too many races were lost.
+    CommitConflictError
+        If a concurrent transaction makes this one obsolete; inspect it before deciding.
+    CommitStateUnknownError
+        If the outcome is unknown; look for the transaction before committing again.
+    AlreadyExistsError
+        If the transaction is a numbered change that was committed before.
+    InvalidOperationError
+        If the transaction does not fit the table, or `base` is detached.
+    VersionNotFoundError
+        If the read version, or the version to restore, does not exist.
+    UnsupportedFeatureError
+        If the table or the operation uses a feature that this library does not write.
+    CorruptFileError
+        If a manifest or transaction file is damaged.
+    StoreError
+        If the store fails.
     """
     flags.check_writable(base.manifest.writer_flags, base.uri, reader_flags=base.manifest.reader_flags)
     if detached:
         return _commit_detached(base, transaction, max_retries, timeout_s)
     if is_detached(base.version):
-        raise InvalidOperationError(f"{base.uri}: the detached version {base.version} can have no successor")
+        raise InvalidOperationError(
+            f"{base.uri}: cannot commit on top of the detached version {base.version}; check out a version of a branch"
+        )
     context = Context(frozenset(affected_rows or ()), inserts_keys)
-    landed = _land(base, transaction, max_retries, timeout_s, affected_rows or {}, context, file_version, beyond)
-    clean_up_after_commit(landed)
-    return landed
+    published = _commit_on_branch(
+        base, transaction, max_retries, timeout_s, affected_rows or {}, context, file_version, beyond
+    )
+    clean_up_after_commit(published)
+    return published
 
 
-def _land(
+def _commit_on_branch(
     base: TableVersion,
     transaction: Transaction,
     max_retries: int,
@@ -134,41 +176,41 @@ def _land(
     file_version: FileVersion | None,
     beyond: int | None,
 ) -> TableVersion:
-    run = _Run(base, transaction, affected_rows, context, file_version, beyond)
+    run = _CommitRun(base, transaction, affected_rows, context, file_version, beyond)
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
-    crowd = crowd_at(base.store.key(base.base)) if remote else None
-    if crowd is not None:
+    contention = contention_of(base.store.key(base.base)) if remote else None
+    if contention is not None:
         now = time.monotonic()
-        if crowd.streak.meets_rivals(base.store, base.base, transaction.read_version, now):
-            crowd.gather(now)
-        run.crowd = crowd
+        if contention.streak.finds_rivals(base.store, base.base, transaction.read_version, now):
+            contention.assume_contended(now)
+        run.contention = contention
     turn = Turn(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
-    backoff = Backoff(max_retries, timeout_s, crowd=crowd, turn=turn)
-    looks = strict or not remote or max_retries < 2 or backoff.is_crowded or not run.is_fresh()
+    backoff = Backoff(max_retries, timeout_s, contention=contention, turn=turn)
+    refresh = strict or not remote or max_retries < 2 or backoff.is_contended or not run.is_fresh()
     try:
         while True:
-            landed = run.catch_up(strict=strict) if looks else None
-            if landed is None:
-                landed = run.publish() or (None if strict else run.meet())
-            if landed is not None:
-                backoff.won(landed.version - run.ours.read_version, run.passed_of_others)
-                if crowd is not None and backoff.attempts == 1 and not backoff.is_crowded:
-                    crowd.streak.won(run.ours, landed.version, time.monotonic())
-                return run.in_line(landed)
-            if crowd is not None:
-                crowd.streak.end()
-            if strict or not backoff.next_attempt(met=run.has_met):
-                raise _used_up(run, backoff, timeout_s)
-            # Who is far behind would meet one version after the other.
-            looks = not run.has_met or backoff.has_waited or backoff.attempts % _MET_IN_A_ROW == 0
+            published = run.catch_up(strict=strict) if refresh else None
+            if published is None:
+                published = run.publish() or (None if strict else run.check_existing())
+            if published is not None:
+                backoff.won(published.version - run.transaction.read_version, run.other_lags)
+                if contention is not None and backoff.attempts == 1 and not backoff.is_contended:
+                    contention.streak.won(run.transaction, published.version, time.monotonic())
+                return run.check_lineage(published)
+            if contention is not None:
+                contention.streak.reset()
+            if strict or not backoff.next_attempt(conflict_known=run.conflict_known):
+                raise _exhausted_error(run, backoff, timeout_s)
+            # A run that is many versions behind would otherwise lose against each of them in turn.
+            refresh = not run.conflict_known or backoff.has_waited or backoff.attempts % _MAX_KNOWN_CONFLICTS == 0
     except CommitStateUnknownError:
         raise
     except LanceError as error:
-        # An interrupt may come from within the publication, so then nobody looks and the files stay.
-        landed = run.landed(error)
-        if landed is not None:
-            return landed
+        # Other exceptions, such as KeyboardInterrupt, may interrupt the publication; then the files are kept.
+        published = run.find_published(error)
+        if published is not None:
+            return published
         run.remove_own_files()
         raise
     finally:
@@ -190,9 +232,44 @@ def create_table(
     config: Mapping[str, str] | None = None,
     stable_row_ids: bool = False,
 ) -> TableVersion:
-    """Make version 1 from an Overwrite with read version 0.
+    """Create a table: commit an Overwrite with read version 0 as version 1.
 
-    Raises AlreadyExistsError if there is a table, CommitStateUnknownError if the reply was lost for good.
+    Parameters
+    ----------
+    store, base, uri
+        Object store, path of the table in it, and address for messages.
+    handler
+        Publishes the manifest.
+    transaction
+        The Overwrite.
+    file_version
+        Data format of the table.
+    cache, storage_options
+        Passed to the returned version.
+    naming
+        Naming scheme of manifests.
+    config
+        Initial table config.
+    stable_row_ids
+        Assign stable row ids. They cannot be enabled later.
+
+    Returns
+    -------
+    TableVersion
+        Version 1.
+
+    Raises
+    ------
+    AlreadyExistsError
+        If a table exists at `base`.
+    CommitStateUnknownError
+        If the outcome is unknown.
+    InvalidOperationError
+        If the transaction is not an Overwrite or is not valid.
+    UnsupportedFeatureError
+        If the store cannot commit safely.
+    StoreError
+        If the store fails.
     """
     built = build_first_manifest(
         transaction, file_version, timestamp_ns=time.time_ns(), config=config, stable_row_ids=stable_row_ids
@@ -226,9 +303,10 @@ def publish_first(
     cache: TableCache,
     storage_options: Mapping[str, str] | None,
 ) -> TableVersion:
-    """Make the version of `message` the first one below `base`, where no table may be.
+    """Publish `message` as the first version below `base`.
 
-    Raises AlreadyExistsError if there is a table, CommitStateUnknownError if the reply was lost for good.
+    Raises AlreadyExistsError if a table exists there, CommitStateUnknownError if the outcome is unknown, StoreError if
+    the store fails.
     """
     version, data = message.version, transaction.to_bytes()
     location = ManifestLocation(version, manifest_path(base, version, naming), None, naming)
@@ -237,9 +315,9 @@ def publish_first(
     try:
         outcome = handler.commit(store, base, version, naming, packed)
         if outcome is not PutOutcome.WON:
-            outcome = _look_again(store, base, location, transaction, PutOutcome.UNKNOWN)
+            outcome = _outcome_by_transaction(store, base, location, transaction, PutOutcome.UNKNOWN)
         if outcome is PutOutcome.UNKNOWN:
-            raise _unknown(uri, transaction, version)
+            raise _unknown_state_error(uri, transaction, version)
         if outcome is PutOutcome.LOST:
             raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
     except CommitStateUnknownError:
@@ -251,8 +329,11 @@ def publish_first(
     return TableVersion(store, base, uri, file, handler, cache, storage_options)
 
 
-class _Run:
-    """One call of `commit_transaction`: what has been seen so far, and the transaction as it stands now."""
+class _CommitRun:
+    """State of one call of `commit_transaction` across its attempts.
+
+    `transaction` is the rebased transaction, `original` the one that was passed, `newest` the newest version checked.
+    """
 
     def __init__(
         self,
@@ -263,29 +344,31 @@ class _Run:
         file_version: FileVersion | None,
         beyond: int | None = None,
     ) -> None:
-        self.base, self.newest, self.ours = base, base, transaction
-        self._beyond = 0 if beyond is None else beyond  # the newest version, where its manifest is damaged
+        self.base, self.newest, self.transaction = base, base, transaction
+        self._beyond = 0 if beyond is None else beyond  # number of the newest version if its manifest is damaged
         self.original = transaction
         self._affected_rows, self._file_version = affected_rows, file_version
         self._context = context
         self._seen = transaction.read_version
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []
-        self._lost: tuple[ManifestLocation, bytes] | None = None  # the last attempt, if nobody looked who has it
-        self._met: bytes | memoryview | None = None  # what lay in its way, where the store had to read it
-        self._begun_at = 0.0  # the last publication
-        self._looked_at = base.newest_at if base.newest_at is not None else -math.inf
-        self.has_met = False  # whether that was judged, so that the next attempt needs no look
-        # By how many versions the others were after those they were made on, of the last ones.
-        self.passed_of_others: deque[int] = deque(maxlen=_REMEMBERED)
-        self.crowd: Crowd | None = None  # told of versions of other libraries, except of the base, which may be old
+        # Location and content of the last lost manifest, until the version of the other writer was read.
+        self._lost_attempt: tuple[ManifestLocation, bytes] | None = None
+        self._existing: bytes | memoryview | None = None  # the other writer's manifest, if the store had to read it
+        self._publishing_at = 0.0  # start of the last publication
+        self._listed_at = base.newest_at if base.newest_at is not None else -math.inf
+        self.conflict_known = False  # `_existing` was checked, so the next attempt need not list versions
+        # For recent transactions of other writers, the number of versions from read version to committed version.
+        self.other_lags: deque[int] = deque(maxlen=_REMEMBERED_LAGS)
+        # Records versions of other libraries. The base is not recorded, because it may be old.
+        self.contention: Contention | None = None
 
     def is_fresh(self) -> bool:
-        """Whether the transaction was made on a version that was the newest a moment ago.
+        """Return True if the read version was the newest version at most 2 seconds ago.
 
-        Then the first attempt publishes without looking: if another writer was faster, its manifest is in the way,
-        and the next attempt looks. It would not be in the way if a cleanup had removed it meanwhile, after still
-        another commit; hence a moment, which is what lies between a look and a publication anyway.
+        Then the first attempt publishes without listing versions. If another writer was faster, its manifest makes the
+        attempt lose, and the next attempt lists. The manifest would be missing only if yet another commit and a
+        cleanup of young versions happened in those 2 seconds, so tables with such cleanups are never fresh.
         """
         base = self.base
         if base.newest_at is None or time.monotonic() - base.newest_at > _FRESH_SECONDS:
@@ -293,207 +376,225 @@ class _Run:
         return self.original.read_version == base.version and keeps_young_versions(base)
 
     def catch_up(self, *, strict: bool = False) -> TableVersion | None:
-        """Judge ours against every version not seen yet. Returns the version if one of them turns out to be ours."""
+        """Check the transaction for conflicts with all unseen versions, and rebase it onto the newest.
+
+        Returns the version that contains this transaction, if an earlier attempt succeeded. `strict` raises
+        CommitConflictError for any unseen version.
+        """
         base, behind = self.base, math.inf
         while True:
-            unseen = self._unseen()
-            landed = self._take_in(unseen, strict)
-            if landed is not None:
-                return landed
-            if base.store.capabilities.local or not _FEW < len(unseen) < behind:
+            unseen = self._list_unseen()
+            published = self._apply_versions(unseen, strict)
+            if published is not None:
+                return published
+            if base.store.capabilities.local or not _MAX_UNLISTED < len(unseen) < behind:
                 break
-            # Reading many versions from afar took long enough for others to commit: who does not look again loses. And
-            # who is no nearer to them than after the last look would look for ever.
+            # Reading many versions from a remote store takes so long that other writers commit in the meantime, so
+            # the versions are listed again. If the number of unseen versions does not decrease, this would not end.
             behind = len(unseen)
         manifest = self.newest.manifest
         flags.check_writable(manifest.writer_flags, base.uri, reader_flags=manifest.reader_flags)
         return None
 
-    def _take_in(self, unseen: list[ManifestLocation], strict: bool) -> TableVersion | None:
-        """Judge ours against these versions, in their order."""
+    def _apply_versions(self, unseen: list[ManifestLocation], strict: bool) -> TableVersion | None:
+        """Check the transaction against these versions in order. See `catch_up`."""
         base = self.base
         at_once = _READ_AT_ONCE if base.store.capabilities.parallel else 1
         for first in range(0, len(unseen), at_once):
-            some = unseen[first : first + at_once]
-            self._check_no_gap(some[0])
+            batch = unseen[first : first + at_once]
+            self._check_no_gap(batch[0])
             try:
-                read = transactions.read_since(base.store, base.base, some)
+                read = transactions.read_since(base.store, base.base, batch)
             except CorruptFileError as error:
                 raise explained(base, unseen[-1], error) from error
-            for file, theirs in read:
+            for file, committed in read:
                 self._check_no_gap(file.location)
-                landed = self._take_in_one(file, theirs, strict)
-                if landed is not None:
-                    return landed
+                published = self._apply_version(file, committed, strict)
+                if published is not None:
+                    return published
         return None
 
-    def _take_in_one(self, file: ManifestFile, theirs: Transaction | None, strict: bool) -> TableVersion | None:
+    def _apply_version(self, file: ManifestFile, committed: Transaction | None, strict: bool) -> TableVersion | None:
+        """Check the transaction against one version and rebase it onto that version. See `catch_up`."""
         number, version = file.location.version, replace(self.base, file=file)
-        if theirs is not None and theirs.uuid == self.ours.uuid:
+        if committed is not None and committed.uuid == self.transaction.uuid:
             return open_location(self.base, file.location)
         if strict:
-            raise _conflict(self, theirs, number, _STRICT)
-        self._judge(theirs, version)
-        if self.crowd is not None and not is_ours(file.manifest.message):
-            self.crowd.others_seen_at = time.monotonic()
-        if theirs is not None:
-            self.passed_of_others.append(number - theirs.read_version)
-        if isinstance(self.ours.operation, tx.Delete | tx.Update):
-            # Its fragments are now said of this version, and so is the transaction, as in every other writer.
-            self.ours = replace(self.ours, read_version=number)
+            raise _conflict_error(self, committed, number, _STRICT)
+        self._resolve_conflict(committed, version)
+        if self.contention is not None and not is_own_manifest(file.manifest.message):
+            self.contention.foreign_seen_at = time.monotonic()
+        if committed is not None:
+            self.other_lags.append(number - committed.read_version)
+        if isinstance(self.transaction.operation, tx.Delete | tx.Update):
+            # The fragment records now refer to this version, so it becomes the read version, as in other writers.
+            self.transaction = replace(self.transaction, read_version=number)
         self.newest, self._seen = version, number
-        if self._lost is not None and self._lost[0].version == number:
-            self._lost = None  # it surely was another writer's
+        if self._lost_attempt is not None and self._lost_attempt[0].version == number:
+            self._lost_attempt = None  # another writer has published this version
         return None
 
-    def meet(self) -> TableVersion | None:
-        """Judge ours against the version that was in the way, where the store has read it already.
+    def check_existing(self) -> TableVersion | None:
+        """Check the transaction against the version that won, if the store has already read its manifest.
 
-        Then the next attempt, if it follows at once, needs no look. Returns the version if it is ours after all.
+        Then the next attempt need not list versions, if it starts at once. Returns the version if it contains this
+        transaction.
         """
-        self.has_met = False
-        if self._met is None or self._lost is None or len(self._met) > _SMALL_BYTES:
+        self.conflict_known = False
+        if self._existing is None or self._lost_attempt is None or len(self._existing) > _SMALL_BYTES:
             return None
         store, base = self.base.store, self.base.base
-        location, met = self._lost[0], self._met
-        self._met = None
+        location, data = self._lost_attempt[0], self._existing
+        self._existing = None
         try:
-            file, theirs = transactions.met(store, base, location, met)
+            file, committed = transactions.met(store, base, location, data)
         except CorruptFileError as error:
             raise explained(self.base, location, error) from error
-        landed = self._take_in_one(file, theirs, False)
+        published = self._apply_version(file, committed, False)
         flags.check_writable(file.manifest.writer_flags, self.base.uri, reader_flags=file.manifest.reader_flags)
-        # Had a cleanup come by since the last look, this version would be gone.
-        self.has_met, self._looked_at = True, self._begun_at
-        return landed
+        # A cleanup since the last listing would have removed this version, so its existence replaces a listing.
+        self.conflict_known, self._listed_at = True, self._publishing_at
+        return published
 
     def _check_no_gap(self, location: ManifestLocation) -> None:
         if location.version != self._seen + 1:
-            raise self._gap(self._seen + 1)
+            raise self._gap_error(self._seen + 1)
 
-    def _gap(self, version: int) -> RetryableCommitConflictError:
+    def _gap_error(self, version: int) -> RetryableCommitConflictError:
         return RetryableCommitConflictError(
-            f"Retryable commit conflict: {describe(self.ours.operation)} was prepared on version"
-            f" {self.original.read_version} of {self.base.uri}, and version {version} has been cleaned up, so nobody"
-            " can tell what it changed. Run the operation again on the newest version",
+            f"Retryable commit conflict: {describe(self.transaction.operation)} was prepared on version"
+            f" {self.original.read_version} of {self.base.uri}, and version {version} has been cleaned up, so its"
+            " changes cannot be checked for conflicts. Run the operation again on the newest version",
             version=version,
         )
 
-    def _unseen(self) -> list[ManifestLocation]:
+    def _list_unseen(self) -> list[ManifestLocation]:
+        """List the versions after the last one checked, in ascending order.
+
+        Raises RetryableCommitConflictError if one was cleaned up, VersionNotFoundError if the read version is newer
+        than the newest version.
+        """
         newest, store = self.newest, self.base.store
-        self._looked_at = time.monotonic()
+        self._listed_at = time.monotonic()
         if newest.version < self._beyond:
             return newest.handler.history(store, newest.base, self._beyond)
         if self._seen == newest.version:
             return newest.handler.newer(store, newest.base, newest.location)
         if self._seen > newest.version:
-            # Prepared on a version that this handle has not seen.
+            # The transaction was built on a version that is newer than `base`.
             locations = newest.handler.newer(store, newest.base, newest.location)
-            at = next((each for each in locations if each.version == self._seen), None)
-            if at is None:
+            read_version = next((location for location in locations if location.version == self._seen), None)
+            if read_version is None:
                 raise VersionNotFoundError(
-                    f"{newest.uri} has no version {self._seen}, on which the transaction was prepared",
+                    f"{newest.uri} has no version {self._seen}, the read version of the transaction; check that"
+                    " the transaction belongs to this table and branch",
                     version=self._seen,
                 )
-            self.newest = replace(newest, file=read_manifest(store, at))
-            return [each for each in locations if each.version > self._seen]
+            self.newest = replace(newest, file=read_manifest(store, read_version))
+            return [location for location in locations if location.version > self._seen]
         locations = newest.handler.history(store, newest.base, self._seen)
         for version in range(locations[-1].version + 1 if locations else self._seen + 1, newest.version + 1):
-            # Cleaned up since this handle was opened, or the listing is older than the handle.
-            at = newest.handler.locate(store, newest.base, version, newest.location.naming)
-            if at is None:
-                raise self._gap(version)
-            locations.append(at)
+            # The version was cleaned up since `base` was opened, or the listing is stale.
+            location = newest.handler.locate(store, newest.base, version, newest.location.naming)
+            if location is None:
+                raise self._gap_error(version)
+            locations.append(location)
         return locations
 
-    def _judge(self, theirs: Transaction | None, version: TableVersion) -> None:
-        operation = None if theirs is None else theirs.operation
-        verdict = check(self.ours.operation, operation, self._context)
+    def _resolve_conflict(self, committed: Transaction | None, version: TableVersion) -> None:
+        """Rebase the transaction onto `version` if a conflict allows it. Raises CommitConflictError if not."""
+        operation = None if committed is None else committed.operation
+        verdict = check(self.transaction.operation, operation, self._context)
         if verdict.severity is Severity.COMPATIBLE:
             return
         if verdict.severity is not Severity.REBASABLE:
-            raise _conflict(self, theirs, version.version, verdict)
-        if isinstance(self.ours.operation, tx.CreateIndex):
-            self.ours = rebase_index(self.ours, verdict.fragments)
+            raise _conflict_error(self, committed, version.version, verdict)
+        if isinstance(self.transaction.operation, tx.CreateIndex):
+            self.transaction = rebase_index(self.transaction, verdict.fragments)
             return
-        self.ours = rebase_deletions(self.ours, version, verdict.fragments, self._affected_rows, self._own_paths)
+        self.transaction = rebase_deletions(
+            self.transaction, version, verdict.fragments, self._affected_rows, self._own_paths
+        )
 
     def publish(self) -> TableVersion | None:
-        """Write the transaction and the next manifest. None: another writer was first."""
+        """Write the transaction file and publish the next manifest. Return None if another writer won.
+
+        Raises CommitStateUnknownError if the outcome is unknown.
+        """
         newest, store, base = self.newest, self.base.store, self.base.base
         version, naming = max(newest.version, self._beyond) + 1, newest.location.naming
-        once.refuse_repeat(newest.manifest.config, self.ours)
-        data = self.ours.to_bytes()
-        if isinstance(self.ours.operation, tx.Restore):
-            # First of all: a cleanup that has taken the old version away sees by it that its files are needed.
+        once.check_not_committed(newest.manifest.config, self.transaction)
+        data = self.transaction.to_bytes()
+        if isinstance(self.transaction.operation, tx.Restore):
+            # A cleanup that has removed the old manifest keeps its files if it finds this transaction file.
             self._write_transaction(data)
-        # Anything else is built before it is written: an operation that does not fit the table leaves no trace.
-        source = _source(newest, self.ours)
+        # Other operations write the transaction file after building, so that an invalid operation leaves no file.
+        source = _source(newest, self.transaction)
         built = self._build(version, source)
         head = dictionary_head(store, base, built.message, source)
         self._write_transaction(data)
         packed = manifests.pack(built.message, data, built.index_section, head)
         location = ManifestLocation(version, manifest_path(base, version, naming), None, naming)
-        begun_at = self._begun_at = time.monotonic()
-        note_met(None)
-        outcome = newest.handler.commit(store, base, version, naming, packed)
+        publishing_at = self._publishing_at = time.monotonic()
+        existing: list[bytes | memoryview] = []
+        outcome = newest.handler.commit(store, base, version, naming, packed, on_existing=existing.append)
         if outcome is PutOutcome.UNKNOWN:
-            outcome = _look_again(store, base, location, self.ours, outcome)
+            outcome = _outcome_by_transaction(store, base, location, self.transaction, outcome)
             if outcome is PutOutcome.UNKNOWN:
-                raise _unknown(newest.uri, self.ours, version)
+                raise _unknown_state_error(newest.uri, self.transaction, version)
         if outcome is PutOutcome.LOST:
-            logger.debug("%s: version %d went to another writer", newest.uri, version)
-            self._lost, self._met = (location, packed), take_met()
+            logger.debug("%s: another writer committed version %d", newest.uri, version)
+            self._lost_attempt, self._existing = (location, packed), existing[-1] if existing else None
             return None
-        return replace(newest, file=manifests.packed_file(location, built.message, packed), newest_at=begun_at)
+        return replace(newest, file=manifests.packed_file(location, built.message, packed), newest_at=publishing_at)
 
-    def in_line(self, landed: TableVersion) -> TableVersion:
-        """`landed`, once it is sure that it follows the version that it was made on.
+    def check_lineage(self, published: TableVersion) -> TableVersion:
+        """Return `published` after checking that it follows the version it was built on.
 
-        Raises RetryableCommitConflictError where a cleanup had freed its number: then it is removed, since no later
-        version knows of it. Raises CommitStateUnknownError where that cannot be told.
+        Raises RetryableCommitConflictError if a cleanup had freed its number. Then the version is removed, because no
+        later version contains its changes. Raises CommitStateUnknownError if the check fails.
         """
-        store, version = self.base.store, landed.version
-        if landed.newest_at is None or is_believed(store, time.monotonic() - self._looked_at):
-            return landed
+        store, version = self.base.store, published.version
+        if published.newest_at is None or is_in_grace_period(store, time.monotonic() - self._listed_at):
+            return published
         try:
-            place = place_of(landed)
-            if place is Place.IN_THE_PAST:
-                store.delete([landed.location.path])
+            lineage = verify_lineage(published)
+            if lineage is Lineage.STALE:
+                store.delete([published.location.path])
         except (LanceError, OSError) as error:
-            logger.debug("%s: version %d cannot be looked at: %s", landed.uri, version, error)
-            place = Place.UNKNOWN
-        if place is Place.UNKNOWN:
-            raise _unknown(landed.uri, self.ours, version)
-        if place is Place.IN_THE_PAST:
-            raise self._gap(version)
-        return landed
+            logger.debug("%s: the lineage of version %d cannot be checked: %s", published.uri, version, error)
+            lineage = Lineage.UNKNOWN
+        if lineage is Lineage.UNKNOWN:
+            raise _unknown_state_error(published.uri, self.transaction, version)
+        if lineage is Lineage.STALE:
+            raise self._gap_error(version)
+        return published
 
-    def landed(self, error: LanceError) -> TableVersion | None:
-        """The version of the last attempt if it is ours after all, though it counted as lost.
+    def find_published(self, error: LanceError) -> TableVersion | None:
+        """Return the version of the last attempt if it was published although it counted as lost.
 
-        A client that repeats a request by itself finds its own object and reports the name as taken. The next attempt
-        would notice; when `error` ends them, somebody must look before the files of the operation are removed. Raises
-        CommitStateUnknownError where that fails as well.
+        A client that repeats a request internally finds its own object and reports that the name is taken. The next
+        attempt would detect this. If `error` prevents a next attempt, the manifest must be read before the files of
+        the operation are removed. Raises CommitStateUnknownError if that fails.
         """
-        if self._lost is None:
+        if self._lost_attempt is None:
             return None
-        location, packed = self._lost
-        outcome = look_back(self.base.store, self.base.base, location.path, packed)
+        location, packed = self._lost_attempt
+        outcome = outcome_by_content(self.base.store, self.base.base, location.path, packed)
         if outcome is PutOutcome.LOST:
             return None
         try:
             if outcome is PutOutcome.WON:
                 return open_location(self.base, location)
         except LanceError:
-            logger.debug("%s: version %d cannot be read", self.base.uri, location.version)
-        raise _unknown(self.base.uri, self.ours, location.version) from error
+            logger.debug("%s: version %d cannot be opened", self.base.uri, location.version)
+        raise _unknown_state_error(self.base.uri, self.transaction, location.version) from error
 
     def _write_transaction(self, data: bytes) -> None:
-        """Write the transaction file unless it is there as it is now."""
-        if self._written_transaction != (self.ours.read_version, data):
-            name = transactions.write(self.base.store, self.base.base, self.ours, data)
-            self._written_transaction = (self.ours.read_version, data)
+        """Write the transaction file unless the same content was already written."""
+        if self._written_transaction != (self.transaction.read_version, data):
+            name = transactions.write(self.base.store, self.base.base, self.transaction, data)
+            self._written_transaction = (self.transaction.read_version, data)
             self._own_paths.append(transaction_path(self.base.base, name))
 
     def _build(self, version: int, source: TableVersion | None) -> Built:
@@ -501,16 +602,16 @@ class _Run:
         built = build_manifest(
             newest.manifest.message,
             newest.file.index_section(newest.store),
-            self.ours,
+            self.transaction,
             version=version,
             timestamp_ns=time.time_ns(),
-            restored=_restored(source, self.ours),
+            restored=_restored(source, self.transaction),
             file_version=self._file_version,
         )
         return repair(built, source or newest)
 
     def remove_own_files(self) -> None:
-        """Remove what the loop itself wrote. The files that came with the transaction are the caller's."""
+        """Remove the files that this run wrote. The data files of the transaction belong to the caller."""
         _remove_quietly(self.base.store, self._own_paths)
 
 
@@ -522,12 +623,12 @@ def _remove_quietly(store: ObjectStore, paths: list[str]) -> None:
             logger.warning("could not remove %d files of a failed commit: %s", len(paths), error)
 
 
-def _source(newest: TableVersion, ours: Transaction) -> TableVersion | None:
-    """The version whose rows the next one goes on with: the newest, or the one restored. None where all are new.
+def _source(newest: TableVersion, transaction: Transaction) -> TableVersion | None:
+    """Return the version whose rows the next version keeps: the newest, the restored one, or None for an Overwrite.
 
-    Raises VersionNotFoundError for one to restore that is not there.
+    Raises VersionNotFoundError if the version to restore does not exist.
     """
-    operation = ours.operation
+    operation = transaction.operation
     if isinstance(operation, tx.Overwrite):
         return None
     if not isinstance(operation, tx.Restore):
@@ -535,15 +636,16 @@ def _source(newest: TableVersion, ours: Transaction) -> TableVersion | None:
     location = newest.handler.locate(newest.store, newest.base, operation.version)
     if location is None:
         raise VersionNotFoundError(
-            f"{newest.uri} has no version {operation.version} to restore", version=operation.version
+            f"{newest.uri} has no version {operation.version} to restore; choose one that was not cleaned up",
+            version=operation.version,
         )
     source = open_location(newest, location)
     flags.check_writable(source.manifest.writer_flags, location.path, reader_flags=source.manifest.reader_flags)
     return source
 
 
-def _restored(source: TableVersion | None, ours: Transaction) -> Restored | None:
-    if source is None or not isinstance(ours.operation, tx.Restore):
+def _restored(source: TableVersion | None, transaction: Transaction) -> Restored | None:
+    if source is None or not isinstance(transaction.operation, tx.Restore):
         return None
     return Restored(source.manifest.message, source.file.index_section(source.store))
 
@@ -551,7 +653,8 @@ def _restored(source: TableVersion | None, ours: Transaction) -> Restored | None
 def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: int, timeout_s: float) -> TableVersion:
     if transaction.read_version != base.version:
         raise InvalidOperationError(
-            f"a detached version is built on the version it was prepared on: open version {transaction.read_version}"
+            f"{base.uri}: a detached commit needs its read version {transaction.read_version} as base, got version"
+            f" {base.version}; open version {transaction.read_version}"
         )
     source = _source(base, transaction)
     written: list[str] = []
@@ -567,7 +670,7 @@ def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: 
 def _publish_detached(
     base: TableVersion, transaction: Transaction, source: TableVersion | None, backoff: Backoff, written: list[str]
 ) -> TableVersion:
-    """Publish under a number that nobody has. The paths of files written on the way are added to `written`."""
+    """Publish under a random detached number. The paths of all files written are added to `written`."""
     data = transaction.to_bytes()
     naming = base.location.naming
     while True:
@@ -589,36 +692,46 @@ def _publish_detached(
         location = ManifestLocation(version, manifest_path(base.base, version, naming), None, naming)
         outcome = base.handler.commit(base.store, base.base, version, naming, packed)
         if outcome is not PutOutcome.WON:
-            outcome = _look_again(base.store, base.base, location, transaction, PutOutcome.UNKNOWN)
+            outcome = _outcome_by_transaction(base.store, base.base, location, transaction, PutOutcome.UNKNOWN)
             if outcome is PutOutcome.UNKNOWN:
-                raise _unknown(base.uri, transaction, version)
+                raise _unknown_state_error(base.uri, transaction, version)
         if outcome is PutOutcome.WON:
             written.append(location.path)
             _check_still_there(base)
             return replace(base, file=manifests.packed_file(location, built.message, packed), newest_at=None)
         if not backoff.next_attempt():
-            raise RetryableCommitConflictError(f"{base.uri}: no free number for a detached version was found")
+            raise RetryableCommitConflictError(
+                f"{base.uri}: found no unused number for a detached version in {backoff.attempts} attempts; run the"
+                " operation again"
+            )
 
 
 def _check_still_there(base: TableVersion) -> None:
-    """A cleanup that removed `base` before the detached version was there to be seen takes the files of both."""
+    """Raise VersionNotFoundError if `base` was cleaned up.
+
+    A cleanup that removed `base` before the detached version was visible also removes the files of both.
+    """
     if base.handler.locate(base.store, base.base, base.version, base.location.naming) is None:
         raise VersionNotFoundError(
-            f"{base.uri}: version {base.version} was cleaned up while a detached version was made from it",
+            f"{base.uri}: version {base.version} was cleaned up while a detached version was committed on top of it;"
+            " open another version and run the operation again",
             version=base.version,
         )
 
 
-def _look_again(
-    store: ObjectStore, base: str, location: ManifestLocation, ours: Transaction, outcome: PutOutcome
+def _outcome_by_transaction(
+    store: ObjectStore, base: str, location: ManifestLocation, transaction: Transaction, outcome: PutOutcome
 ) -> PutOutcome:
-    """Whose manifest lies at `location`: ours (WON), another's (LOST), or the outcome as it was if that stays open."""
+    """Compare the transaction of the manifest at `location` with `transaction`.
+
+    Returns WON if it is the same, LOST if it is another one, and `outcome` if the manifest cannot be read or synced.
+    """
     try:
         file: ManifestFile = read_manifest(store, location)
-        theirs = transactions.read(store, base, file)
-        if theirs is None or theirs.uuid != ours.uuid:
+        committed = transactions.read(store, base, file)
+        if committed is None or committed.uuid != transaction.uuid:
             return PutOutcome.LOST
-        # It may be visible and not yet durable: that is one way in which an outcome is unknown.
+        # The outcome may be unknown because the manifest is visible but not yet durable.
         store.sync(base)
     except (LanceError, OSError):
         return outcome
@@ -628,47 +741,49 @@ def _look_again(
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-def _conflict(run: _Run, theirs: Transaction | None, version: int, verdict: Verdict) -> CommitConflictError:
-    ours = describe(run.ours.operation)
-    other = describe(None if theirs is None else theirs.operation)
+def _conflict_error(
+    run: _CommitRun, committed: Transaction | None, version: int, verdict: Verdict
+) -> CommitConflictError:
+    pending = describe(run.transaction.operation)
+    other = describe(None if committed is None else committed.operation)
     fragments = f" (fragments {_shorten(verdict.fragments)})" if verdict.fragments else ""
     facts: dict[str, Any] = {
         "version": version,
         "read_version": run.original.read_version,
         "fragments": verdict.fragments,
-        "operation": ours,
+        "operation": pending,
         "other_operation": other,
     }
     if verdict.severity is Severity.RETRYABLE:
         return RetryableCommitConflictError(
-            f"Retryable commit conflict for version {version}: our {ours}, prepared on version"
-            f" {run.original.read_version}, was preempted by {other}: {verdict.reason}{fragments}. Run the operation"
+            f"Retryable commit conflict for version {version}: {pending} with read version"
+            f" {run.original.read_version} was preempted by {other}: {verdict.reason}{fragments}. Run the operation"
             " again on the newest version",
             **facts,
         )
     kind = f"Commit conflict for version {version}" if verdict is _STRICT else "Incompatible transaction"
     return CommitConflictError(
-        f"{kind}: our {ours}, prepared on version {run.original.read_version}, cannot follow"
-        f" {other} in version {version}: {verdict.reason}{fragments}. Look at version {version}, then decide whether"
-        " the operation still makes sense",
+        f"{kind}: {pending} with read version {run.original.read_version} cannot follow"
+        f" {other} in version {version}: {verdict.reason}{fragments}. Inspect version {version}, then decide whether"
+        " to run the operation again",
         **facts,
     )
 
 
-def _used_up(run: _Run, backoff: Backoff, timeout_s: float) -> RetryableCommitConflictError:
+def _exhausted_error(run: _CommitRun, backoff: Backoff, timeout_s: float) -> RetryableCommitConflictError:
     return RetryableCommitConflictError(
-        f"Too many concurrent writers: {describe(run.ours.operation)} on {run.base.uri} lost {backoff.attempts} races"
-        f" in {backoff.elapsed_seconds:.1f} s (limit {timeout_s:g} s), last for version {run.newest.version + 1}."
-        " Run it again, or raise max_retries",
+        f"Too many concurrent writers: {describe(run.transaction.operation)} on {run.base.uri} lost"
+        f" {backoff.attempts} races in {backoff.elapsed_seconds:.1f} s (limit {timeout_s:g} s), last for version"
+        f" {run.newest.version + 1}. Run it again, or raise max_retries",
         version=run.newest.version + 1,
         attempts=backoff.attempts,
     )
 
 
-def _unknown(uri: str, transaction: Transaction, version: int) -> CommitStateUnknownError:
+def _unknown_state_error(uri: str, transaction: Transaction, version: int) -> CommitStateUnknownError:
     return CommitStateUnknownError(
-        f"{uri}: it is not known whether version {version} was committed; the store did not say. Look for transaction"
-        f" {transaction.uuid} in the newest versions before committing again, and delete no files",
+        f"{uri}: unknown whether version {version} was committed, because the store returned no clear reply. Look for"
+        f" transaction {transaction.uuid} in the newest versions before committing again, and delete no files",
         version=version,
         transaction_uuid=transaction.uuid,
     )

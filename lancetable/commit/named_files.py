@@ -1,6 +1,6 @@
-"""The files that versions name: data, deletion and transaction files, row ids beside the manifest, indices.
+"""Files that versions refer to: data, deletion and transaction files, external row ids, and indices.
 
-A path is relative to the table's root; of an index it is the directory.
+Paths are relative to the table's root. For an index, the path is its directory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["NamedFiles", "detached_versions", "files_of", "named_beside", "named
 
 
 class NamedFiles:
-    """The files that some versions name, relative to the table's root; of indices, their directories.
+    """Set of files that several versions refer to.
 
-    Those below the table's own root, or `everywhere`: as if all base paths led here, since one may do so by another
-    name, through a link for instance. A version has most fragments in common with the one before, so those of the
-    version added last are not looked at again. `paths` is the caller's to add to.
+    By default, only files below the table's own root are collected. With `everywhere`, every base path counts as the
+    root, because a base path may lead to it under another name, for example through a symbolic link. Consecutive
+    versions share most fragments, so fragments of the last version added are skipped. Callers may add to `paths`.
     """
 
     __slots__ = ("_everywhere", "_fragments", "_own", "paths")
@@ -41,17 +41,17 @@ class NamedFiles:
         self._own: set[int | None] = set()
 
     def add(self, version: TableVersion) -> None:
-        """Add what one more version names."""
+        """Add the files of a version."""
         bases = version.manifest.base_paths
         own = {None} | {base_id for base_id in bases if version.is_own_base(base_id)}
         fragments = set(map(_BYTES_OF, version.manifest.message.fragments))
         unseen = fragments - self._fragments if own == self._own else fragments
         self._fragments, self._own = fragments, own
         for message in unseen:
-            self._note(_named_by_fragment(table_pb2.DataFragment.FromString(message)))
-        self._note(_named_by_manifest(version))
+            self._add_paths(_named_by_fragment(table_pb2.DataFragment.FromString(message)))
+        self._add_paths(_named_by_manifest(version))
 
-    def _note(self, named: Iterator[tuple[int | None, str]]) -> None:
+    def _add_paths(self, named: Iterator[tuple[int | None, str]]) -> None:
         self.paths.update(path for base_id, path in named if self._everywhere or base_id in self._own)
 
 
@@ -59,14 +59,14 @@ _BYTES_OF = table_pb2.DataFragment.SerializeToString
 
 
 def files_of(version: TableVersion) -> set[str]:
-    """The files below the table's own root that one version names, relative to it; of indices, their directories."""
+    """Return the files below the table's own root that one version refers to. See NamedFiles."""
     named = NamedFiles()
     named.add(version)
     return named.paths
 
 
 def named_by(version: TableVersion) -> Iterator[tuple[int | None, str]]:
-    """(base path, None for the table's own root; path below it) of all that a version names."""
+    """Yield (base id, relative path) of all files of a version. The id is None for the table's own root."""
     for fragment in version.manifest.message.fragments:
         yield from _named_by_fragment(fragment)
     yield from _named_by_manifest(version)
@@ -83,13 +83,13 @@ def _named_by_fragment(fragment: table_pb2.DataFragment) -> Iterator[tuple[int |
             f"{DELETIONS_DIR}/{fragment.id}-{deletion.read_version}-{deletion.id}.{suffix}",
         )
     for oneof in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
-        which = fragment.WhichOneof(oneof)
-        if which is not None and which.startswith("external"):
-            yield None, getattr(fragment, which).path
+        oneof_case = fragment.WhichOneof(oneof)
+        if oneof_case is not None and oneof_case.startswith("external"):
+            yield None, getattr(fragment, oneof_case).path
 
 
 def _named_by_manifest(version: TableVersion) -> Iterator[tuple[int | None, str]]:
-    """What it names beside the fragments."""
+    """Yield (base id, relative path) of the transaction file and the indices."""
     message = version.manifest.message
     if message.transaction_file:
         yield None, f"{TRANSACTIONS_DIR}/{message.transaction_file}"
@@ -98,7 +98,7 @@ def _named_by_manifest(version: TableVersion) -> Iterator[tuple[int | None, str]
 
 
 def tracked_files(version: TableVersion, *, min_version: int = 0) -> Iterator[tuple[int, str, str]]:
-    """(version, path below the root, kind) of every file that a version from `min_version` on names, newest first."""
+    """Yield (version, relative path, kind) of every file of the versions from `min_version` on, newest first."""
     for location in reversed(version.handler.history(version.store, version.base)):
         if location.version < min_version:
             return
@@ -117,14 +117,15 @@ _KIND_OF_FOLDER = {
 
 
 def named_beside(version: TableVersion) -> set[str]:
-    """What versions beside the history name, everywhere."""
+    """Return the files of all detached versions. Every base path counts as the root."""
     named = NamedFiles(everywhere=True)
-    for each in detached_versions(version):
-        named.add(each)
+    for detached in detached_versions(version):
+        named.add(detached)
     return named.paths
 
 
 def detached_versions(version: TableVersion) -> Iterator[TableVersion]:
+    """Yield all detached versions of the branch."""
     for meta in version.store.list_names(join(version.base, VERSIONS_DIR)):
         parsed = parse_manifest_name(meta.name)
         if parsed is not None and is_detached(parsed[0]):

@@ -1,12 +1,12 @@
-"""Changes that an application numbers, so that each of them is made once, however often it is tried.
+"""Idempotent commits: an application numbers its changes, and each change is committed at most once.
 
-    transaction properties    lancetable.txn.app = "etl", lancetable.txn.version = "7"     what was asked
-    config of the manifest    lancetable.txn.etl = "7"                                     what was done last
+    transaction properties    lancetable.txn.app = "etl", lancetable.txn.version = "7"     the change to commit
+    config of the manifest    lancetable.txn.etl = "7"                                     the last committed change
 
 The commit that carries the properties also sets the config key. Every writer carries config over to later versions, so
-the newest manifest shows whether change 7 was made, however long ago. Numbers must rise: the same or a lower one is
-refused, also when both were committed at the same time, since the later commit finds the key of the other one before it
-publishes. A restore of an older version takes back the key together with the rows.
+the newest manifest shows whether change 7 was committed, however long ago. Numbers must increase. The same or a lower
+number is rejected, even if both changes are committed concurrently, because each attempt checks the key of the newest
+version before it publishes. A restore of an older version resets the key together with the rows.
 
 The batches of a stream are numbered without gaps, so that a batch that does not follow the recorded one shows that
 table and checkpoint are out of step.
@@ -27,9 +27,9 @@ __all__ = [
     "is_done",
     "is_next_batch",
     "last_number",
-    "note",
+    "record_change",
     "properties_of",
-    "refuse_repeat",
+    "check_not_committed",
 ]
 
 APP_PROPERTY = "lancetable.txn.app"
@@ -40,9 +40,9 @@ _PREFIX = "lancetable.txn."
 def properties_of(app: str, number: int) -> dict[str, str]:
     """Return the transaction properties of change `number` of an application. Raises InvalidInputError."""
     if not app:
-        raise InvalidInputError("an application that numbers its changes needs a name")
+        raise InvalidInputError("the application name is empty; pass a name that identifies the application")
     if number < 0:
-        raise InvalidInputError(f"changes are numbered from 0, not {number}")
+        raise InvalidInputError(f"invalid change number {number}; numbers start at 0")
     return {APP_PROPERTY: app, NUMBER_PROPERTY: str(number)}
 
 
@@ -106,24 +106,27 @@ def is_next_batch(config: Mapping[str, str], app: str, number: int, *, uri: str,
     )
 
 
-def refuse_repeat(config: Mapping[str, str], transaction: Transaction) -> None:
+def check_not_committed(config: Mapping[str, str], transaction: Transaction) -> None:
     """Raise AlreadyExistsError if the config records this change, or a later one of the application."""
-    asked = _asked(transaction)
-    if asked is None:
+    requested = _requested(transaction)
+    if requested is None:
         return
-    if is_done(config, asked):
-        app, number = asked
+    if is_done(config, requested):
+        app, number = requested
         last = last_number(config, app)
-        raise AlreadyExistsError(f"change {number} of application {app!r} was committed before; its last one is {last}")
+        raise AlreadyExistsError(
+            f"change {number} of application {app!r} is already committed, the last one is {last};"
+            " skip it, or use a higher number"
+        )
 
 
-def note(message: table_pb2.Manifest, transaction: Transaction) -> None:
-    """Set the config key in the manifest that the transaction becomes."""
-    asked = _asked(transaction)
-    if asked is not None:
-        message.config[config_key(asked[0])] = str(asked[1])
+def record_change(message: table_pb2.Manifest, transaction: Transaction) -> None:
+    """Record the number of the change in the config of the manifest that the transaction becomes."""
+    requested = _requested(transaction)
+    if requested is not None:
+        message.config[config_key(requested[0])] = str(requested[1])
 
 
-def _asked(transaction: Transaction) -> tuple[str, int] | None:
+def _requested(transaction: Transaction) -> tuple[str, int] | None:
     app, text = transaction.properties.get(APP_PROPERTY), transaction.properties.get(NUMBER_PROPERTY)
     return None if not app or text is None or not (text.isascii() and text.isdigit()) else (app, int(text))

@@ -1,10 +1,11 @@
-"""Repairing a transaction so that it follows another one that deleted rows of the same fragments.
+"""Rebase of a transaction onto a version that deleted other rows of the same fragments.
 
-    version 7    fragment 3: deleted {1}
-    theirs (8)   fragment 3: deleted {1, 5}        ours, read at 7: delete {2}, so deleted {1, 2}
-    rebased (9)  fragment 3: deleted {1, 2, 5}, the record as it is in 8, in a new file
+    version 7                 fragment 3: deleted {1}
+    version 8, committed      fragment 3: deleted {1, 5}
+    pending, read version 7   fragment 3: deletes {2}, so its deletion vector is {1, 2}
+    version 9, rebased        fragment 3: deleted {1, 2, 5} in a new file, otherwise the record of version 8
 
-It works while both sides deleted different rows; a row that both touch needs the whole operation again.
+A rebase is possible only if both transactions delete different rows. Otherwise the operation must run again.
 """
 
 from __future__ import annotations
@@ -31,19 +32,42 @@ __all__ = ["rebase_deletions", "rebase_index"]
 
 
 def rebase_deletions(
-    ours: Transaction,
+    transaction: Transaction,
     onto: TableVersion,
     fragment_ids: Iterable[int],
     affected_rows: Mapping[int, DeletionVector],
     new_paths: list[str],
 ) -> Transaction:
-    """Merge our deletions in `fragment_ids` with what `onto` has deleted there by now.
+    """Merge the deletions of a transaction with those of a newer version.
 
-    `ours` is a Delete or an Update; `affected_rows` are the rows it newly deletes, by fragment. A fragment without
-    any row left moves to the removed ones. The files written are added to `new_paths`. Raises
-    RetryableCommitConflictError if a row is touched by both, before anything is written.
+    Parameters
+    ----------
+    transaction
+        A Delete or an Update.
+    onto
+        The newer version.
+    fragment_ids
+        Fragments with deletions in both.
+    affected_rows
+        The rows that the transaction newly deletes, by fragment id.
+    new_paths
+        Paths of deletion files written by rebases. New files are added, superseded files are removed.
+
+    Returns
+    -------
+    Transaction
+        The transaction with `onto` as its read version. Fragments without remaining rows become removed fragments.
+
+    Raises
+    ------
+    RetryableCommitConflictError
+        If both delete the same row, or a fragment was removed. Then no file is written.
+    CorruptFileError
+        If a deletion file is damaged.
+    StoreError
+        If the store fails.
     """
-    operation = ours.operation
+    operation = transaction.operation
     assert isinstance(operation, tx.Delete | tx.Update)
     updated = updated_fragments(operation)
     merged = {fragment_id: _merged(onto, fragment_id, affected_rows[fragment_id]) for fragment_id in fragment_ids}
@@ -51,7 +75,7 @@ def rebase_deletions(
     for fragment_id, (current, vector) in sorted(merged.items()):
         superseded = _own_path(onto, fragment_id, updated.pop(fragment_id), new_paths)
         if superseded is not None:
-            # Written for a version in between that was not taken: nothing refers to it.
+            # An earlier rebase wrote this file for a version that was not committed, so nothing refers to it.
             onto.store.delete([superseded])
             new_paths.remove(superseded)
         if current.physical_rows is not None and len(vector) >= current.physical_rows:
@@ -60,11 +84,11 @@ def rebase_deletions(
         file = deletions.write(onto.store, onto.base, fragment_id, onto.version, vector, force_bitmap=True)
         new_paths.append(onto.deletion_file_path(fragment_id, file))
         updated[fragment_id] = replace(current, deletion_file=file)
-    return replace(ours, read_version=onto.version, operation=_repointed(operation, updated, emptied))
+    return replace(transaction, read_version=onto.version, operation=_with_fragments(operation, updated, emptied))
 
 
 def _own_path(onto: TableVersion, fragment_id: int, fragment: Fragment, new_paths: list[str]) -> str | None:
-    """The deletion file of our record if it was written by an earlier rebase."""
+    """Return the path of the fragment's deletion file if an earlier rebase wrote it, else None."""
     if fragment.deletion_file is None:
         return None
     path = onto.deletion_file_path(fragment_id, fragment.deletion_file)
@@ -72,29 +96,29 @@ def _own_path(onto: TableVersion, fragment_id: int, fragment: Fragment, new_path
 
 
 def _merged(onto: TableVersion, fragment_id: int, rows: DeletionVector) -> tuple[Fragment, DeletionVector]:
-    """The fragment as it is in `onto`, and its deleted rows together with ours."""
+    """Return the fragment in `onto` and the union of its deleted rows with `rows`."""
     current = onto.manifest.fragments.by_id(fragment_id)
     if current is None:
-        raise _again(onto, fragment_id, "was removed")
+        raise _retry_error(onto, fragment_id, "was removed")
     deleted = deletions.read(onto, current) or deletions.EMPTY
     if deleted.intersects(rows):
-        raise _again(onto, fragment_id, "has rows that both change")
+        raise _retry_error(onto, fragment_id, "has rows that both transactions change")
     return current, deleted.union(rows)
 
 
-def rebase_index(ours: Transaction, modified_fragments: Iterable[int]) -> Transaction:
-    """Take fragments whose indexed values changed out of the coverage of the indices that `ours` creates."""
-    operation = ours.operation
+def rebase_index(transaction: Transaction, modified_fragments: Iterable[int]) -> Transaction:
+    """Remove fragments with changed values from the coverage of the indices that a CreateIndex adds."""
+    operation = transaction.operation
     assert isinstance(operation, tx.CreateIndex)
-    gone = pyroaring.BitMap(modified_fragments)
+    modified = pyroaring.BitMap(modified_fragments)
     indices = []
     for index in operation.new_indices:
         covered = covered_fragments(index.fragment_bitmap, index.name)
-        indices.append(index if covered is None else replace(index, fragment_bitmap=(covered - gone).serialize()))
-    return replace(ours, operation=replace(operation, new_indices=tuple(indices)))
+        indices.append(index if covered is None else replace(index, fragment_bitmap=(covered - modified).serialize()))
+    return replace(transaction, operation=replace(operation, new_indices=tuple(indices)))
 
 
-def _repointed(
+def _with_fragments(
     operation: tx.Delete | tx.Update, updated: Mapping[int, Fragment], emptied: list[int]
 ) -> tx.Delete | tx.Update:
     fragments = tuple(updated[fragment_id] for fragment_id in sorted(updated))
@@ -105,9 +129,9 @@ def _repointed(
     return replace(operation, updated_fragments=fragments, removed_fragment_ids=removed)
 
 
-def _again(onto: TableVersion, fragment_id: int, what: str) -> RetryableCommitConflictError:
+def _retry_error(onto: TableVersion, fragment_id: int, what: str) -> RetryableCommitConflictError:
     return RetryableCommitConflictError(
-        f"Retryable commit conflict: fragment {fragment_id} {what} up to version {onto.version}; run the operation"
+        f"Retryable commit conflict: fragment {fragment_id} {what}, as of version {onto.version}; run the operation"
         " again on that version",
         fragments=(fragment_id,),
         version=onto.version,

@@ -1,4 +1,4 @@
-"""Predicates and value expressions: SQL text or pyarrow Expressions, typed, printed, evaluated and used for pruning."""
+"""Predicates and value expressions, from SQL strings or pyarrow Expressions: typing, evaluation and pruning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from lancetable.expr.parser import parse_expression, parse_predicate
 
 
 def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
-    """See `substrait.from_arrow_expression`; imported when used, because few filters are Arrow's."""
+    """Convert a pyarrow Expression to a filter, see `substrait.from_arrow_expression`.
+
+    The module is imported on first use, because few filters are pyarrow Expressions.
+    """
     from lancetable.expr.substrait import from_arrow_expression as convert
 
     return convert(expression, schema)

@@ -1,5 +1,4 @@
-"""What can be told about an expression without rows: the columns it reads, its conjuncts, its bounds, and which zones
-of rows it may match."""
+"""Analysis of expressions without rows: columns read, conjuncts, bounds of columns, and pruning of zones."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from lancetable.expr.ast import (
     Cast,
     Column,
     Compare,
+    ConstantIfNotNull,
     Expr,
     InList,
     IsDistinct,
     IsNull,
     IsTruth,
-    Known,
     Like,
     Literal,
     Not,
@@ -31,18 +30,19 @@ from lancetable.expr.ast import (
 from lancetable.expr.kernels import NEGATED
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-"""One bool per zone."""
+"""One boolean per zone."""
 
 
 def data_type(expr: Expr) -> pa.DataType:
-    """The Arrow type of the expression's value."""
+    """Return the Arrow type of the value of an expression."""
     return expr.data_type
 
 
 def columns_of(expr: Expr) -> list[str]:
-    """The columns to read, in order of first use: dotted paths down to the field that is used, and virtual names.
+    """Return the columns that an expression reads, in order of first use.
 
-    A path whose parent is used as a whole is left out.
+    Nested fields have dotted paths. Fields of a struct that is also read as a whole are omitted. Virtual columns are
+    included.
     """
     paths: dict[tuple[str, ...], str] = {}
     for node in expr.walk():
@@ -52,16 +52,16 @@ def columns_of(expr: Expr) -> list[str]:
 
 
 def conjuncts(expr: Expr) -> list[Expr]:
-    """The operands of the outermost AND, or the expression itself: rows are kept where all of them are true."""
+    """Return the operands of the outermost AND, or the expression itself. A row is selected if all of them are true."""
     return list(expr.args) if isinstance(expr, And) else [expr]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A condition on one column that holds for every row the expression keeps.
+    """A condition on one column that all rows selected by an expression satisfy.
 
-    `op` is one of = < <= > >= in is_null is_not_null; `values` holds the constants: one, many for `in`, none for the
-    null tests. For `>` and `>=` on floats, NaN counts as greater than every number.
+    `op` is one of = < <= > >= in is_null is_not_null. `values` contains the constants: one for comparisons, any number
+    for `in`, none for the null tests. For `>` and `>=` on floats, NaN is greater than every number.
     """
 
     column: str
@@ -70,11 +70,8 @@ class Bound:
 
 
 def bounds(expr: Expr) -> list[Bound]:
-    """Sound constraints for pruning; an empty list says nothing is known."""
-    found: list[Bound] = []
-    for part in conjuncts(expr):
-        found.extend(_bounds_of(part))
-    return found
+    """Return conditions that all selected rows satisfy, for pruning. The list is empty if none can be derived."""
+    return [bound for part in conjuncts(expr) for bound in _bounds_of(part)]
 
 
 def _bounds_of(expr: Expr) -> list[Bound]:
@@ -102,12 +99,12 @@ def _bounds_of(expr: Expr) -> list[Bound]:
     if isinstance(expr, IsTruth) and expr.value:
         return bounds(expr.arg)
     if isinstance(expr, Or):
-        return _bounds_of_either(expr)
+        return _bounds_of_or(expr)
     return []
 
 
-def _bounds_of_either(expr: Or) -> list[Bound]:
-    """Equalities and sets over one column make one set."""
+def _bounds_of_or(expr: Or) -> list[Bound]:
+    """Merge equalities and IN lists of one column to one `in` bound; return nothing for other operands."""
     values: list[pa.Scalar[Any]] = []
     columns = set()
     for arg in expr.args:
@@ -120,19 +117,19 @@ def _bounds_of_either(expr: Or) -> list[Bound]:
 
 
 def _prefix_bounds(expr: Like | Call) -> list[Bound]:
-    found = _prefix_of(expr)
-    if found is None:
+    prefix_range = _prefix_range(expr)
+    if prefix_range is None:
         return []
-    column, prefix, after = found
-    made = [Bound(column.name, ">=", (pa.scalar(prefix, expr.children[0].data_type),))]
-    if after is not None:
-        made.append(Bound(column.name, "<", (pa.scalar(after, expr.children[0].data_type),)))
-    return made
+    column, prefix, end = prefix_range
+    result = [Bound(column.name, ">=", (pa.scalar(prefix, expr.children[0].data_type),))]
+    if end is not None:
+        result.append(Bound(column.name, "<", (pa.scalar(end, expr.children[0].data_type),)))
+    return result
 
 
 def _column_of(expr: Expr) -> Column | None:
-    """The column whose statistics bound the expression: itself, or under a cast that keeps every value's order."""
-    while isinstance(expr, Cast) and expr.implied and _keeps_values(expr):
+    """Return the column with statistics for the expression: itself, or the operand of a cast that keeps all values."""
+    while isinstance(expr, Cast) and expr.implicit and _keeps_values(expr):
         expr = expr.arg
     return expr if isinstance(expr, Column) else None
 
@@ -147,34 +144,34 @@ def _keeps_values(cast: Cast) -> bool:
 
 
 def like_prefix(pattern: str) -> tuple[str, bool]:
-    """(the literal text before the first wildcard of a LIKE pattern, whether only that text itself matches)."""
-    out: list[str] = []
+    """Return (literal prefix before the first wildcard of a LIKE pattern, whether the pattern has no wildcard)."""
+    prefix: list[str] = []
     at = 0
     while at < len(pattern):
         char = pattern[at]
         if char in "%_":
-            return "".join(out), False
+            return "".join(prefix), False
         if char == "\\" and at + 1 < len(pattern):
             at += 1
             char = pattern[at]
-        out.append(char)
+        prefix.append(char)
         at += 1
-    return "".join(out), True
+    return "".join(prefix), True
 
 
-def next_text(prefix: str) -> str | None:
-    """The smallest text, by UTF-8 bytes, greater than all that start with `prefix`; None if there is none."""
+def prefix_end(prefix: str) -> str | None:
+    """Return the smallest string, in UTF-8 order, above all strings that start with `prefix`; None if none exists."""
     for at in range(len(prefix) - 1, -1, -1):
         point = ord(prefix[at]) + 1
         if point == 0xD800:
-            point = 0xE000  # surrogates are no characters
+            point = 0xE000  # skip the surrogates, which UTF-8 cannot encode
         if point <= 0x10FFFF:
             return prefix[:at] + chr(point)
     return None
 
 
-def _prefix_of(expr: Like | Call) -> tuple[Column, str, str | None] | None:
-    """(column, p, next after all that start with p) of `column LIKE 'p%'` and `starts_with(column, 'p')`."""
+def _prefix_range(expr: Like | Call) -> tuple[Column, str, str | None] | None:
+    """Return (column, prefix, exclusive end) of `column LIKE 'p%'` and `starts_with(column, 'p')`, else None."""
     if isinstance(expr, Call) and expr.function != "starts_with":
         return None
     if isinstance(expr, Like) and expr.ignore_case:
@@ -183,9 +180,9 @@ def _prefix_of(expr: Like | Call) -> tuple[Column, str, str | None] | None:
     column = _column_of(subject)
     if column is None or not isinstance(pattern, Literal) or not pattern.value.is_valid:
         return None
-    words = str(pattern.value.as_py())
-    prefix = like_prefix(words)[0] if isinstance(expr, Like) else words
-    return (column, prefix, next_text(prefix)) if prefix else None
+    string = str(pattern.value.as_py())
+    prefix = like_prefix(string)[0] if isinstance(expr, Like) else string
+    return (column, prefix, prefix_end(prefix)) if prefix else None
 
 
 # Zones
@@ -193,10 +190,11 @@ def _prefix_of(expr: Like | Call) -> tuple[Column, str, str | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class ZoneValues:
-    """What is known of one column in each of n zones (consecutive row ranges): arrays of length n.
+    """The statistics of one column for n zones (consecutive ranges of rows), as arrays of length n.
 
-    `min` and `max` are bounds, null where unknown, in the column's type (of the values where it is a dictionary); None
-    if the column has none. A NaN is in neither: `nan_count` counts them, None if unknown. `null_count` None: unknown.
+    `min` and `max` are bounds in the type of the column, or of the values of a dictionary column. They are null for
+    zones without bounds, and None if no zone has bounds. They exclude NaN values, which `nan_count` counts. `nan_count`
+    and `null_count` are None if they are unknown.
     """
 
     num_rows: pa.Array[Any] | Mask
@@ -207,21 +205,41 @@ class ZoneValues:
 
 
 Lookup = Callable[[str], "ZoneValues | None"]
-"""The statistics of a column by its name as `columns_of` gives it; None where there are none."""
+"""A function from a column name, as returned by `columns_of`, to the statistics of the column, or None."""
 
 
 def prune_mask(expr: Expr, lookup: Lookup, num_zones: int) -> Mask:
-    """Which zones may hold a row for which the predicate is true. A zone answered False holds none.
+    """Return, for each zone, whether the predicate can be true for one of its rows.
 
-    Truth is followed through AND, OR, NOT and IS TRUE as three possibilities per zone; what is not understood may be
-    anything. A predicate that fails on a value (1/0) may not do so in a zone left out.
+    For each node the possible results (true, false, null) are derived from the statistics and combined through AND, OR,
+    NOT and IS TRUE. Other nodes can have any result. Pruning can suppress an evaluation error, such as a division by
+    zero, in a zone that is pruned.
+
+    Parameters
+    ----------
+    expr
+        The predicate.
+    lookup
+        Returns the statistics of a column by its name, or None. Called at most once per column.
+    num_zones
+        The number of zones.
+
+    Returns
+    -------
+    numpy.ndarray
+        One boolean per zone; the predicate is true for no row of a zone with False.
+
+    Raises
+    ------
+    ValueError
+        If the statistics of a column are not for `num_zones` zones.
     """
     return _Zones(lookup, num_zones).outcomes(expr).true
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcomes:
-    """For each zone: may some row answer true, false, null?"""
+    """For each zone, whether the result can be true, false and null for some row."""
 
     true: Mask
     false: Mask
@@ -229,45 +247,45 @@ class _Outcomes:
 
 
 class _Zones:
-    """One run of `prune_mask`: the statistics as arrays, each column looked up once."""
+    """The state of one call of `prune_mask`: the statistics of the columns, looked up once."""
 
     def __init__(self, lookup: Lookup, num_zones: int) -> None:
         self.lookup = lookup
         self.num_zones = num_zones
-        self.known: dict[str, _ColumnZones | None] = {}
+        self.columns: dict[str, _ColumnZones | None] = {}
 
     def outcomes(self, expr: Expr) -> _Outcomes:
         handler = _OUTCOMES.get(type(expr))
-        found = handler(self, expr) if handler is not None else None
-        return found if found is not None else self.anything()
+        outcomes = handler(self, expr) if handler is not None else None
+        return outcomes if outcomes is not None else self.any_outcome()
 
-    def anything(self) -> _Outcomes:
-        some = self.every(True)
-        return _Outcomes(some, some, some)
+    def any_outcome(self) -> _Outcomes:
+        possible = self.mask(True)
+        return _Outcomes(possible, possible, possible)
 
-    def every(self, value: bool) -> Mask:
+    def mask(self, value: bool) -> Mask:
         return np.full(self.num_zones, value, dtype=np.bool_)
 
     def column(self, expr: Expr) -> _ColumnZones | None:
         column = _column_of(expr)
         if column is None:
             return None
-        if column.name not in self.known:
-            found = self.lookup(column.name)
-            self.known[column.name] = None if found is None else _ColumnZones(found, self.num_zones)
-        return self.known[column.name]
+        if column.name not in self.columns:
+            statistics = self.lookup(column.name)
+            self.columns[column.name] = None if statistics is None else _ColumnZones(statistics, self.num_zones)
+        return self.columns[column.name]
 
     def literal(self, expr: Literal) -> _Outcomes:
         value = expr.value.as_py()
-        return _Outcomes(self.every(value is True), self.every(value is False), self.every(value is None))
+        return _Outcomes(self.mask(value is True), self.mask(value is False), self.mask(value is None))
 
     def boolean_column(self, expr: Expr) -> _Outcomes | None:
         zones = self.column(expr)
         if zones is None or expr.data_type != pa.bool_():
             return None
-        return _Outcomes(zones.may("=", pa.scalar(True)), zones.may("=", pa.scalar(False)), zones.has_null)
+        return _Outcomes(zones.can_be("=", pa.scalar(True)), zones.can_be("=", pa.scalar(False)), zones.has_null)
 
-    def both(self, expr: And) -> _Outcomes:
+    def conjunction(self, expr: And) -> _Outcomes:
         parts = [self.outcomes(arg) for arg in expr.args]
         return _Outcomes(
             np.logical_and.reduce([part.true for part in parts]),
@@ -275,7 +293,7 @@ class _Zones:
             np.logical_or.reduce([part.null for part in parts]),
         )
 
-    def either(self, expr: Or) -> _Outcomes:
+    def disjunction(self, expr: Or) -> _Outcomes:
         parts = [self.outcomes(arg) for arg in expr.args]
         return _Outcomes(
             np.logical_or.reduce([part.true for part in parts]),
@@ -290,18 +308,18 @@ class _Zones:
     def is_truth(self, expr: IsTruth) -> _Outcomes:
         inner = self.outcomes(expr.arg)
         if expr.value:
-            return _Outcomes(inner.true, inner.false | inner.null, self.every(False))
-        return _Outcomes(inner.false, inner.true | inner.null, self.every(False))
+            return _Outcomes(inner.true, inner.false | inner.null, self.mask(False))
+        return _Outcomes(inner.false, inner.true | inner.null, self.mask(False))
 
     def is_null(self, expr: IsNull) -> _Outcomes | None:
         zones = self.column(expr.arg)
-        return None if zones is None else _Outcomes(zones.has_null, zones.has_value, self.every(False))
+        return None if zones is None else _Outcomes(zones.has_null, zones.has_value, self.mask(False))
 
-    def known_answer(self, expr: Known) -> _Outcomes | None:
+    def constant_if_not_null(self, expr: ConstantIfNotNull) -> _Outcomes | None:
         zones = self.column(expr.arg)
         if zones is None:
             return None
-        never = self.every(False)
+        never = self.mask(False)
         return _Outcomes(
             zones.has_value if expr.value else never, never if expr.value else zones.has_value, zones.has_null
         )
@@ -311,37 +329,36 @@ class _Zones:
         if zones is None or not isinstance(expr.right, Literal):
             return None
         value = expr.right.value
-        return _Outcomes(zones.may(expr.op, value), zones.may(NEGATED[expr.op], value), zones.has_null)
+        return _Outcomes(zones.can_be(expr.op, value), zones.can_be(NEGATED[expr.op], value), zones.has_null)
 
     def is_distinct(self, expr: IsDistinct) -> _Outcomes | None:
         zones = self.column(expr.left)
         if zones is None or not isinstance(expr.right, Literal):
             return None
         value = expr.right.value
-        return _Outcomes(zones.may("!=", value) | zones.has_null, zones.may("=", value), self.every(False))
+        return _Outcomes(zones.can_be("!=", value) | zones.has_null, zones.can_be("=", value), self.mask(False))
 
     def in_list(self, expr: InList) -> _Outcomes | None:
         zones = self.column(expr.arg)
         if zones is None:
             return None
-        missing = zones.has_value
         if expr.has_null:
-            return _Outcomes(zones.may_be_in(expr.values), self.every(False), zones.has_null | missing)
-        return _Outcomes(zones.may_be_in(expr.values), missing, zones.has_null)
+            return _Outcomes(zones.can_be_in(expr.values), self.mask(False), zones.has_null | zones.has_value)
+        return _Outcomes(zones.can_be_in(expr.values), zones.has_value, zones.has_null)
 
     def prefix(self, expr: Like | Call) -> _Outcomes | None:
         if isinstance(expr, Call) and expr.function == "isnan":
             return self.is_nan(expr)
-        found = _prefix_of(expr)
-        zones = self.column(expr.children[0]) if found is not None else None
-        if found is None or zones is None:
+        prefix_range = _prefix_range(expr)
+        zones = self.column(expr.children[0]) if prefix_range is not None else None
+        if prefix_range is None or zones is None:
             return None
-        _, prefix, after = found
-        text_type = expr.children[0].data_type
-        may = zones.may(">=", pa.scalar(prefix, text_type))
-        if after is not None:
-            may = may & zones.may("<", pa.scalar(after, text_type))
-        return _Outcomes(may, zones.has_value, zones.has_null)
+        _, prefix, end = prefix_range
+        string_type = expr.children[0].data_type
+        can_match = zones.can_be(">=", pa.scalar(prefix, string_type))
+        if end is not None:
+            can_match = can_match & zones.can_be("<", pa.scalar(end, string_type))
+        return _Outcomes(can_match, zones.has_value, zones.has_null)
 
     def is_nan(self, expr: Call) -> _Outcomes | None:
         zones = self.column(expr.args[0])
@@ -365,53 +382,57 @@ class _ColumnZones:
         self.has_null: Mask = unknown if nulls is None else nulls > 0
         self.has_value: Mask = rows > 0 if nulls is None else nulls < rows
         self.has_nan: Mask = unknown if nans is None else nans > 0
-        settled = nulls is not None and nans is not None
-        self.has_number: Mask = (nulls + nans) < rows if settled else self.has_value  # type: ignore[operator]  # both known
+        counted = nulls is not None and nans is not None
+        self.has_number: Mask = (nulls + nans) < rows if counted else self.has_value  # type: ignore[operator]  # both known
         self.num_zones = num_zones
 
-    def may(self, op: str, value: pa.Scalar[Any]) -> Mask:
-        """May some value of the zone answer true to `value_of_row op value`?"""
+    def can_be(self, op: str, value: pa.Scalar[Any]) -> Mask:
+        """Return, for each zone, whether `row_value op value` can be true for some row."""
         if not value.is_valid:
             return np.zeros(self.num_zones, dtype=np.bool_)
         value = _widened(value)
         floating = pa.types.is_floating(value.type)
         if op == "=":
-            inside = self._not_beyond(pc.less_equal, self.min, value) & self._not_beyond(
+            inside = self._limit_allows(pc.less_equal, self.min, value) & self._limit_allows(
                 pc.greater_equal, self.max, value
             )
             return self.has_number & inside
         if op == "!=":
             constant = ~(
-                self._not_beyond(pc.not_equal, self.min, value) | self._not_beyond(pc.not_equal, self.max, value)
+                self._limit_allows(pc.not_equal, self.min, value) | self._limit_allows(pc.not_equal, self.max, value)
             )
-            answer = self.has_number & ~constant
+            result = self.has_number & ~constant
         elif op in ("<", "<="):
-            return self.has_number & self._not_beyond(pc.less if op == "<" else pc.less_equal, self.min, value)
+            return self.has_number & self._limit_allows(pc.less if op == "<" else pc.less_equal, self.min, value)
         else:
-            answer = self.has_number & self._not_beyond(pc.greater if op == ">" else pc.greater_equal, self.max, value)
-        return answer | self.has_nan if floating else answer
+            kernel = pc.greater if op == ">" else pc.greater_equal
+            result = self.has_number & self._limit_allows(kernel, self.max, value)
+        return result | self.has_nan if floating else result
 
-    def may_be_in(self, members: pa.Array[Any]) -> Mask:
-        """May some value of the zone be one of `members`?"""
+    def can_be_in(self, members: pa.Array[Any]) -> Mask:
+        """Return, for each zone, whether the value of some row can be one of `members`."""
         low = high = None
-        nan_wanted = False
+        has_nan_member = False
         if pa.types.is_floating(members.type):
             members = _widened(members)
             nans = pc.is_nan(members)
-            nan_wanted = bool(pc.any(nans, min_count=0).as_py())
+            has_nan_member = bool(pc.any(nans, min_count=0).as_py())
             members = members.filter(pc.invert(nans))
-        answer = np.zeros(self.num_zones, dtype=np.bool_)
+        result = np.zeros(self.num_zones, dtype=np.bool_)
         if len(members):
             order = pc.sort_indices(members)
             ordered = members.take(order)
             low, high = self._rank(ordered, self.min, "left"), self._rank(ordered, self.max, "right")
             first = np.zeros(self.num_zones, dtype=np.int64) if low is None else low
             last = np.full(self.num_zones, len(ordered), dtype=np.int64) if high is None else high
-            answer = self.has_number & (first < last)
-        return answer | self.has_nan if nan_wanted else answer
+            result = self.has_number & (first < last)
+        return result | self.has_nan if has_nan_member else result
 
     def _rank(self, ordered: pa.Array[Any], limits: Any, side: str) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-        """How many members lie before each limit; for an unknown limit none, or all on the right side."""
+        """Return the number of members below each limit (`left`), or up to it (`right`).
+
+        For an unknown limit it is 0 or the number of all members. Returns None if the types cannot be compared.
+        """
         if limits is None or limits.type != ordered.type:
             return None
         table = pa.chunked_array([ordered, limits.drop_null()])
@@ -420,25 +441,25 @@ class _ColumnZones:
         except pa.ArrowNotImplementedError:
             return None
         ranks = ranks.to_numpy(zero_copy_only=False).astype(np.int64)
-        own = np.sort(ranks[: len(ordered)])
-        found = np.full(len(limits), 0 if side == "left" else len(ordered), dtype=np.int64)
+        member_ranks = np.sort(ranks[: len(ordered)])
+        result = np.full(len(limits), 0 if side == "left" else len(ordered), dtype=np.int64)
         valid = limits.is_valid().to_numpy(zero_copy_only=False)
-        found[valid] = np.searchsorted(own, ranks[len(ordered) :], side=side)  # type: ignore[call-overload]  # a literal
-        return found
+        result[valid] = np.searchsorted(member_ranks, ranks[len(ordered) :], side=side)  # type: ignore[call-overload]  # a literal
+        return result
 
-    def _not_beyond(self, kernel: Callable[..., Any], limits: Any, value: pa.Scalar[Any]) -> Mask:
-        """`kernel(limit, value)`, True where the limit is unknown."""
+    def _limit_allows(self, kernel: Callable[..., Any], limits: Any, value: pa.Scalar[Any]) -> Mask:
+        """Return `kernel(limit, value)` for each zone, and True for zones without the limit."""
         if limits is None:
             return np.ones(self.num_zones, dtype=np.bool_)
         try:
-            answer = pc.fill_null(kernel(limits, value), True)
+            allowed = pc.fill_null(kernel(limits, value), True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return np.ones(self.num_zones, dtype=np.bool_)
-        return np.asarray(answer.to_numpy(zero_copy_only=False), dtype=np.bool_)
+        return np.asarray(allowed.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _widened(values: Any) -> Any:
-    """Half floats as floats: there are no kernels that compare them."""
+    """Cast float16 to float32, because Arrow has no kernels to compare float16."""
     return values.cast(pa.float32()) if values is not None and values.type == pa.float16() else values
 
 
@@ -447,7 +468,7 @@ def _counts(values: Any, num_zones: int) -> np.ndarray[Any, np.dtype[np.int64]] 
         return None
     array = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else np.asarray(values)
     if len(array) != num_zones:
-        raise ValueError(f"statistics of {len(array)} zones where {num_zones} were announced")
+        raise ValueError(f"expected statistics of {num_zones} zones, got {len(array)}")
     return array.astype(np.int64)
 
 
@@ -455,12 +476,12 @@ _OUTCOMES: dict[type[Expr], Callable[[_Zones, Any], _Outcomes | None]] = {
     Literal: _Zones.literal,
     Column: _Zones.boolean_column,
     Cast: _Zones.boolean_column,
-    And: _Zones.both,
-    Or: _Zones.either,
+    And: _Zones.conjunction,
+    Or: _Zones.disjunction,
     Not: _Zones.negation,
     IsTruth: _Zones.is_truth,
     IsNull: _Zones.is_null,
-    Known: _Zones.known_answer,
+    ConstantIfNotNull: _Zones.constant_if_not_null,
     Compare: _Zones.compare,
     IsDistinct: _Zones.is_distinct,
     InList: _Zones.in_list,

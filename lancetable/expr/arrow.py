@@ -18,6 +18,7 @@ from lancetable.expr.ast import (
     Cast,
     Column,
     Compare,
+    ConstantIfNotNull,
     Expr,
     FieldAccess,
     IndexAccess,
@@ -25,7 +26,6 @@ from lancetable.expr.ast import (
     IsDistinct,
     IsNull,
     IsTruth,
-    Known,
     Like,
     Literal,
     Negate,
@@ -38,24 +38,39 @@ from lancetable.expr.function_kernels import KERNELS
 from lancetable.expr.kernels import EvaluationError, Values
 
 FAILURES = (CastError, EvaluationError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
-"""What a kernel raises for a value it cannot handle."""
+"""Exceptions that kernels raise for values that they cannot process."""
 
 Rows = Any
-"""A pa.RecordBatch or pa.Table, whichever the columns are taken from."""
+"""The pa.RecordBatch or pa.Table that contains the columns."""
 
 
 def evaluate(expr: Expr, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any] | pa.ChunkedArray[Any]:
-    """The value of `expr` on each row: an Array for a batch, a ChunkedArray for a table, of type `data_type(expr)`.
+    """Evaluate an expression on each row.
 
-    `rows` holds the columns of `columns_of(expr)`: top-level ones by name (struct columns may be pruned to the fields
-    used), or a nested one under its dotted path; virtual columns by name.
-    Raises InvalidSqlError if a value makes an operator fail (division by zero, overflow, a cast), and
-    ColumnNotFoundError if `rows` lacks a column.
+    Parameters
+    ----------
+    expr
+        The expression.
+    rows
+        The columns of `columns_of(expr)`: top-level columns by name (struct columns can be reduced to the fields that
+        are used), nested columns under their dotted path, and virtual columns by name.
+
+    Returns
+    -------
+    pyarrow.Array or pyarrow.ChunkedArray
+        One value per row, of type `data_type(expr)`: an Array for a batch, a ChunkedArray for a table.
+
+    Raises
+    ------
+    InvalidSqlError
+        If an operator fails for a value: division by zero, overflow, or a cast.
+    ColumnNotFoundError
+        If `rows` lacks a column.
     """
     try:
         values = _NODES[type(expr)](expr, rows)
     except FAILURES as error:
-        raise InvalidSqlError(f"evaluating {_short(expr)}: {error}") from error
+        raise InvalidSqlError(f"evaluating {_shortened(expr)} failed: {error}") from error
     if isinstance(values, pa.Scalar):
         values = kernels.repeat(values, rows.num_rows)
     if isinstance(rows, pa.Table):
@@ -64,14 +79,14 @@ def evaluate(expr: Expr, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any] | pa.
 
 
 def evaluate_constant(expr: Expr) -> pa.Scalar[Any]:
-    """The value of an expression whose operands are all literals. Raises as the kernels do."""
+    """Evaluate an expression with literal operands only. Raises the exceptions in FAILURES."""
     values = _NODES[type(expr)](expr, None)
     return values if isinstance(values, pa.Scalar) else values[0]
 
 
-def _short(expr: Expr) -> str:
-    words = str(expr)
-    return words if len(words) <= 200 else words[:197] + "..."
+def _shortened(expr: Expr) -> str:
+    sql = str(expr)
+    return sql if len(sql) <= 200 else sql[:197] + "..."
 
 
 def _value(expr: Expr, rows: Rows) -> Values:
@@ -83,15 +98,15 @@ def _column(expr: Column, rows: Rows) -> Values:
     index = schema.get_field_index(expr.path[0])
     if index >= 0:
         values = rows.column(index)
-        below = expr.path[1:]
+        field_names = expr.path[1:]
     else:
-        # A reader that projects nested columns may hand them out under their dotted path.
+        # Nested columns can be passed under their dotted path.
         index = schema.get_field_index(expr.name)
         if index < 0:
-            raise ColumnNotFoundError(f"no column {expr} among {', '.join(schema.names)}")
+            raise ColumnNotFoundError(f"column {expr} does not exist; columns are {', '.join(schema.names)}")
         values = rows.column(index)
-        below = ()
-    for name in below:
+        field_names = ()
+    for name in field_names:
         values = _struct_field(values, name)
     return values
 
@@ -108,8 +123,8 @@ def _struct_field(values: Values, name: str) -> Values:
 def _over_dictionary(
     expr: Expr, operand: Expr, rows: Rows, test: Callable[[Values], Values]
 ) -> pa.Array[Any] | pa.ChunkedArray[Any] | None:
-    """Test the distinct values of a dictionary column instead of its rows; None where it is not one."""
-    if not (isinstance(operand, Cast) and operand.implied and pa.types.is_dictionary(operand.arg.data_type)):
+    """Apply a test to the dictionary of a dictionary column instead of to each row; return None for other operands."""
+    if not (isinstance(operand, Cast) and operand.implicit and pa.types.is_dictionary(operand.arg.data_type)):
         return None
     values = _value(operand.arg, rows)
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
@@ -129,8 +144,8 @@ def _compare(expr: Compare, rows: Rows) -> Values:
 
 
 def _in_list(expr: InList, rows: Rows) -> Values:
-    found = _over_dictionary(expr, expr.arg, rows, lambda values: kernels.in_set(values, expr.values, expr.has_null))
-    return found if found is not None else kernels.in_set(_value(expr.arg, rows), expr.values, expr.has_null)
+    found = _over_dictionary(expr, expr.arg, rows, lambda values: kernels.is_in(values, expr.values, expr.has_null))
+    return found if found is not None else kernels.is_in(_value(expr.arg, rows), expr.values, expr.has_null)
 
 
 def _like(expr: Like, rows: Rows) -> Values:
@@ -147,7 +162,7 @@ def _and(expr: And, rows: Rows) -> Values:
     for arg in expr.args[1:]:
         if _all_are(False, result):
             return result
-        result = kernels.both([result, _value(arg, rows)])
+        result = kernels.and_([result, _value(arg, rows)])
     return result
 
 
@@ -156,19 +171,19 @@ def _or(expr: Or, rows: Rows) -> Values:
     for arg in expr.args[1:]:
         if _all_are(True, result):
             return result
-        result = kernels.either([result, _value(arg, rows)])
+        result = kernels.or_([result, _value(arg, rows)])
     return result
 
 
 def _all_are(value: bool, values: Values) -> bool:
-    """Whether each row has this truth value: then no other operand of AND or OR changes anything."""
+    """Return whether all rows have this boolean value, so that AND or OR need not evaluate further operands."""
     if isinstance(values, pa.Scalar):
         return False
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     return all(chunk.null_count == 0 and chunk.true_count == (len(chunk) if value else 0) for chunk in chunks)
 
 
-def _known(expr: Known, rows: Rows) -> Values:
+def _constant_if_not_null(expr: ConstantIfNotNull, rows: Rows) -> Values:
     valid = pc.is_valid(_value(expr.arg, rows))
     return pc.if_else(valid, pa.scalar(expr.value), pa.scalar(None, pa.bool_()))
 
@@ -209,7 +224,7 @@ _NODES: dict[type[Expr], Callable[[Any, Rows], Values]] = {
     And: _and,
     Or: _or,
     Not: lambda expr, rows: pc.invert(_value(expr.arg, rows)),
-    Known: _known,
+    ConstantIfNotNull: _constant_if_not_null,
     IsNull: lambda expr, rows: pc.is_null(_value(expr.arg, rows)),
     IsTruth: _is_truth,
     IsDistinct: lambda expr, rows: kernels.is_distinct(_value(expr.left, rows), _value(expr.right, rows)),

@@ -1,8 +1,8 @@
-"""The nodes of an expression: frozen, typed, printable as SQL.
+"""Nodes of expressions: frozen, typed and printable as SQL.
 
-Nodes are made by the functions of `build.py`, which know the typing rules; by then every comparison has two operands
-of one kind and every literal the type it is compared in. What a node means for nulls, NaN and zeros is stated in
-`kernels.py`, which computes it.
+The functions of `build.py` create the nodes and apply the typing rules: both operands of a comparison have types of the
+same kind, and each literal has the type in which it is compared. `kernels.py` defines the results for nulls, NaN and
+zeros.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 BOOLEAN = pa.bool_()
 
-# Words that read as something else than a name when they stand bare.
+# Keywords: a column with such a name must be quoted.
 _RESERVED_WORDS = """
 and or not is null true false in between like ilike escape distinct from as array case when then else end select union
 interval current_timestamp
@@ -28,27 +28,27 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def quote_name(name: str) -> str:
-    """The name as SQL text: bare where it reads back as itself, else between backticks."""
+    """Return a name as SQL, in backticks if it would not parse as the same name without them."""
     return name if _PLAIN_NAME.match(name) and name.lower() not in RESERVED else f"`{name}`"
 
 
 class Expr:
-    """A typed expression. `data_type` is the Arrow type of its value; `str()` is SQL text."""
+    """A typed expression. `data_type` is the Arrow type of its value; `str()` returns SQL."""
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # at run time an inherited property would become the default of the field of that name
+    if TYPE_CHECKING:  # at run time, subclasses would use the property as the default of their field `data_type`
 
         @property
         def data_type(self) -> pa.DataType: ...
 
     @property
     def children(self) -> tuple[Expr, ...]:
-        """The operands, in the order they are printed."""
+        """The operands, in the order in which they are printed."""
         return ()
 
     def walk(self) -> Iterator[Expr]:
-        """This node and all below it, parents first."""
+        """Iterate over this node and its descendants, parents first."""
         pending: list[Expr] = [self]
         while pending:
             node = pending.pop()
@@ -57,7 +57,7 @@ class Expr:
 
 
 class Predicate(Expr):
-    """An expression whose value is a boolean."""
+    """An expression with a boolean value."""
 
     __slots__ = ()
 
@@ -76,7 +76,7 @@ class Column(Expr):
 
     @property
     def name(self) -> str:
-        """The dotted path under which the column is read; a name that holds a dot stands in backticks."""
+        """The dotted path of the column. A name that contains a dot is quoted with backticks."""
         return ".".join(f"`{part}`" if "." in part else part for part in self.path)
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Column(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Literal(Expr):
-    """A constant. `typed` says that the text gave it a type (a cast, `date '...'`), so it is not re-typed freely."""
+    """A constant. If `typed`, the SQL string gave it a type (a cast or `date '...'`), which coercion preserves."""
 
     value: pa.Scalar[Any]
     typed: bool = False
@@ -95,12 +95,15 @@ class Literal(Expr):
         return self.value.type
 
     def __str__(self) -> str:
-        return literal_text(self.value)
+        return format_literal(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Compare(Predicate):
-    """`op` is one of = != < <= > >=; both operands have one type, except for precision, unit or offset width."""
+    """A comparison: `op` is one of = != < <= > >=.
+
+    The types of the operands are equal, except for precision, unit or offset width.
+    """
 
     op: str
     left: Expr
@@ -116,7 +119,7 @@ class Compare(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class And(Predicate):
-    """Kleene conjunction of two or more operands, none of them an And."""
+    """The conjunction of two or more operands in three-valued logic. None of the operands is an And."""
 
     args: tuple[Expr, ...]
 
@@ -130,7 +133,7 @@ class And(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Or(Predicate):
-    """Kleene disjunction of two or more operands, none of them an Or."""
+    """The disjunction of two or more operands in three-valued logic. None of the operands is an Or."""
 
     args: tuple[Expr, ...]
 
@@ -144,7 +147,7 @@ class Or(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Not(Predicate):
-    """Null stays null."""
+    """The negation of `arg`; null for null."""
 
     arg: Expr
 
@@ -157,8 +160,11 @@ class Not(Predicate):
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Predicate):
-    """`value` where `arg` is not null, else null: a comparison whose answer does not depend on the value."""
+class ConstantIfNotNull(Predicate):
+    """The constant `value` where `arg` is not null, and null elsewhere.
+
+    It replaces a comparison whose result is the same for all values, such as `int8_column < 300`.
+    """
 
     arg: Expr
     value: bool
@@ -174,7 +180,7 @@ class Known(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class IsNull(Predicate):
-    """Never null itself."""
+    """True where `arg` is null, else false; never null."""
 
     arg: Expr
 
@@ -203,7 +209,7 @@ class IsTruth(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class IsDistinct(Predicate):
-    """Inequality that treats two nulls as equal and is never null. Operands as in `Compare`."""
+    """Inequality that treats two nulls as equal and is never null. The operands have types as in `Compare`."""
 
     left: Expr
     right: Expr
@@ -220,7 +226,8 @@ class IsDistinct(Predicate):
 class InList(Predicate):
     """Membership in a set of constants.
 
-    `values` holds no null and has the type of `arg`. Null where `arg` is null and, if `has_null`, where nothing is hit.
+    `values` contains no nulls and has the type of `arg`. The result is null where `arg` is null. If `has_null`, it is
+    also null where `arg` is not in `values`.
     """
 
     arg: Expr
@@ -232,15 +239,15 @@ class InList(Predicate):
         return (self.arg,)
 
     def __str__(self) -> str:
-        texts = [literal_text(value) for value in self.values]
+        literals = [format_literal(value) for value in self.values]
         if self.has_null:
-            texts.append("NULL")
-        return f"{_operand(self.arg)} IN ({', '.join(texts)})"
+            literals.append("NULL")
+        return f"{_operand(self.arg)} IN ({', '.join(literals)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Like(Predicate):
-    """`%` any text, `_` one character, backslash escapes. Both operands are strings."""
+    """A pattern match: `%` matches any string, `_` one character; a backslash escapes. Both operands are strings."""
 
     arg: Expr
     pattern: Expr
@@ -256,7 +263,7 @@ class Like(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(Expr):
-    """`op` is one of + - * / % << >>; the operands are of the types that `build.arithmetic` chose for `data_type`."""
+    """An arithmetic operation: `op` is one of + - * / % << >>. `build.arithmetic` chooses the types."""
 
     op: str
     left: Expr
@@ -273,7 +280,7 @@ class Arithmetic(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Negate(Expr):
-    """Unary minus; integers wrap."""
+    """Unary minus; integers wrap around."""
 
     arg: Expr
 
@@ -291,19 +298,19 @@ class Negate(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
-    """Conversion to `data_type`. `implied` ones were put in by the typing rules and are not printed."""
+    """A conversion to `data_type`. `implicit` casts are added by the typing rules and are not printed."""
 
     arg: Expr
     data_type: pa.DataType
     null_on_failure: bool = False
-    implied: bool = False
+    implicit: bool = False
 
     @property
     def children(self) -> tuple[Expr, ...]:
         return (self.arg,)
 
     def __str__(self) -> str:
-        if self.implied:
+        if self.implicit:
             return str(self.arg)
         word = "TRY_CAST" if self.null_on_failure else "CAST"
         name = SQL_TYPE_NAMES.get(self.data_type)
@@ -316,7 +323,7 @@ class Cast(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Call(Expr):
-    """A function of `functions.py`, with its operands already brought to the types it wants."""
+    """A call of a function of `functions.py`. The arguments already have the types that the function expects."""
 
     function: str
     args: tuple[Expr, ...]
@@ -334,9 +341,10 @@ class Call(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Case(Expr):
-    """The value of the first branch whose condition is true, else `default`. All values have `data_type`.
+    """The value of the first branch with a true condition, else `default`. All values have the type `data_type`.
 
-    Every branch is evaluated on every row first: a branch that would fail on a row it is not meant for still fails.
+    Each branch is evaluated on all rows. A value that makes a branch fail is therefore an error, even if the condition
+    of the branch excludes its row.
     """
 
     conditions: tuple[Expr, ...]
@@ -349,13 +357,13 @@ class Case(Expr):
         return (*self.conditions, *self.values, self.default)
 
     def __str__(self) -> str:
-        arms = " ".join(f"WHEN {when} THEN {then}" for when, then in zip(self.conditions, self.values, strict=True))
-        return f"CASE {arms} ELSE {self.default} END"
+        branches = " ".join(f"WHEN {when} THEN {then}" for when, then in zip(self.conditions, self.values, strict=True))
+        return f"CASE {branches} ELSE {self.default} END"
 
 
 @dataclass(frozen=True, slots=True)
 class FieldAccess(Expr):
-    """A field of a struct value that is not a plain column path; null where the struct is null."""
+    """A field of a computed struct; null where the struct is null. Fields of stored columns are `Column` paths."""
 
     arg: Expr
     name: str
@@ -371,7 +379,7 @@ class FieldAccess(Expr):
 
 @dataclass(frozen=True, slots=True)
 class IndexAccess(Expr):
-    """Element of a list: 1-based, negative from the end; null outside."""
+    """An element of a list. The index starts at 1, negative ones count from the end; null if it is out of bounds."""
 
     arg: Expr
     index: Expr
@@ -387,7 +395,7 @@ class IndexAccess(Expr):
 
 @dataclass(frozen=True, slots=True)
 class OpaqueArrow(Expr):
-    """A pyarrow Expression that has no form of ours: evaluated by Arrow, with Arrow's semantics, over `columns`."""
+    """A pyarrow Expression without an equivalent node, evaluated by Arrow over `columns` with Arrow's semantics."""
 
     expression: pc.Expression = field(hash=False, compare=False)
     columns: tuple[Column, ...]
@@ -423,19 +431,20 @@ SQL_TYPE_NAMES: dict[pa.DataType, str] = {
     pa.timestamp("ns"): "timestamp(9)",
 }
 
-_ATOMS = (Column, Literal, Call, Case, FieldAccess, IndexAccess, Known)
+_ATOMS = (Column, Literal, Call, Case, FieldAccess, IndexAccess, ConstantIfNotNull)
 
 
 def _operand(expr: Expr) -> str:
+    """Return an operand as SQL, in parentheses unless its precedence is highest."""
     if isinstance(expr, Cast):
-        return _operand(expr.arg) if expr.implied else str(expr)
+        return _operand(expr.arg) if expr.implicit else str(expr)
     if isinstance(expr, Call) and expr.function == "||":
         return f"({expr})"
     return str(expr) if isinstance(expr, _ATOMS) else f"({expr})"
 
 
-def literal_text(value: pa.Scalar[Any]) -> str:
-    """A constant as SQL text."""
+def format_literal(value: pa.Scalar[Any]) -> str:
+    """Return a constant as SQL."""
     if not value.is_valid:
         return "NULL"
     kind = value.type
@@ -462,5 +471,5 @@ def literal_text(value: pa.Scalar[Any]) -> str:
         text = str(pc.strftime(naive, "%Y-%m-%d %H:%M:%S").as_py())
         return f"timestamp({digits}) '{text}{'Z' if kind.tz else ''}'"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return "[" + ", ".join(literal_text(item) for item in value.values) + "]" if len(value) else "[]"
+        return "[" + ", ".join(format_literal(item) for item in value.values) + "]" if len(value) else "[]"
     return f"arrow_cast('{value}', '{kind}')"

@@ -1,9 +1,12 @@
-"""Typing rules: make nodes from operands, bringing them to the types in which SQL combines them.
+"""Typing rules: implicit casts, common types and constant folding.
 
-Every function here answers a new node or raises Refused with the reason; the parsers add where in the text. An untyped
-literal beside anything else takes the other side's type: numbers compare by value with integers, decimals, dates and
-times (so `i8 < 300` is true), rounded to the width with floats; ISO text converts for dates and times. Text is read as
-a number only beside an expression that is no plain column. Two columns meet in the wider type.
+Each function returns a typed node, or raises Refused with the reason; the parsers add the position in the string.
+
+- A literal without a type takes the type of the other operand. Numbers are compared by value with integers, decimals,
+  dates and times, so that `i8 < 300` is true. For floats they are rounded to the width of the float. ISO strings are
+  parsed as dates and times.
+- A string is parsed as a number only if the other operand is not a column.
+- Two columns are compared in the wider type.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from lancetable.expr.ast import (
     Cast,
     Column,
     Compare,
+    ConstantIfNotNull,
     Expr,
     FieldAccess,
     IndexAccess,
@@ -35,7 +39,6 @@ from lancetable.expr.ast import (
     IsDistinct,
     IsNull,
     IsTruth,
-    Known,
     Like,
     Literal,
     Negate,
@@ -49,28 +52,31 @@ NULL_BOOLEAN = Literal(pa.scalar(None, BOOLEAN))
 TRUE = Literal(pa.scalar(True))
 FALSE = Literal(pa.scalar(False))
 
-# From this many equalities of one column on, an OR is evaluated as one membership test.
-_EQUALITIES_AS_SET = 3
+# An OR with at least this many equalities of one column is evaluated as IN.
+_MIN_EQUALITIES_FOR_IN = 3
 
 
 class Refused(Exception):
-    """An expression that has no meaning; the message says why."""
+    """An expression that violates a typing rule. The message states the reason.
+
+    The parsers convert it to InvalidSqlError.
+    """
 
 
-def settle(node: Expr) -> Expr:
-    """The node, or its value if all operands are constants."""
+def fold_constants(node: Expr) -> Expr:
+    """Return the value of the node as a literal if all operands are constants, else the node."""
     if not all(isinstance(child, Literal) for child in node.children) or not node.children:
         return node
     try:
         value = evaluate_constant(node)
     except FAILURES as error:
-        raise Refused(f"{node} cannot be computed: {error}") from error
+        raise Refused(f"cannot evaluate {node}: {error}") from error
     typed = isinstance(node, Cast) or any(isinstance(child, Literal) and child.typed for child in node.children)
     return Literal(value, typed=typed or isinstance(node, Call))
 
 
-def number(text: str) -> Literal:
-    """A numeric literal: int64, uint64 above its range, else double."""
+def number_literal(text: str) -> Literal:
+    """Return a numeric literal: int64, uint64 above the range of int64, else float64."""
     if text.lstrip("-").isdigit():
         value = int(text)
         if -(1 << 63) <= value < (1 << 63):
@@ -80,42 +86,45 @@ def number(text: str) -> Literal:
     return Literal(pa.scalar(float(text), pa.float64()))
 
 
-def text(value: str) -> Literal:
+def string_literal(value: str) -> Literal:
+    """Return a string literal."""
     return Literal(pa.scalar(value, pa.string()))
 
 
-def plain(expr: Expr) -> Expr:
-    """The operand in the type kernels work in: dictionaries decoded, extensions opened."""
-    target = kinds.plain_type(expr.data_type)
-    return expr if target == expr.data_type else Cast(expr, target, implied=True)
+def unwrap(expr: Expr) -> Expr:
+    """Cast dictionary and extension types to the type of their values or storage, in which the kernels work."""
+    target = kinds.unwrapped_type(expr.data_type)
+    return expr if target == expr.data_type else Cast(expr, target, implicit=True)
 
 
-def implied_cast(expr: Expr, target: pa.DataType) -> Expr:
-    return expr if expr.data_type == target else settle(Cast(expr, target, implied=True))
+def implicit_cast(expr: Expr, target: pa.DataType) -> Expr:
+    """Cast to `target` without printing the cast; return `expr` if it has this type."""
+    return expr if expr.data_type == target else fold_constants(Cast(expr, target, implicit=True))
 
 
 def is_null_literal(expr: Expr) -> bool:
+    """Return whether the expression is a null constant or has the null type."""
     return kind_of(expr.data_type) == "null" or (isinstance(expr, Literal) and not expr.value.is_valid)
 
 
 def is_column(expr: Expr) -> bool:
-    """A bare or nested column, as it is or decoded."""
-    return isinstance(expr, Column) or (isinstance(expr, Cast) and expr.implied and is_column(expr.arg))
+    """Return whether the expression is a column or a field of one, possibly in an implicit cast."""
+    return isinstance(expr, Column) or (isinstance(expr, Cast) and expr.implicit and is_column(expr.arg))
 
 
 # Logic
 
 
-def boolean(expr: Expr, what: str) -> Expr:
-    """The expression as a boolean operand."""
-    expr = plain(expr)
+def as_boolean(expr: Expr, operator: str) -> Expr:
+    """Return the expression as a boolean operand of `operator`. Raises Refused for other types."""
+    expr = unwrap(expr)
     if expr.data_type == BOOLEAN:
         return expr
     if is_null_literal(expr):
         return NULL_BOOLEAN
     if isinstance(expr, Call) and expr.function == "regexp_match":
-        return settle(Not(IsNull(expr)))  # groups are no boolean, but other readers take them for one
-    raise Refused(f"{what} needs a boolean, {expr} is {expr.data_type}")
+        return fold_constants(Not(IsNull(expr)))  # as in pylance: true if the pattern matches
+    raise Refused(f"{operator} expects a boolean, got {expr} of type {expr.data_type}")
 
 
 def _is_value(expr: Expr, value: bool) -> bool:
@@ -123,9 +132,10 @@ def _is_value(expr: Expr, value: bool) -> bool:
 
 
 def conjunction(args: Sequence[Expr]) -> Expr:
+    """Combine operands with AND: flatten nested ANDs and remove constants."""
     flat: list[Expr] = []
     for arg in args:
-        arg = boolean(arg, "AND")
+        arg = as_boolean(arg, "AND")
         flat.extend(arg.args if isinstance(arg, And) else (arg,))
     if any(_is_value(arg, False) for arg in flat):
         return FALSE
@@ -134,69 +144,74 @@ def conjunction(args: Sequence[Expr]) -> Expr:
 
 
 def disjunction(args: Sequence[Expr]) -> Expr:
+    """Combine operands with OR: flatten nested ORs, remove constants and merge equalities of one column."""
     flat: list[Expr] = []
     for arg in args:
-        arg = boolean(arg, "OR")
+        arg = as_boolean(arg, "OR")
         flat.extend(arg.args if isinstance(arg, Or) else (arg,))
     if any(_is_value(arg, True) for arg in flat):
         return TRUE
-    flat = _gather_equalities([arg for arg in flat if not _is_value(arg, False)])
+    flat = _merge_equalities([arg for arg in flat if not _is_value(arg, False)])
     return Or(tuple(flat)) if len(flat) > 1 else (flat[0] if flat else FALSE)
 
 
-def _gather_equalities(args: list[Expr]) -> list[Expr]:
-    """`x = 1 OR x = 2 OR x = 3` as `x IN (1, 2, 3)`: the same answers in one pass."""
-    if len(args) < _EQUALITIES_AS_SET:
+def _merge_equalities(args: list[Expr]) -> list[Expr]:
+    """Replace `x = 1 OR x = 2 OR x = 3` by `x IN (1, 2, 3)`, which is evaluated in one pass."""
+    if len(args) < _MIN_EQUALITIES_FOR_IN:
         return args
     members: dict[Expr, list[pa.Scalar[Any]]] = {}
     rest: list[Expr] = []
     for arg in args:
-        if isinstance(arg, Compare) and arg.op == "=" and isinstance(arg.right, Literal) and _can_be_set(arg.left):
+        if isinstance(arg, Compare) and arg.op == "=" and isinstance(arg.right, Literal) and _supports_in(arg.left):
             members.setdefault(arg.left, []).append(arg.right.value)
         else:
             rest.append(arg)
-    out: list[Expr] = []
+    merged: list[Expr] = []
     for subject, values in members.items():
-        if len(values) < _EQUALITIES_AS_SET:
-            out.extend(Compare("=", subject, Literal(value)) for value in values)
+        if len(values) < _MIN_EQUALITIES_FOR_IN:
+            merged.extend(Compare("=", subject, Literal(value)) for value in values)
         else:
-            out.append(InList(subject, _array(values, subject.data_type)))
-    return out + rest
+            merged.append(InList(subject, _array(values, subject.data_type)))
+    return merged + rest
 
 
-def _can_be_set(expr: Expr) -> bool:
+def _supports_in(expr: Expr) -> bool:
     return not pa.types.is_nested(expr.data_type)
 
 
 def _array(values: Sequence[pa.Scalar[Any]], data_type: pa.DataType) -> pa.Array[Any]:
     step = kinds.step_of(data_type)
     if step is not None and kind_of(data_type) not in ("int", "decimal"):
-        # Through the stored counts: Python's own date types cannot hold every value.
+        # The range of Python's date types is smaller than that of Arrow's, so use the stored integers.
         width = pa.int32() if data_type.bit_width == 32 else pa.int64()
         return pa.array([kinds.count_of(value) for value in values], width).cast(data_type)
     return pa.array([value.as_py() for value in values], data_type)
 
 
 def negation(arg: Expr) -> Expr:
-    arg = boolean(arg, "NOT")
+    """Return NOT `arg`, without a double negation."""
+    arg = as_boolean(arg, "NOT")
     if isinstance(arg, Not):
         return arg.arg
-    if isinstance(arg, Known):
-        return Known(arg.arg, not arg.value)
-    return settle(Not(arg))
+    if isinstance(arg, ConstantIfNotNull):
+        return ConstantIfNotNull(arg.arg, not arg.value)
+    return fold_constants(Not(arg))
 
 
 def is_null(arg: Expr) -> Expr:
+    """Return `arg IS NULL`."""
     if kind_of(arg.data_type) == "null":
         return TRUE
-    return settle(IsNull(arg))
+    return fold_constants(IsNull(arg))
 
 
 def is_truth(arg: Expr, value: bool) -> Expr:
-    return settle(IsTruth(boolean(arg, f"IS {'TRUE' if value else 'FALSE'}"), value))
+    """Return `arg IS TRUE` or `arg IS FALSE`."""
+    return fold_constants(IsTruth(as_boolean(arg, f"IS {'TRUE' if value else 'FALSE'}"), value))
 
 
 def is_distinct(left: Expr, right: Expr) -> Expr:
+    """Return `left IS DISTINCT FROM right`."""
     if is_null_literal(right):
         return negation(is_null(left))
     if is_null_literal(left):
@@ -204,7 +219,7 @@ def is_distinct(left: Expr, right: Expr) -> Expr:
     same = compare("=", left, right)
     if isinstance(same, Compare):
         return IsDistinct(same.left, same.right)
-    # Equality with a constant that is null only where the operand is: distinct unless it is true.
+    # The comparison was simplified and is null only where the operand is null: distinct unless it is true.
     return negation(is_truth(same, True))
 
 
@@ -212,8 +227,8 @@ def is_distinct(left: Expr, right: Expr) -> Expr:
 
 
 def compare(op: str, left: Expr, right: Expr) -> Expr:
-    """`left op right` for = != < <= > >=, with the operands brought to one type."""
-    left, right = plain(left), plain(right)
+    """Return `left op right` for `op` in = != < <= > >=, with both operands cast to one type."""
+    left, right = unwrap(left), unwrap(right)
     if isinstance(left, Literal) and not isinstance(right, Literal):
         left, right, op = right, left, FLIPPED[op]
     if is_null_literal(left) or is_null_literal(right):
@@ -221,24 +236,24 @@ def compare(op: str, left: Expr, right: Expr) -> Expr:
             kind_of(left.data_type),
             kind_of(right.data_type),
         ):
-            _meet(left, right, op)
+            _coerce(left, right, op)  # raises Refused if the types cannot be compared
         return NULL_BOOLEAN
     if isinstance(right, Literal):
-        made = _compare_constant(op, left, right)
-        if made is not None:
-            return settle(made)
-    left, right = _meet(left, right, op)
-    return settle(Compare(op, left, right))
+        comparison = _compare_constant(op, left, right)
+        if comparison is not None:
+            return fold_constants(comparison)
+    left, right = _coerce(left, right, op)
+    return fold_constants(Compare(op, left, right))
 
 
 def _compare_constant(op: str, subject: Expr, constant: Literal) -> Expr | None:
-    """A comparison with a constant of the subject's type, or None if the two meet like columns."""
+    """Compare with a constant of another type; return None if the rules for two columns apply."""
     have, given = kind_of(subject.data_type), kind_of(constant.data_type)
-    if given == "string" and have in _TEXT_READERS:
-        return _TEXT_READERS[have](op, subject, constant)
+    if given == "string" and have in _STRING_COMPARISONS:
+        return _STRING_COMPARISONS[have](op, subject, constant)
     if have == "float" and given in ("int", "float", "decimal"):
         if constant.typed and constant.data_type == pa.float64() and subject.data_type != pa.float64():
-            return _compare_float(op, Cast(subject, pa.float64(), implied=True), float(constant.value.as_py()))
+            return _compare_float(op, Cast(subject, pa.float64(), implicit=True), float(constant.value.as_py()))
         return _compare_float(op, subject, float(constant.value.as_py()))
     if have in ("int", "decimal") and given == "float":
         return _compare_exact(op, subject, float(constant.value.as_py()))
@@ -249,11 +264,14 @@ def _compare_constant(op: str, subject: Expr, constant: Literal) -> Expr | None:
     if have == given == "string":
         return Compare(op, subject, Literal(constant.value.cast(subject.data_type)))
     if have == given == "binary" and not pa.types.is_fixed_size_binary(subject.data_type):
-        return Compare(op, subject, implied_cast(constant, subject.data_type))
+        return Compare(op, subject, implicit_cast(constant, subject.data_type))
     if have == given == "list":
-        return Compare(op, subject, implied_cast(constant, subject.data_type))
+        return Compare(op, subject, implicit_cast(constant, subject.data_type))
     if have == "string" and is_column(subject) and not constant.typed and given in ("int", "float"):
-        raise Refused(f"{subject} is {subject.data_type}: compare it with text, not with the number {constant}")
+        raise Refused(
+            f"cannot compare {subject} of type {subject.data_type} with the number {constant}; "
+            f"use a string or cast the column"
+        )
     return None
 
 
@@ -266,16 +284,16 @@ _COUNTED = {
 
 
 def _counted(subject: Expr, constant: Literal) -> Fraction:
-    """The constant in units of the subject's stored integer, exactly."""
-    step, own_step = kinds.step_of(subject.data_type), kinds.step_of(constant.data_type)
-    assert step is not None and own_step is not None
-    value = Fraction(kinds.count_of(constant.value)) * own_step
+    """Return the exact value of the constant in units of the subject's stored integer."""
+    step, constant_step = kinds.step_of(subject.data_type), kinds.step_of(constant.data_type)
+    assert step is not None and constant_step is not None
+    value = Fraction(kinds.count_of(constant.value)) * constant_step
     zone = _zone(subject.data_type)
     if zone is not None and pa.types.is_timestamp(constant.data_type) and constant.data_type.tz is None:
         value = Fraction(casts.localize_nanos(int(value), zone))
     elif zone is None and _zone(constant.data_type) is not None and kind_of(subject.data_type) == "timestamp":
         local = pc.local_timestamp(constant.value)
-        value = Fraction(kinds.count_of(local)) * own_step
+        value = Fraction(kinds.count_of(local)) * constant_step
     return value / step
 
 
@@ -284,105 +302,107 @@ def _zone(data_type: pa.DataType) -> str | None:
 
 
 def _compare_count(op: str, subject: Expr, value: Fraction) -> Expr:
-    """Comparison of a stored integer with an exact number that may lie between or beyond the integers."""
+    """Compare a stored integer with an exact number, which can be a fraction or out of the range of the type."""
     low, high = kinds.count_limits(subject.data_type)
     count = math.floor(value)
     if count != value:
         if op in ("=", "!="):
-            return Known(subject, op == "!=")
+            return ConstantIfNotNull(subject, op == "!=")
         op = "<=" if op in ("<", "<=") else ">"
     if count < low:
-        return Known(subject, op in (">", ">=", "!="))
+        return ConstantIfNotNull(subject, op in (">", ">=", "!="))
     if count > high:
-        return Known(subject, op in ("<", "<=", "!="))
+        return ConstantIfNotNull(subject, op in ("<", "<=", "!="))
     return Compare(op, subject, Literal(kinds.scalar_of_count(count, subject.data_type)))
 
 
 def _compare_exact(op: str, subject: Expr, value: float) -> Expr:
-    """Comparison of an integer or decimal with a double by value; NaN and infinity lie beyond all numbers."""
+    """Compare an integer or decimal with a float64 by value. NaN and infinity are greater than all numbers."""
     if math.isnan(value) or value == math.inf:
-        return Known(subject, op in ("<", "<=", "!="))
+        return ConstantIfNotNull(subject, op in ("<", "<=", "!="))
     if value == -math.inf:
-        return Known(subject, op in (">", ">=", "!="))
+        return ConstantIfNotNull(subject, op in (">", ">=", "!="))
     step = kinds.step_of(subject.data_type)
     assert step is not None
-    # The digits as they were written: 1.1 against a decimal means 1.1.
+    # Use the shortest decimal digits of the float: 1.1 is compared with a decimal as exactly 1.1.
     return _compare_count(op, subject, Fraction(decimal.Decimal(repr(value))) / step)
 
 
 def _compare_float(op: str, subject: Expr, value: float) -> Expr:
+    """Compare a float with a constant, rounded to the type of the subject. NaN is the greatest value."""
     data_type = subject.data_type
     rounded = pa.scalar(value, pa.float64()).cast(data_type, safe=False)
     if math.isnan(value):
         if op in (">", "<="):
-            return Known(subject, op == "<=")
+            return ConstantIfNotNull(subject, op == "<=")
         nan: Expr = Call("isnan", (subject,), BOOLEAN)
         return nan if op in ("=", ">=") else Not(nan)
     return Compare(op, subject, Literal(rounded))
 
 
-def _read_number(op: str, subject: Expr, constant: Literal) -> Expr:
-    words = constant.value.as_py()
+def _compare_with_number_string(op: str, subject: Expr, constant: Literal) -> Expr:
+    """Compare a computed number with a string that contains a number."""
+    string = constant.value.as_py()
     if is_column(subject):
-        raise Refused(f"{subject} is {subject.data_type}: compare it with a number, not with the text {constant}")
-    value = casts.read_float(words)
+        raise Refused(
+            f"cannot compare {subject} of type {subject.data_type} with the string {constant}; "
+            f"use a number or cast the column"
+        )
+    value = casts.parse_float(string)
     if value is None:
-        raise Refused(f"{constant} is not a number")
+        raise Refused(f"cannot convert {constant} to a number")
     if kind_of(subject.data_type) == "float":
         return _compare_float(op, subject, value)
     if not math.isfinite(value):
         return _compare_exact(op, subject, value)
     step = kinds.step_of(subject.data_type)
     assert step is not None
-    return _compare_count(op, subject, Fraction(decimal.Decimal(words)) / step)
+    return _compare_count(op, subject, Fraction(decimal.Decimal(string)) / step)
 
 
-def _read_time(op: str, subject: Expr, constant: Literal) -> Expr:
-    words = constant.value.as_py()
+def _compare_with_time_string(op: str, subject: Expr, constant: Literal) -> Expr:
+    """Compare a date, time or timestamp with a string in ISO format."""
+    string = constant.value.as_py()
     kind = kind_of(subject.data_type)
     step = kinds.step_of(subject.data_type)
     assert step is not None
     if kind == "time":
-        clock = casts.read_clock(words)
-        nanos = None if clock is None else Fraction(clock)
+        time = casts.parse_time(string)
+        nanos = None if time is None else Fraction(time)
     else:
-        moment = casts.read_moment(words)
-        if moment is None and kind == "date":
-            day = casts.read_date(words)
-            moment = None if day is None else (day * kinds.DAY_NANOS, True)
-        nanos = None if moment is None else Fraction(moment[0])
+        timestamp = casts.parse_timestamp(string)
+        if timestamp is None and kind == "date":
+            day = casts.parse_date(string)
+            timestamp = None if day is None else (day * kinds.DAY_NANOS, True)
+        nanos = None if timestamp is None else Fraction(timestamp[0])
         zone = _zone(subject.data_type)
-        if nanos is not None and moment is not None and zone is not None and not moment[1]:
+        if nanos is not None and timestamp is not None and zone is not None and not timestamp[1]:
             nanos = Fraction(casts.localize_nanos(int(nanos), zone))
     if nanos is None:
-        raise Refused(f"{constant} is no {kind}")
+        raise Refused(f"{constant} is not a valid {kind}; use the ISO 8601 format")
     return _compare_count(op, subject, nanos / step)
 
 
-_TEXT_READERS: dict[str, Callable[[str, Expr, Literal], Expr]] = {
-    "int": _read_number,
-    "float": _read_number,
-    "decimal": _read_number,
-    "date": _read_time,
-    "timestamp": _read_time,
-    "time": _read_time,
+_STRING_COMPARISONS: dict[str, Callable[[str, Expr, Literal], Expr]] = {
+    "int": _compare_with_number_string,
+    "float": _compare_with_number_string,
+    "decimal": _compare_with_number_string,
+    "date": _compare_with_time_string,
+    "timestamp": _compare_with_time_string,
+    "time": _compare_with_time_string,
 }
 
 
-def _meet(left: Expr, right: Expr, op: str) -> tuple[Expr, Expr]:
-    """Both operands in the type in which columns of their types are compared."""
-    common = common_type(left.data_type, right.data_type)
+def _coerce(left: Expr, right: Expr, op: str) -> tuple[Expr, Expr]:
+    """Cast both operands to their common type. Raises Refused if there is none."""
+    common = common_supertype(left.data_type, right.data_type)
     if common is None:
         raise Refused(f"cannot compare {left.data_type} with {right.data_type} in {left} {op} {right}")
-    return _as(left, common), _as(right, common)
+    return implicit_cast(left, common), implicit_cast(right, common)
 
 
-def _as(expr: Expr, target: pa.DataType) -> Expr:
-    return implied_cast(expr, target)
-
-
-def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """Where values of two plain types meet in a comparison, CASE or coalesce; None if they do not."""
+def common_supertype(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Return the type to which two types are cast in comparisons, CASE and coalesce; None if they are incompatible."""
     if left == right:
         return left
     kind = (kind_of(left), kind_of(right))
@@ -392,10 +412,10 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         return left
     if kind[0] == kind[1]:
         return _common_same_kind(kind[0], left, right)
-    if kind[::-1] in _MEETINGS:
+    if kind[::-1] in _SUPERTYPES:
         left, right, kind = right, left, (kind[1], kind[0])
-    meeting = _MEETINGS.get(kind)
-    return None if meeting is None else meeting(left, right)
+    supertype = _SUPERTYPES.get(kind)
+    return None if supertype is None else supertype(left, right)
 
 
 def _common_same_kind(kind: str, left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -413,14 +433,14 @@ def _common_same_kind(kind: str, left: pa.DataType, right: pa.DataType) -> pa.Da
         return pa.date64()
     if kind == "timestamp":
         zone = left.tz if left.tz is not None else right.tz
-        # The reference compares in the coarser unit: 12:30:15.5 equals 12:30:15 there.
+        # pylance compares in the coarser unit, so that 12:30:15.5 equals 12:30:15.
         return pa.timestamp(kinds.coarser_unit(left.unit, right.unit), zone)
     if kind == "time":
         return kinds.time_type(kinds.finer_unit(left.unit, right.unit))
     if kind == "duration":
         return pa.duration(kinds.finer_unit(left.unit, right.unit))
     if kind == "list":
-        items = common_type(kinds.plain_type(left.value_type), kinds.plain_type(right.value_type))
+        items = common_supertype(kinds.unwrapped_type(left.value_type), kinds.unwrapped_type(right.value_type))
         return None if items is None else pa.list_(items)
     if kind == "struct" and [left.field(i).name for i in range(left.num_fields)] == [
         right.field(i).name for i in range(right.num_fields)
@@ -437,7 +457,7 @@ def _int_with_float(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     return pa.float32() if right == pa.float16() else right
 
 
-_MEETINGS: dict[tuple[str, str], Callable[[pa.DataType, pa.DataType], pa.DataType]] = {
+_SUPERTYPES: dict[tuple[str, str], Callable[[pa.DataType, pa.DataType], pa.DataType]] = {
     ("int", "float"): _int_with_float,
     ("int", "decimal"): _int_with_decimal,
     ("float", "decimal"): lambda left, right: pa.float64(),
@@ -452,42 +472,43 @@ _MEETINGS: dict[tuple[str, str], Callable[[pa.DataType, pa.DataType], pa.DataTyp
 
 
 def between(subject: Expr, low: Expr, high: Expr) -> Expr:
+    """Return `subject BETWEEN low AND high` as two comparisons."""
     return conjunction([compare(">=", subject, low), compare("<=", subject, high)])
 
 
 def in_list(subject: Expr, items: Sequence[Expr]) -> Expr:
-    """`subject IN (items)`; constants become one set, the rest stays as comparisons."""
-    subject = plain(subject)
-    quick = _quick_set(subject, items)
-    if quick is not None:
-        return quick
+    """Return `subject IN (items)`: one InList for the constants, and a comparison for each other item."""
+    subject = unwrap(subject)
+    large = _large_in_list(subject, items)
+    if large is not None:
+        return large
     members: list[pa.Scalar[Any]] = []
     target: Expr = subject
     has_null = False
     others: list[Expr] = []
     for item in items:
-        same = compare("=", subject, item)
-        if same is NULL_BOOLEAN:
+        equality = compare("=", subject, item)
+        if equality is NULL_BOOLEAN:
             has_null = True
-        elif isinstance(same, Compare) and isinstance(same.right, Literal) and _can_be_set(same.left):
-            if members and same.left != target:
-                others.append(same)
+        elif isinstance(equality, Compare) and isinstance(equality.right, Literal) and _supports_in(equality.left):
+            if members and equality.left != target:
+                others.append(equality)
                 continue
-            target = same.left
-            members.append(same.right.value)
-        elif not (isinstance(same, Known) and not same.value):
-            others.append(same)
+            target = equality.left
+            members.append(equality.right.value)
+        elif not (isinstance(equality, ConstantIfNotNull) and not equality.value):
+            others.append(equality)
     if has_null and not members:
         others.append(NULL_BOOLEAN)
     if members:
         others.insert(0, InList(target, _array(members, target.data_type), has_null))
     if not others:
-        return settle(Known(subject, False))
-    return disjunction([settle(other) for other in others])
+        return fold_constants(ConstantIfNotNull(subject, False))
+    return disjunction([fold_constants(other) for other in others])
 
 
-def _quick_set(subject: Expr, items: Sequence[Expr]) -> Expr | None:
-    """Long lists of plain integers or texts without a comparison node for each."""
+def _large_in_list(subject: Expr, items: Sequence[Expr]) -> Expr | None:
+    """Build a long list of integers or strings without a comparison node for each item; None for other lists."""
     kind = kind_of(subject.data_type)
     if len(items) < 16 or kind not in ("int", "string") or isinstance(subject, Literal):
         return None
@@ -499,29 +520,31 @@ def _quick_set(subject: Expr, items: Sequence[Expr]) -> Expr | None:
     if kind == "int":
         low, high = kinds.int_limits(subject.data_type)
         values = [value for value in values if low <= value <= high]
-    return InList(subject, pa.array(values, subject.data_type)) if values else Known(subject, False)
+    return InList(subject, pa.array(values, subject.data_type)) if values else ConstantIfNotNull(subject, False)
 
 
 def like(subject: Expr, pattern: Expr, *, ignore_case: bool = False) -> Expr:
-    subject, pattern = plain(subject), plain(pattern)
+    """Return `subject LIKE pattern`, or ILIKE with `ignore_case`."""
+    subject, pattern = unwrap(subject), unwrap(pattern)
     for operand in (subject, pattern):
         if kind_of(operand.data_type) not in ("string", "null"):
-            raise Refused(f"LIKE needs text, {operand} is {operand.data_type}")
+            raise Refused(f"LIKE expects strings, got {operand} of type {operand.data_type}")
     if is_null_literal(subject) or is_null_literal(pattern):
         return NULL_BOOLEAN
-    return settle(Like(subject, implied_cast(pattern, pa.string()), ignore_case))
+    return fold_constants(Like(subject, implicit_cast(pattern, pa.string()), ignore_case))
 
 
 # Arithmetic
 
 
 def arithmetic(op: str, left: Expr, right: Expr, *, narrow: bool = False) -> Expr:
-    """`+ - * / % << >>`: the operands meet in the wider type; an integer literal is an int64, another a double.
+    """Return `left op right` for `op` in + - * / % << >>, computed in the wider type of the operands.
 
-    With `narrow`, an untyped literal beside a column takes the type of the column instead, if it fits. So it is where
-    `column op literal` is the whole expression, as in `update({"i8": "i8 + 1"})`.
+    An integer literal is an int64, any other numeric literal a float64. With `narrow`, a literal without a type takes
+    the type of a column operand instead, if its value fits. The parser sets `narrow` if `column op literal` is the
+    whole expression, as in `update({"i8": "i8 + 1"})`.
     """
-    left, right = plain(left), plain(right)
+    left, right = unwrap(left), unwrap(right)
     if kind_of(left.data_type) == "null" and kind_of(right.data_type) == "null":
         left = Literal(pa.scalar(None, pa.int64()))
     if kind_of(left.data_type) == "null":
@@ -534,36 +557,37 @@ def arithmetic(op: str, left: Expr, right: Expr, *, narrow: bool = False) -> Exp
         if left_kind != "int" or right_kind != "int":
             raise _no_operator(op, left, right)
         target = _common_for_arithmetic(left, right, narrow)
-        return settle(Arithmetic(op, implied_cast(left, target), implied_cast(right, target), target))
+        return fold_constants(Arithmetic(op, implicit_cast(left, target), implicit_cast(right, target), target))
     if left_kind in numeric and right_kind in numeric:
         common = _common_for_arithmetic(left, right, narrow)
         if kind_of(common) == "decimal":
             return _decimal_arithmetic(op, left, right, narrow)
-        return settle(Arithmetic(op, implied_cast(left, common), implied_cast(right, common), common))
+        return fold_constants(Arithmetic(op, implicit_cast(left, common), implicit_cast(right, common), common))
     return _time_arithmetic(op, left, right)
 
 
 def _no_operator(op: str, left: Expr, right: Expr) -> Refused:
-    return Refused(f"no operator {op} for {left.data_type} and {right.data_type} in {left} {op} {right}")
+    return Refused(f"operator {op} is not defined for {left.data_type} and {right.data_type} in {left} {op} {right}")
 
 
 def _common_for_arithmetic(left: Expr, right: Expr, narrow: bool) -> pa.DataType:
     for value, other in ((left, right), (right, left)):
         if narrow and isinstance(value, Literal) and not value.typed and is_column(other):
-            taken = _type_from_other(value, other.data_type)
-            if taken is not None:
-                return taken
+            narrowed = _literal_type_beside(value, other.data_type)
+            if narrowed is not None:
+                return narrowed
     left_type, right_type = left.data_type, right.data_type
     if "decimal" in (kind_of(left_type), kind_of(right_type)):
         if "float" in (kind_of(left_type), kind_of(right_type)):
             return pa.float64()
         return left_type if kind_of(left_type) == "decimal" else right_type
-    common = common_type(left_type, right_type)
+    common = common_supertype(left_type, right_type)
     assert common is not None
     return common
 
 
-def _type_from_other(value: Literal, target: pa.DataType) -> pa.DataType | None:
+def _literal_type_beside(value: Literal, target: pa.DataType) -> pa.DataType | None:
+    """Return the type of a literal beside a column of type `target`; None if the general rule applies."""
     have, want = kind_of(value.data_type), kind_of(target)
     if not value.value.is_valid or (want == "float" and have in ("int", "float")):
         return target
@@ -578,7 +602,7 @@ def _type_from_other(value: Literal, target: pa.DataType) -> pa.DataType | None:
 
 
 def _decimal_arithmetic(op: str, left: Expr, right: Expr, narrow: bool) -> Expr:
-    """Precision and scale grow as Arrow's and DataFusion's kernels make them grow, up to 38 digits."""
+    """Return decimal arithmetic. Precision and scale follow the rules of Arrow and DataFusion, up to 38 digits."""
     left, right = _decimal_operand(left, right, narrow), _decimal_operand(right, left, narrow)
     have, other = left.data_type, right.data_type
     whole = max(have.precision - have.scale, other.precision - other.scale)
@@ -593,7 +617,7 @@ def _decimal_arithmetic(op: str, left: Expr, right: Expr, narrow: bool) -> Expr:
     else:
         scale_width = min(have.precision - have.scale, other.precision - other.scale) + scale
         target = kinds.decimal_type(min(scale_width, 38), scale)
-    return settle(Arithmetic(op, left, right, target))
+    return fold_constants(Arithmetic(op, left, right, target))
 
 
 def _decimal_operand(value: Expr, other: Expr, narrow: bool) -> Expr:
@@ -604,7 +628,7 @@ def _decimal_operand(value: Expr, other: Expr, narrow: bool) -> Expr:
         digits = 10 ** (other.data_type.precision - other.data_type.scale)
         if not value.value.is_valid or abs(value.value.as_py()) < digits:
             target = other.data_type
-    return implied_cast(value, target)
+    return implicit_cast(value, target)
 
 
 def _time_arithmetic(op: str, left: Expr, right: Expr) -> Expr:
@@ -612,14 +636,16 @@ def _time_arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     if op not in ("+", "-"):
         raise _no_operator(op, left, right)
     if kind == ("date", "date") and op == "-":
-        return settle(Arithmetic(op, implied_cast(left, pa.date32()), implied_cast(right, pa.date32()), pa.int64()))
+        return fold_constants(
+            Arithmetic(op, implicit_cast(left, pa.date32()), implicit_cast(right, pa.date32()), pa.int64())
+        )
     if kind == ("int", "date") and op == "+":
         left, right, kind = right, left, ("date", "int")
     if kind == ("date", "int"):
-        return settle(Arithmetic(op, implied_cast(left, pa.date32()), right, pa.date32()))
+        return fold_constants(Arithmetic(op, implicit_cast(left, pa.date32()), right, pa.date32()))
     if kind in (("timestamp", "timestamp"), ("date", "timestamp"), ("timestamp", "date")) and op == "-":
-        left, right = _meet(left, right, op)
-        return settle(Arithmetic(op, left, right, pa.duration(left.data_type.unit)))
+        left, right = _coerce(left, right, op)
+        return fold_constants(Arithmetic(op, left, right, pa.duration(left.data_type.unit)))
     if kind == ("duration", "timestamp") and op == "+":
         left, right, kind = right, left, ("timestamp", "duration")
     if kind in (("timestamp", "duration"), ("duration", "duration")):
@@ -627,102 +653,111 @@ def _time_arithmetic(op: str, left: Expr, right: Expr) -> Expr:
         if kind[0] == "duration":
             unit = kinds.finer_unit(unit, right.data_type.unit)
         target = pa.duration(unit) if kind[0] == "duration" else pa.timestamp(unit, left.data_type.tz)
-        return settle(Arithmetic(op, implied_cast(left, target), implied_cast(right, pa.duration(unit)), target))
+        return fold_constants(
+            Arithmetic(op, implicit_cast(left, target), implicit_cast(right, pa.duration(unit)), target)
+        )
     raise _no_operator(op, left, right)
 
 
 def negate(arg: Expr) -> Expr:
-    arg = plain(arg)
+    """Return `-arg`."""
+    arg = unwrap(arg)
     kind = kind_of(arg.data_type)
     if kind == "null":
         return arg
     if kind not in ("int", "float", "decimal", "duration") or pa.types.is_unsigned_integer(arg.data_type):
-        raise Refused(f"no unary minus for {arg.data_type} in -{arg}")
-    return settle(Negate(arg))
+        raise Refused(f"unary minus is not defined for {arg.data_type} in -{arg}")
+    return fold_constants(Negate(arg))
 
 
 def concatenation(left: Expr, right: Expr) -> Expr:
-    """`left || right`: at least one is text, the other is printed."""
-    left, right = plain(left), plain(right)
+    """Return `left || right`. At least one operand is a string; the other is cast to a string."""
+    left, right = unwrap(left), unwrap(right)
     if "string" not in (kind_of(left.data_type), kind_of(right.data_type)):
         if "null" in (kind_of(left.data_type), kind_of(right.data_type)):
             return Literal(pa.scalar(None, pa.string()))
         raise _no_operator("||", left, right)
-    target = common_type(as_text(left).data_type, as_text(right).data_type)
+    target = common_supertype(as_string(left).data_type, as_string(right).data_type)
     assert target is not None
-    return settle(Call("||", (implied_cast(left, target), implied_cast(right, target)), target))
+    return fold_constants(Call("||", (implicit_cast(left, target), implicit_cast(right, target)), target))
 
 
-def as_text(expr: Expr) -> Expr:
-    """The operand printed as text, unless it is text already."""
-    expr = plain(expr)
+def as_string(expr: Expr) -> Expr:
+    """Cast the operand to a string, unless it is a string of some width."""
+    expr = unwrap(expr)
     return expr if kind_of(expr.data_type) == "string" else checked_cast(expr, pa.string(), implied=True)
 
 
-# Casts, access, choice
+# Casts, fields, elements and CASE
 
 
 def checked_cast(arg: Expr, target: pa.DataType, *, null_on_failure: bool = False, implied: bool = False) -> Expr:
+    """Return a cast of `arg` to `target`, or raise Refused if the types have no conversion.
+
+    With `null_on_failure`, values that cannot be converted become null. An `implied` cast is not printed.
+    """
     if not casts.can_cast(arg.data_type, target):
-        raise Refused(f"no cast from {arg.data_type} to {target} for {arg}")
+        raise Refused(f"cannot cast {arg} from {arg.data_type} to {target}")
     if arg.data_type == target:
         return Literal(arg.value, typed=True) if isinstance(arg, Literal) and not implied else arg
-    return settle(Cast(arg, target, null_on_failure=null_on_failure, implied=implied))
+    return fold_constants(Cast(arg, target, null_on_failure=null_on_failure, implicit=implied))
 
 
 def field_access(arg: Expr, name: str) -> Expr:
-    """A field of a struct; of a struct column it is a longer column path."""
+    """Return a field of a struct; for a struct column, a column with a longer path."""
     data_type = arg.data_type
     if isinstance(data_type, pa.BaseExtensionType):
         data_type = data_type.storage_type
     if not pa.types.is_struct(data_type):
-        raise Refused(f"{arg} is {data_type}, not a struct: it has no field {name!r}")
+        raise Refused(f"cannot access field {name!r} of {arg}: its type is {data_type}, not a struct")
     index = data_type.get_field_index(name)
     if index < 0:
         names = [data_type.field(i).name for i in range(data_type.num_fields)]
-        raise Refused(f"{arg} has no field {name!r}; it has {', '.join(names)}")
+        raise Refused(f"{arg} has no field {name!r}; its fields are {', '.join(names)}")
     field_type = data_type.field(index).type
     if isinstance(arg, Column):
         return Column((*arg.path, name), field_type)
-    return settle(FieldAccess(arg, name, field_type))
+    return fold_constants(FieldAccess(arg, name, field_type))
 
 
 def index_access(arg: Expr, index: Expr) -> Expr:
-    arg, index = plain(arg), plain(index)
+    """Return `arg[index]` for a list."""
+    arg, index = unwrap(arg), unwrap(index)
     if kind_of(arg.data_type) != "list":
-        raise Refused(f"{arg} is {arg.data_type}: it has no elements")
+        raise Refused(f"cannot index {arg}: its type is {arg.data_type}, not a list")
     if kind_of(index.data_type) != "int":
-        raise Refused(f"a list is indexed by an integer, {index} is {index.data_type}")
-    return settle(IndexAccess(arg, index, arg.data_type.value_type))
+        raise Refused(f"a list index must be an integer, got {index} of type {index.data_type}")
+    return fold_constants(IndexAccess(arg, index, arg.data_type.value_type))
 
 
 def array(items: Sequence[Expr]) -> Expr:
-    """`[1, 2]`: constants only."""
+    """Return a list literal such as `[1, 2]`. The items must be constants of compatible types."""
     common: pa.DataType = pa.null()
     for item in items:
         if not isinstance(item, Literal):
-            raise Refused(f"a list may hold constants only, {item} is none")
-        meeting = common_type(common, plain(item).data_type)
-        if meeting is None:
-            raise Refused(f"a list of {common} cannot hold {item}")
-        common = meeting
-    values = [implied_cast(plain(item), common) for item in items]
+            raise Refused(f"list elements must be constants, got {item}")
+        supertype = common_supertype(common, unwrap(item).data_type)
+        if supertype is None:
+            raise Refused(f"list elements must have a common type, got {item} in a list of {common}")
+        common = supertype
+    values = [implicit_cast(unwrap(item), common) for item in items]
     return Literal(pa.scalar([value.value.as_py() for value in values if isinstance(value, Literal)], pa.list_(common)))
 
 
-def unify(exprs: Sequence[Expr], what: str) -> list[Expr]:
-    """All operands in the one type in which they meet."""
-    opened = [plain(expr) for expr in exprs]
+def coerce_all(exprs: Sequence[Expr], operator: str) -> list[Expr]:
+    """Cast all operands to their common type. Raises Refused with the name of the operator if there is none."""
+    unwrapped = [unwrap(expr) for expr in exprs]
     common: pa.DataType = pa.null()
-    for expr in opened:
-        meeting = common_type(common, expr.data_type)
-        if meeting is None:
-            raise Refused(f"{what}: {expr} is {expr.data_type}, which does not meet {common}")
-        common = meeting
-    return [implied_cast(expr, common) for expr in opened]
+    for expr in unwrapped:
+        supertype = common_supertype(common, expr.data_type)
+        if supertype is None:
+            raise Refused(f"the operands of {operator} have no common type: {expr} is {expr.data_type}, not {common}")
+        common = supertype
+    return [implicit_cast(expr, common) for expr in unwrapped]
 
 
 def case(conditions: Sequence[Expr], values: Sequence[Expr], default: Expr | None) -> Expr:
-    tests = tuple(boolean(condition, "CASE WHEN") for condition in conditions)
-    *thens, otherwise = unify([*values, default or Literal(pa.scalar(None, pa.null()))], "CASE")
-    return settle(Case(tests, tuple(thens), otherwise, otherwise.data_type))
+    """Return CASE WHEN ... THEN ... ELSE ... END, with all values cast to their common type."""
+    tests = tuple(as_boolean(condition, "CASE WHEN") for condition in conditions)
+    *thens, otherwise = coerce_all([*values, default or Literal(pa.scalar(None, pa.null()))], "CASE")
+    return fold_constants(Case(tests, tuple(thens), otherwise, otherwise.data_type))

@@ -1,7 +1,7 @@
-"""What the named functions compute, over Arrow values. `functions.py` says which operand types each takes.
+"""Implementations of the SQL functions over Arrow values. `functions.py` checks the types of the arguments.
 
-Operands that SQL allows to vary by row but Arrow's kernels want constant (a pattern, a length) are handled row by row
-when they do vary.
+Some of Arrow's kernels require a constant pattern or length. If such an argument varies, the function is computed row
+by row in Python.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Kernel = Callable[[list[Values], pa.DataType], Values]
 
 
 def constants_of(args: list[Values]) -> list[Any] | None:
-    """The Python values of all operands after the first if they are constants and not null."""
+    """Return the Python values of the arguments after the first, or None unless all are constant and not null."""
     if all(is_constant(arg) and arg.is_valid for arg in args[1:]):
         return [arg.as_py() for arg in args[1:]]
     return None
 
 
 def by_row(args: list[Values], target: pa.DataType, function: Callable[..., Any]) -> pa.Array[Any]:
-    """`function` on each row whose operands are all valid; null elsewhere."""
+    """Apply a Python function to each row; the result is null if an argument is null."""
     rows = zip(*(array.to_pylist() for array in aligned(*args)))
     return pa.array([None if None in row else function(*row) for row in rows], target)
 
@@ -48,14 +48,14 @@ def coalesce(args: list[Values], target: pa.DataType) -> Values:
 
 
 def _extreme(op: str) -> Kernel:
-    def pick(args: list[Values], target: pa.DataType) -> Values:
+    def compute(args: list[Values], target: pa.DataType) -> Values:
         best = args[0]
         for value in args[1:]:
             better = pc.or_(pc.is_null(best), pc.fill_null(compare(op, value, best), False))
             best = pc.if_else(pc.and_(better, pc.is_valid(value)), value, best)
         return best
 
-    return pick
+    return compute
 
 
 def absolute(args: list[Values], target: pa.DataType) -> Values:
@@ -68,11 +68,11 @@ def absolute(args: list[Values], target: pa.DataType) -> Values:
 def rounded(args: list[Values], target: pa.DataType) -> Values:
     value, places = args
     if not is_constant(places):
-        raise EvaluationError("round() wants a constant number of places")
+        raise EvaluationError("round() expects a constant number of decimal places")
     if not places.is_valid:
         return pc.if_else(pc.is_valid(value), pa.scalar(None, target), pa.scalar(None, target))
     if kinds.kind_of(target) == "decimal":
-        # Room for the carry of 99.9, which the kernel would lose.
+        # Widen first, because the kernel loses the digit that rounding 99.9 carries.
         value = pc.cast(value, pa.decimal256(76, value.type.scale))
         return cast_values(pc.round(value, ndigits=places.as_py(), round_mode="half_towards_infinity"), target)
     if places.as_py() == 0 and target in (pa.float32(), pa.float64()) and not is_constant(value):
@@ -81,9 +81,9 @@ def rounded(args: list[Values], target: pa.DataType) -> Values:
 
 
 def _rounded_to_whole(values: pa.Array[Any]) -> pa.Array[Any]:
-    """Halves go away from zero; Arrow's kernel does the same several times as slowly."""
+    """Round floats to integers, halves away from zero; several times as fast as Arrow's kernel."""
     numbers = kinds.numbers_of(values)
-    with np.errstate(invalid="ignore"):  # infinities stay what they are
+    with np.errstate(invalid="ignore"):  # infinity - infinity; infinities are not changed
         result = np.trunc(numbers)
         result += np.copysign(np.abs(numbers - result) >= 0.5, numbers)
     return kinds.array_of_numbers(result, values)
@@ -99,11 +99,11 @@ def _unary(kernel: Callable[[Values], Values]) -> Kernel:
 
 def concat_skipping_nulls(args: list[Values], target: pa.DataType) -> Values:
     empty = pa.scalar("", target)
-    # The kernel loses a row in which all parts are null, so one part never is.
+    # Pass an empty string that is never null, because the kernel returns null for a row with nulls only.
     return pc.binary_join_element_wise(*args, empty, empty, null_handling="skip")
 
 
-def _text_test(kernel: Callable[..., Values], python: Callable[[str, str], bool]) -> Kernel:
+def _string_test(kernel: Callable[..., Values], python: Callable[[str, str], bool]) -> Kernel:
     def compute(args: list[Values], target: pa.DataType) -> Values:
         constants = constants_of(args)
         return kernel(args[0], constants[0]) if constants else by_row(args, target, python)
@@ -143,7 +143,7 @@ def trim(args: list[Values], target: pa.DataType) -> Values:
 def substr(args: list[Values], target: pa.DataType) -> Values:
     constants = constants_of(args)
     if len(args) == 3 and constants and constants[1] < 0:
-        raise EvaluationError("substr() wants a length that is not negative")
+        raise EvaluationError("substr() expects a length of at least 0")
     if constants:
         start = constants[0] - 1
         stop = None if len(constants) == 1 else max(start + constants[1], 0)
@@ -151,20 +151,20 @@ def substr(args: list[Values], target: pa.DataType) -> Values:
 
     def cut(text: str, start: int, length: int | None = None) -> str:
         if length is not None and length < 0:
-            raise EvaluationError("substr() wants a length that is not negative")
+            raise EvaluationError("substr() expects a length of at least 0")
         stop = None if length is None else max(start - 1 + length, 0)
         return text[max(start - 1, 0) : stop]
 
     return by_row(args, target, cut)
 
 
-# Rust's \w and \d know Unicode, RE2's only ASCII.
+# \w and \d match Unicode characters in Rust's regex crate, which pylance uses, but only ASCII in RE2.
 _CLASSES = {"d": r"\p{Nd}", "D": r"\P{Nd}", "w": r"[\p{L}\p{M}\p{N}_]", "W": r"[^\p{L}\p{M}\p{N}_]"}
 _CLASSES_IN_SET = {"d": r"\p{Nd}", "D": r"\P{Nd}", "w": r"\p{L}\p{M}\p{N}_"}
 
 
 def translate_regex(pattern: str) -> str:
-    """A pattern written for Rust's regex crate as RE2 reads it: word and digit classes are Unicode ones.
+    """Translate a pattern of Rust's regex crate to RE2: replace word and digit classes by Unicode classes.
 
     Word boundaries remain ASCII, and so does `\\W` inside a bracketed set.
     """
@@ -183,9 +183,9 @@ def translate_regex(pattern: str) -> str:
 
 
 def regex(name: str, pattern: str, flags: str = "") -> str:
-    """The pattern of a function with its flags. Raises EvaluationError for flags that nobody knows."""
+    """Return the RE2 pattern for a pattern and its flags. Raises EvaluationError for unknown flags."""
     if not set(flags) <= set("imsU"):
-        raise EvaluationError(f"{name}() does not know the flags {flags!r}")
+        raise EvaluationError(f"{name}() does not support the flags {flags!r}; use a combination of i, m, s and U")
     return (f"(?{flags})" if flags else "") + translate_regex(pattern)
 
 
@@ -195,11 +195,12 @@ def regexp_like(args: list[Values], target: pa.DataType) -> Values:
         return pc.match_substring_regex(args[0], regex("regexp_like", *constants))
     arrays = aligned(*args)
     keys = pc.binary_join_element_wise(*(pc.cast(array, pa.string()) for array in arrays[1:]), "\0").dictionary_encode()
-    out = pa.nulls(len(arrays[0]), pa.bool_())
+    result = pa.nulls(len(arrays[0]), pa.bool_())
     for number, key in enumerate(keys.dictionary.to_pylist()):
-        here = pc.fill_null(pc.equal(keys.indices, number), False)
-        out = pc.if_else(here, pc.match_substring_regex(arrays[0], regex("regexp_like", *key.split("\0"))), out)
-    return out
+        has_key = pc.fill_null(pc.equal(keys.indices, number), False)
+        matches = pc.match_substring_regex(arrays[0], regex("regexp_like", *key.split("\0")))
+        result = pc.if_else(has_key, matches, result)
+    return result
 
 
 # Dates and times
@@ -210,7 +211,7 @@ def _naive(values: Values) -> Values:
 
 
 def _fraction_of_minute(values: Values, per_second: int) -> Values:
-    """Seconds and their fraction, in units of 1 / `per_second`, cut towards the past."""
+    """Return the seconds within the minute in units of 1 / `per_second`, rounded down."""
     nanos = pc.add(
         pc.multiply(pc.millisecond(values), 1_000_000),
         pc.add(pc.multiply(pc.microsecond(values), 1_000), pc.nanosecond(values)),
@@ -229,7 +230,7 @@ def _epoch(values: Values) -> Values:
     return pc.divide(pc.cast(counts, pa.float64(), safe=False), float(1_000_000_000 / step))
 
 
-_CLOCK_PARTS: dict[str, Callable[[Values], Values]] = {
+_TIME_PARTS: dict[str, Callable[[Values], Values]] = {
     "hour": pc.hour,
     "minute": pc.minute,
     "second": pc.second,
@@ -237,7 +238,7 @@ _CLOCK_PARTS: dict[str, Callable[[Values], Values]] = {
     "microsecond": lambda values: _fraction_of_minute(values, 1_000_000),
     "nanosecond": lambda values: _fraction_of_minute(values, 1_000_000_000),
 }
-_DAY_PARTS: dict[str, Callable[[Values], Values]] = {
+_DATE_PARTS: dict[str, Callable[[Values], Values]] = {
     "year": pc.year,
     "isoyear": pc.iso_year,
     "quarter": pc.quarter,
@@ -248,9 +249,9 @@ _DAY_PARTS: dict[str, Callable[[Values], Values]] = {
     "dow": lambda values: pc.day_of_week(values, count_from_zero=True, week_start=7),
     "isodow": lambda values: pc.day_of_week(values, count_from_zero=False, week_start=1),
 }
-_MANY_MOMENTS = 4096
-_FAR_DAY = 1_000_000  # a thousand years or two to either side: Arrow's calendar ends near the year 32767
-DATE_PARTS = (*_DAY_PARTS, *_CLOCK_PARTS, "epoch")
+_MIN_ROWS_BY_DAY = 4096
+_MAX_DAY = 1_000_000  # about 2,700 years around 1970; Arrow's calendar ends near the year 32767
+DATE_PARTS = (*_DATE_PARTS, *_TIME_PARTS, "epoch")
 TRUNCATIONS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
 _UNIT_ALIASES = {
     "isoweek": "week",
@@ -261,8 +262,9 @@ _UNIT_ALIASES = {
 }
 
 
-def unit_name(text: str) -> str:
-    lowered = text.strip().lower()
+def unit_name(name: str) -> str:
+    """Return the canonical name of a unit of time, without changing unknown names."""
+    lowered = name.strip().lower()
     return _UNIT_ALIASES.get(lowered, lowered)
 
 
@@ -273,32 +275,32 @@ def date_part(args: list[Values], target: pa.DataType) -> Values:
     if unit == "epoch":
         return _epoch(values)
     values = _naive(values)
-    if unit in _CLOCK_PARTS:
+    if unit in _TIME_PARTS:
         if kind == "date":
             values = cast_values(values, pa.timestamp("ms"))
         elif pa.types.is_time32(values.type):
             values = pc.cast(values, pa.time64("us"))
-        return pc.cast(_CLOCK_PARTS[unit](values), target)
-    return pc.cast(_by_day(_DAY_PARTS[unit], values), target)
+        return pc.cast(_TIME_PARTS[unit](values), target)
+    return pc.cast(_by_day(_DATE_PARTS[unit], values), target)
 
 
 def _by_day(kernel: Callable[[Values], Values], values: Values) -> Values:
-    """A calendar's number of each moment, worked out once for each day between the first and the last one."""
+    """Compute a date part of timestamps once for each day between the first and the last one."""
     step = kinds.step_of(values.type)
-    if is_constant(values) or step is None or not pa.types.is_timestamp(values.type) or len(values) < _MANY_MOMENTS:
+    if is_constant(values) or step is None or not pa.types.is_timestamp(values.type) or len(values) < _MIN_ROWS_BY_DAY:
         return kernel(values)
-    moments = whole(values)
-    bounds = pc.min_max(moments)
+    timestamps = whole(values)
+    bounds = pc.min_max(timestamps)
     if not bounds["min"].is_valid:
         return kernel(values)
     per_day = 86_400_000_000_000 // step
     first, last = bounds["min"].value // per_day, bounds["max"].value // per_day
-    if last - first >= len(moments) // 4 or first <= -_FAR_DAY or last >= _FAR_DAY:
+    if last - first >= len(timestamps) // 4 or first <= -_MAX_DAY or last >= _MAX_DAY:
         return kernel(values)
     days = kernel(pa.array(np.arange(first, last + 1, dtype=np.int32)).cast(pa.date32()))
-    at = kinds.numbers_of(moments) // per_day - first
-    numbers = np.take(np.asarray(days), at, mode="clip")  # what stands under a null is no moment
-    return kinds.array_of_numbers(numbers, moments)
+    day_index = kinds.numbers_of(timestamps) // per_day - first
+    numbers = np.take(np.asarray(days), day_index, mode="clip")  # "clip", because null rows have undefined values
+    return kinds.array_of_numbers(numbers, timestamps)
 
 
 def date_trunc(args: list[Values], target: pa.DataType) -> Values:
@@ -325,22 +327,21 @@ def to_date(args: list[Values], target: pa.DataType) -> Values:
 
 
 def array_length(args: list[Values], target: pa.DataType) -> Values:
-    # A fixed-size list has no lengths of its own for null rows; the kernel answers null there as for other lists.
     return pc.cast(pc.list_value_length(args[0]), target)
 
 
 def array_has(args: list[Values], target: pa.DataType) -> Values:
-    lists, wanted = args
-    if is_constant(lists) or not is_constant(wanted):
+    lists, item = args
+    if is_constant(lists) or not is_constant(item):
         return by_row(args, target, lambda items, item: item in items)
     lists = whole(lists)
-    if not wanted.is_valid:
+    if not item.is_valid:
         return pa.nulls(len(lists), target)
     starts, lengths = list_extents(lists)
     first, last = (int(starts[0]), int(starts[-1] + lengths[-1])) if len(lists) else (0, 0)
-    hits = pc.fill_null(compare("=", lists.values.slice(first, last - first), wanted), False)
+    hits = pc.fill_null(compare("=", lists.values.slice(first, last - first), item), False)
     if hits.true_count * 8 < len(lists):
-        # Extents follow each other: an item belongs to the last list that starts at or before it and is not empty.
+        # The lists are adjacent: a hit belongs to the first list that ends after it.
         items = np.flatnonzero(hits.to_numpy(zero_copy_only=False)) + first
         found = np.zeros(len(lists), np.bool_)
         found[np.searchsorted(starts + lengths, items, side="right")] = True
@@ -364,9 +365,9 @@ KERNELS: dict[str, Kernel] = {
     "upper": _unary(pc.utf8_upper),
     "length": _unary(pc.utf8_length),
     "concat": concat_skipping_nulls,
-    "starts_with": _text_test(pc.starts_with, str.startswith),
-    "ends_with": _text_test(pc.ends_with, str.endswith),
-    "contains": _text_test(contains, str.__contains__),
+    "starts_with": _string_test(pc.starts_with, str.startswith),
+    "ends_with": _string_test(pc.ends_with, str.endswith),
+    "contains": _string_test(contains, str.__contains__),
     "replace": replace,
     "left": left,
     "right": right,
@@ -403,9 +404,12 @@ _UNITS.update({short: short for short in ("s", "ms", "us", "ns")})
 _UNITS["µs"] = "us"
 
 
-def arrow_type(text: str) -> pa.DataType | None:
-    """The type of an `arrow_cast` name such as `Timestamp(ns, "UTC")` or `Dictionary(Int32, Utf8)`; None if unknown."""
-    head, _, inside = text.strip().partition("(")
+def arrow_type(name: str) -> pa.DataType | None:
+    """Return the type for an `arrow_cast` name such as `Timestamp(ns, "UTC")` or `Dictionary(Int32, Utf8)`.
+
+    Returns None for unknown names.
+    """
+    head, _, inside = name.strip().partition("(")
     head = head.strip()
     if not inside:
         return _SIMPLE_TYPES.get(head)
@@ -419,6 +423,7 @@ def arrow_type(text: str) -> pa.DataType | None:
 
 
 def _split(text: str) -> list[str]:
+    """Split at commas outside of parentheses."""
     parts, depth, start = [], 0, 0
     for at, char in enumerate(text):
         depth += (char == "(") - (char == ")")
@@ -429,6 +434,7 @@ def _split(text: str) -> list[str]:
 
 
 def _parametric(head: str, parts: list[str]) -> pa.DataType | None:
+    """Return the type `head(parts...)`. Raises KeyError, ValueError or pa.ArrowInvalid for invalid parameters."""
     if head == "Timestamp":
         zone = parts[1] if len(parts) > 1 else "None"
         if zone.startswith("Some(") and zone.endswith(")"):

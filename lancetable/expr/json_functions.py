@@ -1,14 +1,14 @@
-"""Functions of JSON columns, which expressions see as JSONB bytes.
+"""Functions of JSON columns, which are JSONB bytes in expressions.
 
-    json_get(j, 'a')  json_get(j, '0')            one member or element, JSONB again
-    json_get_string | int | float | bool(j, 'a')  the same as a value; texts are read as numbers and booleans
-    json_extract(j, '$.a.b[0]')                   JSON text of what a path finds, a list where it finds several
-    json_exists | json_array_length(j, path)      whether it finds something; elements of the first that it finds
-    json_array_contains(j, path, value)           whether an array that it finds holds a value
+    json_get(j, 'a')  json_get(j, '0')            a member or element, as JSONB
+    json_get_string | int | float | bool(j, 'a')  the same, converted; strings are parsed as numbers and booleans
+    json_extract(j, '$.a.b[0]')                   the matches of a path as a JSON string, a list if there are several
+    json_exists | json_array_length(j, path)      whether a path has matches; the length of the first match
+    json_array_contains(j, path, value)           whether an array that matches the path contains a value
 
-    path     $ .name ."a name" ["a name"] [0] [last] [last - 1] [0 to 2] [0, 2] [*] .*        the $ may be missing
+    path     $ .name ."a name" ["a name"] [0] [last] [last - 1] [0 to 2] [0, 2] [*] .*        the $ is optional
 
-Values are looked at row by row: there is no kernel for them.
+The functions are computed row by row in Python.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import pyarrow as pa
 
 from lancetable.expr import build
 from lancetable.expr.ast import BOOLEAN, Expr
-from lancetable.expr.build import Refused, plain
+from lancetable.expr.build import Refused, unwrap
 from lancetable.expr.function_kernels import KERNELS, by_row
 from lancetable.expr.kernels import EvaluationError, Values
 from lancetable.expr.kinds import kind_of
-from lancetable.expr.operands import Binder, arity, make
+from lancetable.expr.operands import Binder, build_call, check_arity
 from lancetable.format import jsonb
 from lancetable.format.jsonb import Item
 
@@ -45,7 +45,7 @@ _I64: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """An index that counts from the first element, or from the last one."""
+    """An index relative to the first or to the last element."""
 
     number: int
     from_last: bool
@@ -72,7 +72,7 @@ _INDEX: Final = re.compile(r"(?:(?P<number>[0-9]+)|(?P<last>last)(?:\s*-\s*(?P<b
 
 @functools.lru_cache(maxsize=256)
 def parse_path(text: str) -> tuple[tuple[str, _Step], ...]:
-    """The steps of a path as (kind, what). Raises EvaluationError for what is none."""
+    """Parse a JSON path to steps, each as (kind, argument). Raises EvaluationError if the path is invalid."""
     rest = text.strip()
     if rest.startswith("$"):
         rest = rest[1:]
@@ -83,7 +83,7 @@ def parse_path(text: str) -> tuple[tuple[str, _Step], ...]:
     while at < len(rest):
         token = _TOKEN.match(rest, at)
         if token is None:
-            raise EvaluationError(f"{text!r} is no JSON path that is understood, from {rest[at:]!r} on")
+            raise EvaluationError(f"invalid JSON path {text!r}: unexpected {rest[at:]!r}")
         if token["all"] is not None:
             steps.append(("elements" if "[" in token["all"] else "values", None))
         elif token["items"] is not None:
@@ -101,23 +101,23 @@ def _range(part: str, path: str) -> _Range:
 
 
 def _position(text: str, path: str) -> _Position:
-    found = _INDEX.fullmatch(text.strip())
-    if found is None:
-        raise EvaluationError(f"{text.strip()!r} is no index of an element, in the JSON path {path!r}")
-    if found["number"] is not None:
-        return _Position(int(found["number"]), from_last=False)
-    return _Position(int(found["back"] or 0), from_last=True)
+    match = _INDEX.fullmatch(text.strip())
+    if match is None:
+        raise EvaluationError(f"invalid index {text.strip()!r} in the JSON path {path!r}; use a number or 'last - n'")
+    if match["number"] is not None:
+        return _Position(int(match["number"]), from_last=False)
+    return _Position(int(match["back"] or 0), from_last=True)
 
 
 def find(value: bytes, path: str) -> list[Item]:
-    """What a path finds in a JSONB value, in order."""
-    found = [jsonb.open_value(value)]
+    """Return the items of a JSONB value that match a path, in order."""
+    items = [jsonb.open_value(value)]
     for kind, step in parse_path(path):
-        found = [each for item in found for each in _one_step(item, kind, step)]
-    return found
+        items = [match for item in items for match in _apply_step(item, kind, step)]
+    return items
 
 
-def _one_step(item: Item, kind: str, step: _Step) -> list[Item]:
+def _apply_step(item: Item, kind: str, step: _Step) -> list[Item]:
     if kind == "name":
         assert isinstance(step, str)
         member = jsonb.members(item).get(step)
@@ -128,18 +128,18 @@ def _one_step(item: Item, kind: str, step: _Step) -> list[Item]:
         return jsonb.elements(item) if jsonb.is_array(item) else [item]
     assert isinstance(step, tuple)
     elements = jsonb.elements(item)
-    chosen: list[Item] = []
+    selected: list[Item] = []
     for first, last in step:
         start, end = first.within(len(elements)), last.within(len(elements)) + 1
-        chosen += elements[max(start, 0) : max(end, 0)]
-    return chosen
+        selected += elements[max(start, 0) : max(end, 0)]
+    return selected
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
 def get(value: bytes, key: str) -> Item | None:
-    """The member of an object, or the element of an array whose number `key` is."""
+    """Return a member of an object, or the element of an array with the index `key`; None if it does not exist."""
     item = jsonb.open_value(value)
     if jsonb.is_array(item):
         elements = jsonb.elements(item)
@@ -147,58 +147,58 @@ def get(value: bytes, key: str) -> Item | None:
     return jsonb.members(item).get(key)
 
 
-def _scalar(value: bytes, key: str, wanted: str) -> Any:
-    """The value of a member in Python; None for a null."""
+def _scalar(value: bytes, key: str, target: str) -> Any:
+    """Return the value of a member as a Python object; None for a null or if it does not exist."""
     item = get(value, key)
     if item is None:
         return None
     if not jsonb.is_scalar(item):
-        raise EvaluationError(f"json_get_{wanted}() finds {jsonb.text_of(item)[:40]} for {key!r}, which is no {wanted}")
+        raise EvaluationError(f"json_get_{target}() cannot convert {jsonb.text_of(item)[:40]}, the value of {key!r}")
     return jsonb.scalar(item)
 
 
 def _string(value: bytes, key: str) -> str | None:
-    found = _scalar(value, key, "string")
-    if found is None or isinstance(found, str):
-        return found
+    scalar = _scalar(value, key, "string")
+    if scalar is None or isinstance(scalar, str):
+        return scalar
     item = get(value, key)
     assert item is not None
     return jsonb.text_of(item)
 
 
-def _number(found: Any, wanted: str, key: str) -> int | float:
-    if isinstance(found, (int, float)):
-        return found
-    if isinstance(found, str) and (_NUMBER.fullmatch(found) or _INFINITE.fullmatch(found)):
-        return int(found) if found.lstrip("+-").isdigit() else float(found)
-    raise EvaluationError(f"json_get_{wanted}() cannot read {found!r}, found for {key!r}, as a number")
+def _number(scalar: Any, target: str, key: str) -> int | float:
+    if isinstance(scalar, (int, float)):
+        return scalar
+    if isinstance(scalar, str) and (_NUMBER.fullmatch(scalar) or _INFINITE.fullmatch(scalar)):
+        return int(scalar) if scalar.lstrip("+-").isdigit() else float(scalar)
+    raise EvaluationError(f"json_get_{target}() cannot convert {scalar!r}, the value of {key!r}, to a number")
 
 
 def _integer(value: bytes, key: str) -> int | None:
-    found = _scalar(value, key, "int")
-    if found is None:
+    scalar = _scalar(value, key, "int")
+    if scalar is None:
         return None
-    number = _number(found, "int", key)
+    number = _number(scalar, "int", key)
     if isinstance(number, float) and math.isfinite(number):
-        number = int(math.copysign(math.floor(abs(number) + 0.5), number))  # halves go away from zero
+        number = int(math.copysign(math.floor(abs(number) + 0.5), number))  # round half away from zero
     if isinstance(number, float) or not -_I64 <= number < _I64:
-        raise EvaluationError(f"json_get_int(): {found!r}, found for {key!r}, does not fit into 64 bits")
+        raise EvaluationError(f"json_get_int(): {scalar!r}, the value of {key!r}, is out of the range of int64")
     return int(number)
 
 
 def _float(value: bytes, key: str) -> float | None:
-    found = _scalar(value, key, "float")
-    return None if found is None else float(_number(found, "float", key))
+    scalar = _scalar(value, key, "float")
+    return None if scalar is None else float(_number(scalar, "float", key))
 
 
 def _boolean(value: bytes, key: str) -> bool | None:
-    found = _scalar(value, key, "bool")
-    if found is None or isinstance(found, bool):
-        return found
-    known = _BOOLEANS.get(found.lower()) if isinstance(found, str) else None
-    if known is None:
-        raise EvaluationError(f"json_get_bool() cannot read {found!r}, found for {key!r}, as a boolean")
-    return known
+    scalar = _scalar(value, key, "bool")
+    if scalar is None or isinstance(scalar, bool):
+        return scalar
+    boolean = _BOOLEANS.get(scalar.lower()) if isinstance(scalar, str) else None
+    if boolean is None:
+        raise EvaluationError(f"json_get_bool() cannot convert {scalar!r}, the value of {key!r}, to a boolean")
+    return boolean
 
 
 def _get(value: bytes, key: str) -> bytes | None:
@@ -207,31 +207,31 @@ def _get(value: bytes, key: str) -> bytes | None:
 
 
 def _extract(value: bytes, path: str) -> str | None:
-    texts = [jsonb.text_of(item) for item in find(value, path)]
-    return None if not texts else texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
+    items = [jsonb.text_of(item) for item in find(value, path)]
+    return None if not items else items[0] if len(items) == 1 else f"[{','.join(items)}]"
 
 
 def _array_length(value: bytes, path: str) -> int | None:
-    found = find(value, path)
-    return len(jsonb.elements(found[0])) if found else None
+    items = find(value, path)
+    return len(jsonb.elements(items[0])) if items else None
 
 
-def _array_contains(value: bytes, path: str, wanted: str) -> bool:
-    texts = (wanted, f'"{wanted}"')
-    return any(jsonb.text_of(each) in texts for item in find(value, path) for each in jsonb.elements(item))
+def _array_contains(value: bytes, path: str, member: str) -> bool:
+    spellings = (member, f'"{member}"')
+    return any(jsonb.text_of(element) in spellings for item in find(value, path) for element in jsonb.elements(item))
 
 
-# --- how they are called ----------------------------------------------------------------------------------------------
+# --- binders and kernels ----------------------------------------------------------------------------------------------
 
 
 def _bind(name: str, target: pa.DataType, num_operands: int = 2) -> Binder:
     def bound(args: Sequence[Expr]) -> Expr:
-        arity(name, args, num_operands)
-        document = plain(args[0])
+        check_arity(name, args, num_operands)
+        document = unwrap(args[0])
         if kind_of(document.data_type) not in ("binary", "null"):
-            raise Refused(f"{name}() takes a JSON column, {document} is {document.data_type}")
-        others = [build.checked_cast(plain(each), pa.string(), implied=True) for each in args[1:]]
-        return make(name, [build.implied_cast(document, pa.large_binary()), *others], target)
+            raise Refused(f"{name}() expects a JSON column, got {document} of type {document.data_type}")
+        others = [build.checked_cast(unwrap(arg), pa.string(), implied=True) for arg in args[1:]]
+        return build_call(name, [build.implicit_cast(document, pa.large_binary()), *others], target)
 
     return bound
 

@@ -1,7 +1,7 @@
-"""The operators over Arrow values, with SQL's answers for null, NaN and zero.
+"""Operators over Arrow values, with the semantics of SQL for null, NaN and zero.
 
-NaN equals NaN and is greater than every number; -0.0 equals 0.0; integers wrap; a comparison with null is null. Values
-are arrays, chunked arrays or scalars, as Arrow's own kernels take them; operands have the types `build.py` gave them.
+NaN equals NaN and is greater than every number; -0.0 equals 0.0; integers wrap around; a comparison with null is null.
+Values are arrays, chunked arrays or scalars, as for Arrow's kernels. `build.py` chooses the types of the operands.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NEGATED = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 _FEW_MEMBERS = 4
 _MANY_VALUES = 1024
-_SMALL_TABLE = 64 * 1024  # entries of a table of members that are made for any number of values
+_SMALL_TABLE = 64 * 1024  # entries of a lookup table that is built for any number of values
 _MOST_HASH_BITS = 20
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: products differ in their upper bits
-_LIKE_SAMPLE = 2048  # rows that tell whether matches are few
-_LIKE_BLOCK = 256 * 1024  # bytes searched at once; they stay in the cache of the processor
+_LIKE_SAMPLE = 2048  # rows from which the selectivity of a pattern is estimated
+_LIKE_BLOCK = 256 * 1024  # bytes searched at once; a block fits into the CPU cache
 
 _COMPARE: dict[str, Callable[..., Values]] = {
     "=": pc.equal,
@@ -53,11 +53,11 @@ _PYTHON_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class EvaluationError(ValueError):
-    """A value on which an operator fails: division by zero, overflow."""
+    """An operator fails for a value, for example by division by zero or overflow."""
 
 
 def whole(values: Values) -> pa.Array[Any]:
-    """One contiguous array; a scalar becomes an array of one value."""
+    """Return the values as one contiguous array; a scalar as an array of length 1."""
     if isinstance(values, pa.ChunkedArray):
         if values.num_chunks == 1:
             return values.chunk(0)
@@ -66,22 +66,24 @@ def whole(values: Values) -> pa.Array[Any]:
 
 
 def aligned(*values: Values) -> list[pa.Array[Any]]:
-    """Contiguous arrays of one length; scalars are repeated."""
+    """Return the values as contiguous arrays of equal length. Scalars are repeated."""
     lengths = [len(value) for value in values if not isinstance(value, pa.Scalar)]
     length = lengths[0] if lengths else 1
     return [repeat(value, length) if isinstance(value, pa.Scalar) else whole(value) for value in values]
 
 
 def repeat(value: pa.Scalar[Any], length: int) -> pa.Array[Any]:
-    return pa.repeat(value, length) if length else pa.array([], value.type)  # the kernel fails for no lists
+    """Return an array that contains `value` `length` times."""
+    return pa.repeat(value, length) if length else pa.array([], value.type)  # pa.repeat fails for zero lists
 
 
 def is_constant(values: Values) -> bool:
+    """Return whether the values are a scalar, that is, equal for all rows."""
     return isinstance(values, pa.Scalar)
 
 
 def compare(op: str, left: Values, right: Values) -> Values:
-    """One of = != < <= > >=."""
+    """Compare values; `op` is one of = != < <= > >=."""
     data_type = left.type
     if pa.types.is_floating(data_type):
         return _compare_floats(op, left, right)
@@ -95,7 +97,7 @@ def _compare_floats(op: str, left: Values, right: Values) -> Values:
         left = pc.cast(left, pa.float32())
     if right.type == pa.float16():
         right = pc.cast(right, pa.float32())
-    if is_constant(right):  # never NaN: build.py answers that case with isnan()
+    if is_constant(right):  # never NaN: build.py replaces comparisons with NaN by isnan()
         if op in (">", ">="):
             return pc.invert(_COMPARE[NEGATED[op]](left, right))
         return _COMPARE[op](left, right)
@@ -111,7 +113,7 @@ def _compare_floats(op: str, left: Values, right: Values) -> Values:
 
 
 def _sort_key(value: Any) -> Any:
-    """A Python value that orders as SQL orders it, null last: lists and structs field by field, NaN above numbers."""
+    """Return a Python value with the order of SQL: lists and structs by field, NaN above all numbers, null last."""
     if value is None:
         return (2,)
     if isinstance(value, dict):
@@ -124,37 +126,41 @@ def _sort_key(value: Any) -> Any:
 
 
 def _compare_nested(op: str, left: Values, right: Values) -> Values:
-    answer = _PYTHON_COMPARE[op]
+    compare_keys = _PYTHON_COMPARE[op]
     rows = zip(*(array.to_pylist() for array in aligned(left, right)))
-    out = [None if a is None or b is None else answer(_sort_key(a), _sort_key(b)) for a, b in rows]
-    return pa.array(out, pa.bool_())
+    result = [None if a is None or b is None else compare_keys(_sort_key(a), _sort_key(b)) for a, b in rows]
+    return pa.array(result, pa.bool_())
 
 
 def is_distinct(left: Values, right: Values) -> Values:
-    """Inequality in which nulls are equal; never null."""
+    """Return whether two values differ, with nulls equal to each other. The result is never null."""
     differs = pc.fill_null(compare("!=", left, right), True)
     return pc.and_(differs, pc.invert(pc.and_(pc.is_null(left), pc.is_null(right))))
 
 
-def in_set(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
-    """Membership; null where the value is null, and instead of false if the list had a null."""
+def is_in(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
+    """Return whether each value is in `members`.
+
+    The result is null where the value is null. With `has_null` it is null instead of false, as for an IN list that
+    contains a null.
+    """
     if pa.types.is_floating(values.type):
         if values.type == pa.float16():
             values, members = pc.cast(values, pa.float32()), pc.cast(members, pa.float32())
-        # is_in tells -0.0 from 0.0 and one NaN from another; adding zero makes all zeros positive.
+        # pc.is_in compares bits: it distinguishes -0.0 from 0.0 and different NaNs. Adding 0.0 turns -0.0 into 0.0.
         zero = pa.scalar(0.0, values.type)
         found = pc.is_in(pc.add(values, zero), value_set=pc.add(members, zero))
         if pc.any(pc.is_nan(members), min_count=0).as_py():
             found = pc.or_(found, pc.fill_null(pc.is_nan(values), False))
     elif 0 < len(members) <= _FEW_MEMBERS and pa.types.is_primitive(values.type) and not isinstance(values, pa.Scalar):
-        # Comparing with each is faster than looking each value up.
+        # A few comparisons are faster than a hash lookup.
         found = pc.fill_null(functools.reduce(pc.or_, [pc.equal(values, member) for member in members]), False)
     else:
         table = _member_table(values, members)
         if table is not None:
-            found = _looked_up(values, *table)
+            found = _look_up(values, *table)
             return found if not has_null else pc.if_else(pc.fill_null(found, False), found, pa.scalar(None, pa.bool_()))
-        found = _in_far_members(values, members)
+        found = _is_in_sparse(values, members)
     null = pa.scalar(None, pa.bool_())
     if has_null:
         return pc.if_else(found, found, null)
@@ -164,41 +170,43 @@ def in_set(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
 
 
 def _member_table(values: Values, members: pa.Array[Any]) -> tuple[int, npt.NDArray[np.bool_]] | None:
-    """The least member, and for it and each whole number after it up to the last one whether it is a member; None where
-    members are no whole numbers or lie too far apart for so many values."""
+    """Build a lookup table for integers: (smallest member, whether each integer from it to the largest is a member).
+
+    Returns None if the values are not integers, are few, or if the range of the members is too large.
+    """
     if is_constant(values) or not pa.types.is_integer(values.type) or values.type != members.type or not len(members):
         return None
     bounds = pc.min_max(members)
     if not bounds["min"].is_valid:
         return None
-    least, most = bounds["min"].as_py(), bounds["max"].as_py()
-    if most - least > max(_SMALL_TABLE, len(values)):
+    smallest, largest = bounds["min"].as_py(), bounds["max"].as_py()
+    if largest - smallest > max(_SMALL_TABLE, len(values)):
         return None
     if len(values) < _MANY_VALUES:
         return None
-    # One more entry, never set, for everything outside.
-    table = np.zeros(most - least + 2, np.bool_)
-    table[[each - least for each in members.drop_null().to_pylist()]] = True
-    return least, table
+    # The last entry stays False, for values outside the range.
+    table = np.zeros(largest - smallest + 2, np.bool_)
+    table[[member - smallest for member in members.drop_null().to_pylist()]] = True
+    return smallest, table
 
 
-def _looked_up(values: Values, least: int, table: npt.NDArray[np.bool_]) -> Values:
-    """Which whole numbers a table of `_member_table` has; null where they are."""
+def _look_up(values: Values, smallest: int, table: npt.NDArray[np.bool_]) -> Values:
+    """Look up integers in a table of `_member_table`; null for null."""
     if isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([_looked_up(chunk, least, table) for chunk in values.chunks], type=pa.bool_())
+        return pa.chunked_array([_look_up(chunk, smallest, table) for chunk in values.chunks], type=pa.bool_())
     numbers = kinds.numbers_of(values)
     unsigned = np.dtype(f"u{numbers.itemsize}")
-    # Numbers below the least one wrap to large ones.
-    at = numbers.view(unsigned) - np.array(least, numbers.dtype).view(unsigned)
+    # Values below the smallest member wrap around to large offsets.
+    offsets = numbers.view(unsigned) - np.array(smallest, numbers.dtype).view(unsigned)
     if len(table) - 1 <= np.iinfo(unsigned).max:
-        at = np.minimum(at, unsigned.type(len(table) - 1))
-    return kinds.array_of_numbers(table[at], values)
+        offsets = np.minimum(offsets, unsigned.type(len(table) - 1))
+    return kinds.array_of_numbers(table[offsets], values)
 
 
-def _in_far_members(values: Values, members: pa.Array[Any]) -> Values:
-    """`pc.is_in`; of many whole numbers only those are looked up whose hash is that of a member."""
+def _is_in_sparse(values: Values, members: pa.Array[Any]) -> Values:
+    """Return `pc.is_in`. If there are many integers, first discard those with a hash that no member has."""
     if isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([_in_far_members(chunk, members) for chunk in values.chunks], type=pa.bool_())
+        return pa.chunked_array([_is_in_sparse(chunk, members) for chunk in values.chunks], type=pa.bool_())
     bits = max(16, len(members).bit_length() + 5)
     if (
         is_constant(values)
@@ -230,24 +238,25 @@ def _null_count(values: Values) -> int:
 
 
 def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
+    """Return whether each string matches its LIKE pattern; null if either is null."""
     if is_constant(pattern):
         if not pattern.is_valid:
             return pa.nulls(len(values), pa.bool_()) if not is_constant(values) else pa.scalar(None, pa.bool_())
         return _like_constant(values, pattern.as_py(), ignore_case)
-    text, patterns = aligned(values, pattern)
+    strings, patterns = aligned(values, pattern)
     encoded = patterns.dictionary_encode()
-    out = pa.nulls(len(text), pa.bool_())
-    for number, each in enumerate(encoded.dictionary.to_pylist()):
-        here = pc.fill_null(pc.equal(encoded.indices, number), False)
-        out = pc.if_else(here, pc.match_like(text, each, ignore_case=ignore_case), out)
-    return out
+    result = pa.nulls(len(strings), pa.bool_())
+    for number, distinct_pattern in enumerate(encoded.dictionary.to_pylist()):
+        has_pattern = pc.fill_null(pc.equal(encoded.indices, number), False)
+        result = pc.if_else(has_pattern, pc.match_like(strings, distinct_pattern, ignore_case=ignore_case), result)
+    return result
 
 
-def contains(values: Values, text: str) -> Values:
-    """Which strings hold a text."""
-    if text and pa.types.is_string(values.type) and not any(special in text for special in "%_\\"):
-        return _like_constant(values, f"%{text}%", False)
-    return pc.match_substring(values, text)
+def contains(values: Values, substring: str) -> Values:
+    """Return whether each string contains a substring."""
+    if substring and pa.types.is_string(values.type) and not any(special in substring for special in "%_\\"):
+        return _like_constant(values, f"%{substring}%", False)
+    return pc.match_substring(values, substring)
 
 
 def _like_constant(values: Values, pattern: str, ignore_case: bool) -> Values:
@@ -264,31 +273,31 @@ def _like_constant(values: Values, pattern: str, ignore_case: bool) -> Values:
         tested = [_like_constant(chunk, pattern, ignore_case) for chunk in values.chunks]
         return pa.chunked_array(tested, type=pa.bool_())
     if native_search is not None:
-        found = _searched(values, inner, ignore_case)
+        found = _search_compiled(values, inner, ignore_case)
         if found is not None:
             return found
     if ignore_case:
         return pc.match_like(values, pattern, ignore_case=True)
-    return _containing(values, inner.encode(), pattern)
+    return _search_blocks(values, inner.encode(), pattern)
 
 
-def _searched(values: pa.Array, text: str, ignore_case: bool) -> pa.Array | None:
-    """Which strings contain a text; None where the compiled search does not know the cases of its letters."""
-    needle = text.lower() if ignore_case else text
+def _search_compiled(values: pa.Array, substring: str, ignore_case: bool) -> pa.Array | None:
+    """Return whether each string contains a substring; None if the compiled search cannot ignore its case."""
+    needle = substring.lower() if ignore_case else substring
     if ignore_case and not needle.isascii():
         return None
     offsets = np.frombuffer(values.buffers()[1] or bytes(4), np.int32, len(values) + 1, values.offset * 4)
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
     encoded = needle.encode()
     fold = bytes([0x20 * (ignore_case and chr(byte).isalpha()) for byte in encoded])
-    # Two letters beyond ASCII are written as a k and an s of another case.
+    # U+212A (Kelvin sign) and U+017F (long s) are case variants of k and s outside ASCII.
     ascii_only = ignore_case and any(char in "ks" for char in needle)
     found = native_search.containing(offsets, data, encoded, fold, ascii_only)
     return None if found is None else kinds.array_of_numbers(found, values)
 
 
-def _containing(values: pa.Array, needle: bytes, pattern: str) -> pa.Array:
-    """Which strings contain some bytes. Where few do, all bytes are searched at once, beyond the ends of strings."""
+def _search_blocks(values: pa.Array, needle: bytes, pattern: str) -> pa.Array:
+    """Return whether each string contains `needle`. If few do, search the buffer of all strings in large blocks."""
     sample = values.slice(0, _LIKE_SAMPLE)
     if len(values) < 4 * _LIKE_SAMPLE or pc.match_like(sample, pattern).true_count > _LIKE_SAMPLE // 32:
         return pc.match_like(values, pattern)
@@ -306,7 +315,7 @@ def _containing(values: pa.Array, needle: bytes, pattern: str) -> pa.Array:
 def _occurrences(
     data: memoryview, needle: bytes, offsets: npt.NDArray[np.int32], most: int
 ) -> npt.NDArray[np.int64] | None:
-    """Where some bytes are found between the first and the last offset; None where there are more than `most`."""
+    """Return the positions of `needle` between the first and the last offset; None if there are more than `most`."""
     found: list[int] = []
     stop = int(offsets[-1])
     for first in range(int(offsets[0]), stop, _LIKE_BLOCK):
@@ -320,16 +329,16 @@ def _occurrences(
     return np.array(found, np.int64)
 
 
-def both(values: list[Values]) -> Values:
-    """Kleene AND of one or more values."""
+def and_(values: list[Values]) -> Values:
+    """Combine one or more values by AND in three-valued logic."""
     result = values[0]
     for value in values[1:]:
         result = pc.and_kleene(result, value)
     return result
 
 
-def either(values: list[Values]) -> Values:
-    """Kleene OR of one or more values."""
+def or_(values: list[Values]) -> Values:
+    """Combine one or more values by OR in three-valued logic."""
     result = values[0]
     for value in values[1:]:
         result = pc.or_kleene(result, value)
@@ -337,7 +346,11 @@ def either(values: list[Values]) -> Values:
 
 
 def arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
-    """`+ - * / % << >>`; the operands have the types `build.arithmetic` chose, the result is of type `target`."""
+    """Compute `left op right`, of type `target`, for `op` in + - * / % << >>.
+
+    `build.arithmetic` chooses the types of the operands. Raises EvaluationError or pa.ArrowInvalid on division by zero,
+    and EvaluationError if an integer division overflows.
+    """
     kind = kinds.kind_of(target)
     if op in ("<<", ">>"):
         return _shift(op, left, right)
@@ -348,28 +361,28 @@ def arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Val
         return _remainder(left, right, target)
     if op == "/":
         if kind == "int":
-            _refuse_overflow(left, right, target)
+            _check_division_overflow(left, right, target)
         if kind == "decimal":
             return _divide_decimals(left, right, target)
         return pc.divide(left, right)
     if kind in ("date", "timestamp", "duration") or kinds.kind_of(left.type) in ("date", "timestamp"):
-        return _move_in_time(op, left, right, target)
+        return _time_arithmetic(op, left, right, target)
     result = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}[op](left, right)
     return result if result.type == target else cast_values(result, target)
 
 
-def _refuse_overflow(left: Values, right: Values, target: pa.DataType) -> None:
+def _check_division_overflow(left: Values, right: Values, target: pa.DataType) -> None:
     low = kinds.int_limits(target)[0]
     if low == 0 or (is_constant(right) and right.is_valid and right.as_py() != -1):
         return
     overflow = pc.and_(pc.equal(left, pa.scalar(low, target)), pc.equal(right, pa.scalar(-1, target)))
     found = overflow if is_constant(overflow) else pc.any(overflow)
     if found.as_py():
-        raise EvaluationError(f"overflow: {low} / -1 does not fit {target}")
+        raise EvaluationError(f"overflow: {low} / -1 is out of the range of {target}")
 
 
 def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
-    """Truncated remainder: the sign of the dividend."""
+    """Return the remainder of truncated division, which has the sign of the dividend."""
     kind = kinds.kind_of(target)
     if kind == "decimal":
         rows = zip(*(array.to_pylist() for array in aligned(left, right)))
@@ -382,7 +395,7 @@ def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
     if kind == "int":
         one = pa.scalar(1, target)
         if kinds.int_limits(target)[0] < 0:
-            # Every number leaves 0 with -1 as with 1; the smallest one would overflow in the quotient.
+            # The remainder is 0 for -1 as for 1, but the quotient of the smallest integer and -1 overflows.
             right = pc.if_else(pc.equal(right, pa.scalar(-1, target)), one, right)
         return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
     dividend, divisor = aligned(left, right)
@@ -412,13 +425,13 @@ def _counts(values: pa.Array[Any]) -> list[int | None]:
 
 
 def _shift(op: str, left: Values, right: Values) -> Values:
-    """The count is taken modulo the width, as processors do."""
+    """Shift integers. The count is taken modulo the width of the type, as in hardware."""
     bits = left.type.bit_width
     count = pc.bit_wise_and(right, pa.scalar(bits - 1, right.type))
     return pc.shift_left(left, count) if op == "<<" else pc.shift_right(left, count)
 
 
-def _move_in_time(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
+def _time_arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
     combine = {"+": pc.add, "-": pc.subtract}[op]
     left_kind, right_kind = kinds.kind_of(left.type), kinds.kind_of(right.type)
     if left_kind == "date":
@@ -432,6 +445,7 @@ def _move_in_time(op: str, left: Values, right: Values, target: pa.DataType) -> 
 
 
 def negate(values: Values) -> Values:
+    """Return `-values`."""
     if values.type == pa.float16():
         return pc.cast(pc.negate(pc.cast(values, pa.float32())), pa.float16())
     if pa.types.is_duration(values.type):
@@ -440,13 +454,13 @@ def negate(values: Values) -> Values:
 
 
 def concat(values: list[Values]) -> Values:
-    """Text end to end; null if any part is null."""
+    """Concatenate strings; null if any of them is null."""
     separator = pa.scalar("", values[0].type)
     return pc.binary_join_element_wise(*values, separator)
 
 
 def list_extents(lists: pa.Array[Any]) -> tuple[Any, Any]:
-    """(start, length) of each list within `lists.values`, int64; for null rows whatever their offsets say."""
+    """Return (starts, lengths) of the lists in `lists.values`, int64. For null rows they follow the stored offsets."""
     if pa.types.is_fixed_size_list(lists.type):
         size = lists.type.list_size
         starts = (np.arange(len(lists), dtype=np.int64) + lists.offset) * size
@@ -456,21 +470,25 @@ def list_extents(lists: pa.Array[Any]) -> tuple[Any, Any]:
 
 
 def element(values: Values, index: Values, target: pa.DataType) -> Values:
-    """List element, 1-based, negative from the end; null outside, for null lists and for null indexes."""
+    """Return elements of lists. The index starts at 1, negative ones count from the end.
+
+    The result is null for an index out of bounds, a null index and a null list.
+    """
     lists, positions = aligned(values, index)
     at = np.asarray(pc.fill_null(positions, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
     starts, lengths = list_extents(lists)
     valid = lists.is_valid().to_numpy(zero_copy_only=False)
     offset = np.where(at > 0, at - 1, lengths + at)
     inside = valid & (at != 0) & (offset >= 0) & (offset < lengths)
-    picked = pa.array(np.where(inside, starts + offset, 0), pa.int64(), mask=~inside)
+    indices = pa.array(np.where(inside, starts + offset, 0), pa.int64(), mask=~inside)
     items = lists.values
     if len(items) == 0:
         return pa.nulls(len(lists), target)
-    return items.take(picked)
+    return items.take(indices)
 
 
 def case(conditions: list[Values], values: list[Values], default: Values) -> Values:
+    """Return the value of the first true condition of each row, else `default`."""
     result = default
     for condition, value in zip(reversed(conditions), reversed(values)):
         result = pc.if_else(pc.fill_null(condition, False), value, result)

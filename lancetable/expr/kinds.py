@@ -1,4 +1,4 @@
-"""Families of Arrow types, and the type in which two of them meet."""
+"""Kinds of Arrow types, common types, and the integers in which numbers and times are stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIXED: dict[pa.DataType, Kind] = {
 
 
 def kind_of(data_type: pa.DataType) -> Kind:
-    """The family of a type, of its values where it is a dictionary, of its storage where it is an extension."""
+    """Return the kind of a type; for dictionaries that of the values, for extension types that of the storage."""
     kind = _FIXED.get(data_type)
     if kind is not None:
         return kind
@@ -55,23 +55,27 @@ def kind_of(data_type: pa.DataType) -> Kind:
 
 
 def is_list(data_type: pa.DataType) -> bool:
+    """Return whether the type is a list, large list or fixed-size list."""
     types = pa.types
     return bool(types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type))
 
 
-def plain_type(data_type: pa.DataType) -> pa.DataType:
-    """The type in which kernels work: dictionaries decoded, extensions opened, views as offsets."""
+def unwrapped_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type in which kernels work.
+
+    That is the value type of a dictionary, the storage type of an extension type, and string or binary for views.
+    """
     if isinstance(data_type, pa.BaseExtensionType):
-        return plain_type(data_type.storage_type)
+        return unwrapped_type(data_type.storage_type)
     if pa.types.is_dictionary(data_type):
-        return plain_type(data_type.value_type)
+        return unwrapped_type(data_type.value_type)
     if data_type == pa.string_view():
         return pa.string()
     return pa.binary() if data_type == pa.binary_view() else data_type
 
 
 def int_limits(data_type: pa.DataType) -> tuple[int, int]:
-    """Smallest and largest value of an integer type."""
+    """Return the smallest and the largest value of an integer type."""
     bits = data_type.bit_width
     if pa.types.is_unsigned_integer(data_type):
         return 0, (1 << bits) - 1
@@ -79,16 +83,17 @@ def int_limits(data_type: pa.DataType) -> tuple[int, int]:
 
 
 def int_digits(data_type: pa.DataType) -> int:
-    """Precision of the decimal that an integer type becomes in arithmetic: 3, 5, 10 or 20."""
+    """Return the precision of the decimal to which arithmetic converts an integer type: 3, 5, 10 or 20."""
     return {8: 3, 16: 5, 32: 10}.get(data_type.bit_width, 20)
 
 
 def int_type(bits: int, *, signed: bool) -> pa.DataType:
+    """Return the integer type of this width."""
     return pa.type_for_alias(f"{'int' if signed else 'uint'}{bits}")
 
 
 def common_int(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """The narrowest type that holds both integer types; decimal128(20, 0) for uint64 with a signed one."""
+    """Return the narrowest type for both integer types; decimal128(20, 0) for uint64 and a signed type."""
     left_signed, right_signed = pa.types.is_signed_integer(left), pa.types.is_signed_integer(right)
     bits = max(left.bit_width, right.bit_width)
     if left_signed == right_signed:
@@ -99,32 +104,39 @@ def common_int(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def finer_unit(left: str, right: str) -> str:
+    """Return the smaller of two units of time."""
     return _UNITS[max(_UNITS.index(left), _UNITS.index(right))]
 
 
 def coarser_unit(left: str, right: str) -> str:
+    """Return the larger of two units of time."""
     return _UNITS[min(_UNITS.index(left), _UNITS.index(right))]
 
 
 def time_type(unit: str) -> pa.DataType:
+    """Return the time type of this unit."""
     return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """The decimal of this shape, cut to what Arrow can hold."""
+    """Return the decimal type with this precision and scale; the precision is limited to 76, Arrow's maximum."""
     if precision <= 38:
         return pa.decimal128(max(precision, 1), scale)
     return pa.decimal256(min(precision, 76), scale)
 
 
 def common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """Return the decimal type for the values of both types."""
     scale = max(left.scale, right.scale)
     return decimal_type(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)
 
 
 def step_of(data_type: pa.DataType) -> Fraction | None:
-    """How much one unit of the stored integer stands for: 1 for integers, 10^-scale for decimals, nanoseconds for
-    dates, times, timestamps and durations. None for types that are not stored as counts."""
+    """Return the value of one unit of the stored integer.
+
+    1 for integers, 10^-scale for decimals, nanoseconds for dates, times, timestamps and durations; None for types that
+    are not stored as integers.
+    """
     kind = kind_of(data_type)
     if kind == "int":
         return Fraction(1)
@@ -138,7 +150,7 @@ def step_of(data_type: pa.DataType) -> Fraction | None:
 
 
 def count_limits(data_type: pa.DataType) -> tuple[int, int]:
-    """Smallest and largest stored count of a type that has a step."""
+    """Return the smallest and the largest stored integer of a type for which `step_of` is not None."""
     if kind_of(data_type) == "int":
         return int_limits(data_type)
     if kind_of(data_type) == "decimal":
@@ -149,7 +161,7 @@ def count_limits(data_type: pa.DataType) -> tuple[int, int]:
 
 
 def count_of(value: pa.Scalar[Any]) -> int:
-    """The stored count of a valid scalar of a type that has a step."""
+    """Return the stored integer of a valid scalar of a type for which `step_of` is not None."""
     data_type = value.type
     kind = kind_of(data_type)
     if kind == "int":
@@ -163,7 +175,7 @@ def count_of(value: pa.Scalar[Any]) -> int:
 
 
 def scalar_of_count(count: int, data_type: pa.DataType) -> pa.Scalar[Any]:
-    """The scalar of a type that has a step, from its stored count."""
+    """Return the scalar with this stored integer, of a type for which `step_of` is not None."""
     kind = kind_of(data_type)
     if kind == "int":
         return pa.scalar(count, data_type)
@@ -178,7 +190,7 @@ def scalar_of_count(count: int, data_type: pa.DataType) -> pa.Scalar[Any]:
 
 
 def numbers_of(values: pa.Array[Any]) -> npt.NDArray[Any]:
-    """The numbers of an array of integers, floats, dates or moments, without a copy; any number stands for a null."""
+    """Return a view of the stored numbers of an array of integers, floats, dates or times; undefined for null rows."""
     width = values.type.bit_width // 8
     data = values.buffers()[1]
     kind = "f" if pa.types.is_floating(values.type) else "u" if pa.types.is_unsigned_integer(values.type) else "i"
@@ -188,7 +200,7 @@ def numbers_of(values: pa.Array[Any]) -> npt.NDArray[Any]:
 
 
 def array_of_numbers(numbers: npt.NDArray[Any], like: pa.Array[Any]) -> pa.Array[Any]:
-    """An array of numbers or truth values that is null where `like`, of the same length, is."""
+    """Return an array of numbers or booleans with the validity of `like`, which has the same length."""
     if not like.null_count:
         return pa.array(numbers)
     if like.offset % 8:

@@ -1,4 +1,4 @@
-"""Functions of lists that ask what is in them."""
+"""Functions that search lists: containment, overlap and position of elements."""
 
 from __future__ import annotations
 
@@ -10,62 +10,64 @@ import pyarrow.compute as pc
 
 from lancetable.expr import build, kinds
 from lancetable.expr.ast import BOOLEAN, Expr
-from lancetable.expr.build import Refused, plain
+from lancetable.expr.build import Refused, unwrap
 from lancetable.expr.function_kernels import KERNELS, by_row
 from lancetable.expr.kernels import Values
 from lancetable.expr.kinds import kind_of
-from lancetable.expr.operands import Binder, arity, make, want
+from lancetable.expr.operands import Binder, build_call, check_arity, expect_kind
 
 __all__ = ["FUNCTIONS"]
 
 
 def _same_items(name: str, args: Sequence[Expr]) -> list[Expr]:
-    """Two lists as lists of one type."""
-    arity(name, args, 2)
-    lists = [want(name, arg, "list") for arg in args]
-    if any(kind_of(each.data_type) == "null" for each in lists):
-        raise Refused(f"{name}() wants two lists")
-    one, other = (kinds.plain_type(each.data_type.value_type) for each in lists)
-    common = build.common_type(one, other)
+    """Cast two lists to lists with one element type."""
+    check_arity(name, args, 2)
+    lists = [expect_kind(name, arg, "list") for arg in args]
+    if any(kind_of(item.data_type) == "null" for item in lists):
+        raise Refused(f"{name}() expects two lists, got a null")
+    one, other = (kinds.unwrapped_type(item.data_type.value_type) for item in lists)
+    common = build.common_supertype(one, other)
     if common is None:
-        raise Refused(f"{lists[0]} holds {one}, which does not compare with {other}")
-    return [build.implied_cast(each, pa.list_(common)) for each in lists]
+        raise Refused(
+            f"{name}() cannot compare the elements of {lists[0]}, of type {one}, with elements of type {other}"
+        )
+    return [build.implicit_cast(item, pa.list_(common)) for item in lists]
 
 
 def _of_two_lists(name: str) -> Binder:
-    return lambda args: make(name, _same_items(name, args), BOOLEAN)
+    return lambda args: build_call(name, _same_items(name, args), BOOLEAN)
 
 
 def _empty(args: Sequence[Expr]) -> Expr:
-    arity("empty", args, 1)
-    return make("empty", [want("empty", args[0], "list")], BOOLEAN)
+    check_arity("empty", args, 1)
+    return build_call("empty", [expect_kind("empty", args[0], "list")], BOOLEAN)
 
 
 def _position(args: Sequence[Expr]) -> Expr:
-    arity("array_position", args, 2)
-    lists = want("array_position", args[0], "list")
-    items = kinds.plain_type(lists.data_type.value_type)
-    common = build.common_type(items, plain(args[1]).data_type)
+    check_arity("array_position", args, 2)
+    lists = expect_kind("array_position", args[0], "list")
+    items = kinds.unwrapped_type(lists.data_type.value_type)
+    common = build.common_supertype(items, unwrap(args[1]).data_type)
     if common is None:
-        raise Refused(f"{lists} holds {items}, which does not compare with {args[1]}")
-    operands = [build.implied_cast(lists, pa.list_(common)), build.implied_cast(plain(args[1]), common)]
-    return make("array_position", operands, pa.uint64())
+        raise Refused(f"array_position() cannot compare the elements of {lists}, of type {items}, with {args[1]}")
+    operands = [build.implicit_cast(lists, pa.list_(common)), build.implicit_cast(unwrap(args[1]), common)]
+    return build_call("array_position", operands, pa.uint64())
 
 
 def _rows(function: Callable[..., Any]) -> Callable[[list[Values], pa.DataType], Values]:
     return lambda args, target: by_row(args, target, function)
 
 
-def _place(items: list[Any], item: Any) -> int | None:
+def _index(items: list[Any], item: Any) -> int | None:
     return items.index(item) + 1 if item in items else None
 
 
 KERNELS.update(
     {
-        "array_has_all": _rows(lambda items, wanted: all(item in items for item in wanted)),
-        "array_has_any": _rows(lambda items, wanted: any(item in items for item in wanted)),
+        "array_has_all": _rows(lambda items, others: all(item in items for item in others)),
+        "array_has_any": _rows(lambda items, others: any(item in items for item in others)),
         "empty": lambda args, target: pc.equal(pc.list_value_length(args[0]), 0),
-        "array_position": _rows(_place),
+        "array_position": _rows(_index),
     }
 )
 FUNCTIONS: dict[str, Binder] = {

@@ -1,4 +1,4 @@
-"""Functions of numbers that answer a number: roots, logarithms, angles, and what belongs to integers."""
+"""Mathematical functions: roots, logarithms, trigonometry and integer functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lancetable.expr.ast import BOOLEAN, Expr, Literal
 from lancetable.expr.build import Refused
 from lancetable.expr.function_kernels import KERNELS, by_row
 from lancetable.expr.kernels import EvaluationError, Values, aligned, compare
-from lancetable.expr.operands import Binder, arity, as_count, make, want
+from lancetable.expr.operands import Binder, as_int64, build_call, check_arity, expect_kind
 
 __all__ = ["FUNCTIONS"]
 
@@ -22,76 +22,76 @@ _WIDE = (pa.float32(), pa.float64())
 
 
 def _as_float(name: str, arg: Expr, *, double: bool = False) -> Expr:
-    """float32 and float64 stay what they are, other numbers become double."""
-    value = want(name, arg, "int", "float", "decimal")
+    """Cast a number to float64, except for float32 unless `double`."""
+    value = expect_kind(name, arg, "int", "float", "decimal")
     if value.data_type in _WIDE and not (double and value.data_type == pa.float32()):
         return value
-    return build.implied_cast(value, pa.float64())
+    return build.implicit_cast(value, pa.float64())
 
 
 def _of_one(name: str) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        arity(name, args, 1)
+        check_arity(name, args, 1)
         value = _as_float(name, args[0])
-        return make(name, [value], value.data_type)
+        return build_call(name, [value], value.data_type)
 
     return bind
 
 
 def _of_two(name: str) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        arity(name, args, 2)
+        check_arity(name, args, 2)
         values = [_as_float(name, arg, double=True) for arg in args]
-        return make(name, values, pa.float64())
+        return build_call(name, values, pa.float64())
 
     return bind
 
 
 def _log(args: Sequence[Expr]) -> Expr:
-    arity("log", args, 1, 2)
+    check_arity("log", args, 1, 2)
     if len(args) == 1:
         value = _as_float("log", args[0])
-        return make("log", [Literal(pa.scalar(10.0, value.data_type)), value], value.data_type)
+        return build_call("log", [Literal(pa.scalar(10.0, value.data_type)), value], value.data_type)
     value = _as_float("log", args[1])
-    base = build.implied_cast(want("log", args[0], "int", "float", "decimal"), value.data_type)
-    return make("log", [base, value], value.data_type)
+    base = build.implicit_cast(expect_kind("log", args[0], "int", "float", "decimal"), value.data_type)
+    return build_call("log", [base, value], value.data_type)
 
 
 def _pi(args: Sequence[Expr]) -> Expr:
-    arity("pi", args, 0)
+    check_arity("pi", args, 0)
     return Literal(pa.scalar(math.pi), typed=True)
 
 
 def _trunc(args: Sequence[Expr]) -> Expr:
-    arity("trunc", args, 1, 2)
+    check_arity("trunc", args, 1, 2)
     value = _as_float("trunc", args[0])
-    places = as_count("trunc", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
+    places = as_int64("trunc", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
     if not isinstance(places, Literal) or not places.value.is_valid:
-        raise Refused("trunc() wants a constant number of places")
-    return make("trunc", [value, places], value.data_type)
+        raise Refused("trunc() expects a constant number of decimal places")
+    return build_call("trunc", [value, places], value.data_type)
 
 
 def _nanvl(args: Sequence[Expr]) -> Expr:
-    arity("nanvl", args, 2)
+    check_arity("nanvl", args, 2)
     single = all(arg.data_type == pa.float32() for arg in args)
     values = [_as_float("nanvl", arg, double=not single) for arg in args]
-    return make("nanvl", values, values[0].data_type)
+    return build_call("nanvl", values, values[0].data_type)
 
 
 def _is_zero(args: Sequence[Expr]) -> Expr:
-    arity("iszero", args, 1)
-    return make("iszero", [_as_float("iszero", args[0])], BOOLEAN)
+    check_arity("iszero", args, 1)
+    return build_call("iszero", [_as_float("iszero", args[0])], BOOLEAN)
 
 
 def _of_integers(name: str, count: int) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        arity(name, args, count)
-        return make(name, [as_count(name, arg) for arg in args], pa.int64())
+        check_arity(name, args, count)
+        return build_call(name, [as_int64(name, arg) for arg in args], pa.int64())
 
     return bind
 
 
-# --- what they compute -----------------------------------------------------------------------------------------------
+# --- kernels ---------------------------------------------------------------------------------------------------------
 
 
 def _arrow(function: Callable[[Values], Values]) -> Callable[[list[Values], pa.DataType], Values]:
@@ -101,7 +101,7 @@ def _arrow(function: Callable[[Values], Values]) -> Callable[[list[Values], pa.D
 def _numpy(
     function: Callable[..., np.ndarray[tuple[int, ...], np.dtype[np.float64]]],
 ) -> Callable[[list[Values], pa.DataType], Values]:
-    """A ufunc over the valid rows."""
+    """Return a kernel that applies a ufunc to the valid rows."""
 
     def compute(args: list[Values], target: pa.DataType) -> Values:
         arrays = aligned(*args)
@@ -118,7 +118,7 @@ def _numpy(
 def _truncated(args: list[Values], target: pa.DataType) -> Values:
     value, places = args
     zero = pa.scalar(0.0, target)
-    # No zero keeps its sign.
+    # -0.0 becomes 0.0.
     return pc.if_else(pc.equal(value, zero), zero, pc.round(value, ndigits=places.as_py(), round_mode="towards_zero"))
 
 
@@ -129,11 +129,11 @@ def _nan_value(args: list[Values], target: pa.DataType) -> Values:
 
 def _factorial(number: int) -> int:
     if number < 0 or number > 20:
-        raise EvaluationError(f"the factorial of {number} is no 64-bit integer")
+        raise EvaluationError(f"factorial({number}) is undefined or exceeds 64 bits; use an argument from 0 to 20")
     return math.factorial(number)
 
 
-def _whole_numbers(function: Callable[..., int]) -> Callable[[list[Values], pa.DataType], Values]:
+def _by_row(function: Callable[..., int]) -> Callable[[list[Values], pa.DataType], Values]:
     return lambda args, target: by_row(args, target, function)
 
 
@@ -170,9 +170,9 @@ KERNELS.update(
         "trunc": _truncated,
         "nanvl": _nan_value,
         "iszero": lambda args, target: compare("=", args[0], pa.scalar(0.0, args[0].type)),
-        "gcd": _whole_numbers(math.gcd),
-        "lcm": _whole_numbers(math.lcm),
-        "factorial": _whole_numbers(_factorial),
+        "gcd": _by_row(math.gcd),
+        "lcm": _by_row(math.lcm),
+        "factorial": _by_row(_factorial),
     }
 )
 FUNCTIONS: dict[str, Binder] = {

@@ -1,4 +1,4 @@
-"""Column names: which column a name in an expression means."""
+"""Resolution of column names in expressions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,33 @@ from lancetable.expr import build
 from lancetable.expr.ast import Column, Expr
 
 VIRTUAL_COLUMNS = ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
-"""Columns that every table has without storing them; all of type uint64."""
+"""Columns that every table has although they are not stored, of type uint64."""
 
 _SHOWN_NAMES = 20
 
 
 def resolve(parts: Sequence[tuple[str, bool]], schema: pa.Schema) -> Expr:
-    """The column of a dotted name, given as (name, was it in backticks) from the outside in.
+    """Return the column with a dotted name.
 
-    The first name matches exactly, else, when bare, the first column that matches without case; below it only exactly.
-    Raises ColumnNotFoundError with the nearest names; Refused if a name after the first is no field of a struct.
+    Parameters
+    ----------
+    parts
+        (name, whether it is quoted) for the column and then for each nested field.
+    schema
+        The schema of the table.
+
+    Returns
+    -------
+    Expr
+        The column with exactly this name or, if the name is not quoted, the first column that matches regardless of
+        case. Names of fields always match exactly.
+
+    Raises
+    ------
+    ColumnNotFoundError
+        If the column does not exist. The error lists similar names.
+    Refused
+        If a nested field does not exist or its parent is not a struct.
     """
     first, quoted = parts[0]
     expr: Expr = _top_level(first, quoted, schema)
@@ -31,7 +48,7 @@ def resolve(parts: Sequence[tuple[str, bool]], schema: pa.Schema) -> Expr:
 
 
 def _top_level(name: str, quoted: bool, schema: pa.Schema) -> Column:
-    # get_field_index answers -1 for a name that occurs twice, so that case ends in "not found" too.
+    # get_field_index returns -1 for a duplicate name, which is therefore not found.
     index = schema.get_field_index(name)
     if index >= 0:
         return Column((name,), schema.field(index).type)
@@ -48,9 +65,10 @@ def _top_level(name: str, quoted: bool, schema: pa.Schema) -> Column:
 
 
 def not_found(name: str, schema: pa.Schema) -> ColumnNotFoundError:
+    """Return the error for an unknown column, with similar names and the columns of the table."""
     names = schema.names
-    by_lower = {each.lower(): each for each in (*VIRTUAL_COLUMNS, *names)}
-    nearest = [by_lower[each] for each in difflib.get_close_matches(name.lower(), list(by_lower), n=3)]
+    by_lower = {column.lower(): column for column in (*VIRTUAL_COLUMNS, *names)}
+    nearest = [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), n=3)]
     hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
     shown = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
     return ColumnNotFoundError(f"No field named {name}{hint} (columns: {shown})", column=name, nearest=nearest)

@@ -1,7 +1,8 @@
-"""Can the value of an expression be null? It decides whether a column made from it is nullable.
+"""Nullability of expressions, which becomes the nullability of columns created from them.
 
-An answer of True may be too careful, False never is. Functions count as nullable, whatever they are given, as other
-writers of the format have it; calls on constants were folded when the text was parsed.
+The result is conservative: True if it is unknown whether the value can be null. Most functions count as nullable for
+all arguments, as in pylance. Calls with constant arguments do not occur, because the parser replaces them by their
+value.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NULL_FREE_CALLS = frozenset({"||", "now", "starts_with", "ends_with", "contains
 
 @singledispatch
 def may_be_null(expr: ast.Expr, schema: pa.Schema) -> bool:
-    """Whether `expr` may be null on some row of a table with `schema`, the schema it was parsed against."""
+    """Return whether `expr` can be null for some row. `schema` is the schema for which it was parsed."""
     return True
 
 
@@ -55,8 +56,8 @@ def _(expr: ast.And | ast.Or, schema: pa.Schema) -> bool:
 
 @may_be_null.register(ast.Not)
 @may_be_null.register(ast.Negate)
-@may_be_null.register(ast.Known)
-def _(expr: ast.Not | ast.Negate | ast.Known, schema: pa.Schema) -> bool:
+@may_be_null.register(ast.ConstantIfNotNull)
+def _(expr: ast.Not | ast.Negate | ast.ConstantIfNotNull, schema: pa.Schema) -> bool:
     return may_be_null(expr.arg, schema)
 
 

@@ -1,8 +1,8 @@
-"""pyarrow Expressions to our own, through the Substrait bytes that pyarrow writes for them.
+"""Conversion of pyarrow Expressions to typed expressions, through their Substrait serialization.
 
-pyarrow offers no other way to look inside an Expression. What is understood becomes the same nodes as SQL text, with
-SQL's meaning (NaN equals NaN, `isin([None])` finds no nulls), and prunes; everything else is kept as it is and
-evaluated by Arrow over the columns it names.
+pyarrow has no other API to inspect an Expression. Supported expressions become the same nodes as SQL strings: they have
+the semantics of SQL (NaN equals NaN, `isin([None])` does not match nulls) and are used for pruning. Other expressions
+are evaluated by Arrow over the columns that they use.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from lancetable.proto import substrait_subset_pb2 as substrait
 
 
 def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
-    """A pyarrow Expression as a filter over a table of this schema; virtual columns may be named too.
+    """Convert a pyarrow Expression to a filter over a table with this schema.
 
-    Raises InvalidSqlError if it is no boolean or does not fit the columns, ColumnNotFoundError for an unknown name,
-    TypeError if it is no Expression.
+    The expression can also use virtual columns. Raises InvalidSqlError if it is not boolean or is invalid for the types
+    of the columns, ColumnNotFoundError if a column does not exist, and TypeError if it is not a pyarrow Expression.
     """
     if not isinstance(expression, pc.Expression):
-        raise TypeError(f"a pyarrow Expression is wanted, not {type(expression).__name__}")
+        raise TypeError(f"expected a pyarrow Expression, got {type(expression).__name__}")
     extended = _with_virtual_columns(schema)
     expr = _translate(expression, extended)
     if expr is None:
         expr = _opaque(expression, extended)
-    opened = build.plain(expr)
-    if opened.data_type != BOOLEAN:
+    unwrapped = build.unwrap(expr)
+    if unwrapped.data_type != BOOLEAN:
         raise InvalidSqlError(f"the filter {expression} does not return a boolean but {expr.data_type}")
-    return opened
+    return unwrapped
 
 
 def _with_virtual_columns(schema: pa.Schema) -> pa.Schema:
@@ -46,35 +46,35 @@ def _with_virtual_columns(schema: pa.Schema) -> pa.Schema:
 
 
 def _translate(expression: pc.Expression, schema: pa.Schema) -> Expr | None:
-    """Our form of the expression; None if a part of it has none."""
-    stand_in, hidden = _convertible(schema)
+    """Convert the expression; return None if a part of it is not supported."""
+    convertible, hidden = _convertible(schema)
     try:
-        data = bytes(expression.to_substrait(stand_in))
+        data = bytes(expression.to_substrait(convertible))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return None
     message = substrait.ExtendedExpression.FromString(data)
     if len(message.referred_expr) != 1:
         return None
-    anchors = {each.extension_function.function_anchor: each.extension_function.name for each in message.extensions}
+    anchors = {item.extension_function.function_anchor: item.extension_function.name for item in message.extensions}
     try:
-        return _Reader(schema, hidden, anchors).read(message.referred_expr[0].expression)
-    except (_Unknown, Refused):
+        return _Converter(schema, hidden, anchors).convert(message.referred_expr[0].expression)
+    except (_Unsupported, Refused):
         return None
 
 
-class _Unknown(Exception):
-    """A part of the message that has no form of ours."""
+class _Unsupported(Exception):
+    """A part of the message has no equivalent node."""
 
 
-class _Reader:
-    """Reads the expression of one message over one schema."""
+class _Converter:
+    """A converter from a Substrait message to an expression over one schema."""
 
     def __init__(self, schema: pa.Schema, hidden: frozenset[int], functions_by_anchor: dict[int, str]) -> None:
         self.schema = schema
         self.hidden = hidden
         self.functions = functions_by_anchor
 
-    def read(self, message: substrait.Expression) -> Expr:
+    def convert(self, message: substrait.Expression) -> Expr:
         kind = message.WhichOneof("rex_type")
         if kind == "literal":
             return _literal(message.literal)
@@ -83,32 +83,32 @@ class _Reader:
         if kind == "scalar_function":
             return self._call(message.scalar_function)
         if kind == "singular_or_list":
-            chosen = message.singular_or_list
-            return build.in_list(self.read(chosen.value), [self.read(option) for option in chosen.options])
+            in_list = message.singular_or_list
+            return build.in_list(self.convert(in_list.value), [self.convert(option) for option in in_list.options])
         if kind == "if_then":
-            arms = message.if_then.ifs
-            conditions = [self.read(getattr(arm, "if")) for arm in arms]
-            values = [self.read(arm.then) for arm in arms]
-            return build.case(conditions, values, self.read(getattr(message.if_then, "else")))
-        raise _Unknown
+            branches = message.if_then.ifs
+            conditions = [self.convert(getattr(branch, "if")) for branch in branches]
+            values = [self.convert(branch.then) for branch in branches]
+            return build.case(conditions, values, self.convert(getattr(message.if_then, "else")))
+        raise _Unsupported
 
     def _field(self, reference: substrait.Expression.FieldReference) -> Expr:
         if not reference.HasField("direct_reference") or reference.HasField("expression"):
-            raise _Unknown
+            raise _Unsupported
         segment = reference.direct_reference
         if not segment.HasField("struct_field"):
-            raise _Unknown
+            raise _Unsupported
         index = segment.struct_field.field
         if not 0 <= index < len(self.schema) or index in self.hidden:
-            raise _Unknown
+            raise _Unsupported
         field = self.schema.field(index)
         expr: Expr = Column((field.name,), field.type, virtual=field.name in names.VIRTUAL_COLUMNS)
         while segment.struct_field.HasField("child"):
             segment = segment.struct_field.child
-            inner = kinds.plain_type(expr.data_type)
+            inner = kinds.unwrapped_type(expr.data_type)
             index = segment.struct_field.field
             if not segment.HasField("struct_field") or not pa.types.is_struct(inner) or index >= inner.num_fields:
-                raise _Unknown
+                raise _Unsupported
             expr = build.field_access(expr, inner.field(index).name)
         return expr
 
@@ -116,13 +116,13 @@ class _Reader:
         name = self.functions.get(message.function_reference, "").partition(":")[0]
         make = _FUNCTIONS.get(name)
         if make is None:
-            raise _Unknown
+            raise _Unsupported
         for option in message.options:
             if option.name == "case_sensitivity" and list(option.preference) != ["CASE_SENSITIVE"]:
-                raise _Unknown
+                raise _Unsupported
         if not all(argument.HasField("value") for argument in message.arguments):
-            raise _Unknown
-        args = [self.read(argument.value) for argument in message.arguments]
+            raise _Unsupported
+        args = [self.convert(argument.value) for argument in message.arguments]
         return make(args)
 
 
@@ -138,7 +138,7 @@ def _literal(message: substrait.Expression.Literal) -> Expr:
         return Literal(pa.scalar(message.fixed_binary, pa.binary(len(message.fixed_binary))))
     data_type = _LITERAL_TYPES.get(kind or "")
     if data_type is None:
-        raise _Unknown
+        raise _Unsupported
     value = getattr(message, kind)
     if kinds.kind_of(data_type) in ("date", "timestamp"):
         return Literal(kinds.scalar_of_count(value, data_type), typed=True)
@@ -164,7 +164,7 @@ _LITERAL_TYPES: dict[str, pa.DataType] = {
 def _operator(op: str, make: Callable[[str, Expr, Expr], Expr]) -> Callable[[Sequence[Expr]], Expr]:
     def call(args: Sequence[Expr]) -> Expr:
         if len(args) != 2:
-            raise _Unknown
+            raise _Unsupported
         return make(op, args[0], args[1])
 
     return call
@@ -205,11 +205,11 @@ _FUNCTIONS: dict[str, Callable[[Sequence[Expr]], Expr]] = {
 
 @functools.lru_cache(maxsize=64)
 def _convertible(schema: pa.Schema) -> tuple[pa.Schema, frozenset[int]]:
-    """A schema of the same shape that pyarrow can write as Substrait, and the columns whose type had to be given up.
+    """Return a schema with the same columns that pyarrow can serialize, and the indexes of unsupported columns.
 
-    pyarrow converts the whole schema, used or not, and knows few types: one column of durations would make every
-    expression fail. Numbers stand in one width each, so that a literal meets a column without a cast: our own rules
-    bring them together.
+    pyarrow serializes the whole schema, including columns that the expression does not use, and supports few types: a
+    single duration column would make all expressions fail. Unsupported columns are declared as int64. All integers are
+    declared as int64 and all floats as float64, so that pyarrow adds no casts; `build.py` applies the typing rules.
     """
     fields, hidden = [], set()
     for index, field in enumerate(schema):
@@ -222,7 +222,7 @@ def _convertible(schema: pa.Schema) -> tuple[pa.Schema, frozenset[int]]:
 
 
 def _simplified(data_type: pa.DataType) -> pa.DataType:
-    plain = kinds.plain_type(data_type)
+    plain = kinds.unwrapped_type(data_type)
     if plain == pa.large_string():
         return pa.string()
     if pa.types.is_struct(plain):
@@ -239,21 +239,21 @@ def _is_convertible(data_type: pa.DataType) -> bool:
     return True
 
 
-# What Arrow evaluates
+# Expressions that Arrow evaluates
 
 
-def _names(text: str, column: str) -> bool:
+def _mentions(text: str, column: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", text) is not None
 
 
 def _opaque(expression: pc.Expression, schema: pa.Schema) -> Expr:
     text = str(expression)
-    # A column that an expression uses is named in its text, unless it is meant by its position.
+    # The string of an expression contains the names of its columns, unless it refers to them by position.
     by_position = "FieldPath(" in text
     used = [
         field
         for field in schema
-        if (by_position and field.name not in names.VIRTUAL_COLUMNS) or _names(text, field.name)
+        if (by_position and field.name not in names.VIRTUAL_COLUMNS) or _mentions(text, field.name)
     ]
     columns = tuple(Column((field.name,), field.type, virtual=field.name in names.VIRTUAL_COLUMNS) for field in used)
     empty = pa.schema([pa.field(field.name, field.type) for field in used]).empty_table()
@@ -266,5 +266,7 @@ def _opaque(expression: pc.Expression, schema: pa.Schema) -> Expr:
         missing = re.search(r"No match for FieldRef\.Name\((.*?)\) in", str(error))
         if missing:
             raise names.not_found(missing[1], schema) from None
-        raise InvalidSqlError(f"the expression {text} does not fit the columns: {error.__cause__}") from error
+        raise InvalidSqlError(
+            f"the expression {text} is invalid for the types of the columns: {error.__cause__}"
+        ) from error
     return OpaqueArrow(expression, columns, data_type, text)

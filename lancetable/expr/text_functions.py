@@ -1,6 +1,6 @@
-"""Functions of texts, and regular expressions.
+"""String functions and regular expressions.
 
-What Arrow has no kernel for is computed once for each distinct text.
+Functions for which Arrow has no kernel are computed in Python, once for each distinct string.
 """
 
 from __future__ import annotations
@@ -18,50 +18,62 @@ from lancetable.expr import build
 from lancetable.expr.ast import Expr
 from lancetable.expr.function_kernels import KERNELS, by_row, constants_of, regex
 from lancetable.expr.kernels import EvaluationError, Values, aligned
-from lancetable.expr.operands import Binder, arity, as_count, as_text, make
+from lancetable.expr.operands import Binder, as_int64, as_string, build_call, check_arity
 
 __all__ = ["FUNCTIONS"]
 
-_MAX_TEXT = 1 << 24
+_MAX_LENGTH = 1 << 24  # characters
 
 
 def _binder(name: str, operands: str, target: pa.DataType | None, optional: int = 0) -> Binder:
-    """`operands`: t for each text, n for each integer; the last `optional` may be left out. No target: as the text."""
+    """Return the binder of a function.
+
+    Parameters
+    ----------
+    name
+        The name of the function.
+    operands
+        One letter per argument: `t` for a string, `n` for an integer.
+    target
+        The type of the result; None for the type of the first argument if it is a string, else string.
+    optional
+        How many of the last arguments can be omitted.
+    """
 
     def bind(args: Sequence[Expr]) -> Expr:
-        arity(name, args, len(operands) - optional, len(operands))
-        bound = [as_text(name, arg) if kind == "t" else as_count(name, arg) for kind, arg in zip(operands, args)]
-        of_text = bound[0].data_type if operands[0] == "t" else pa.string()
+        check_arity(name, args, len(operands) - optional, len(operands))
+        bound = [as_string(name, arg) if kind == "t" else as_int64(name, arg) for kind, arg in zip(operands, args)]
+        string_type = bound[0].data_type if operands[0] == "t" else pa.string()
         bound[1:] = [
-            build.implied_cast(arg, pa.string()) if kind == "t" else arg for kind, arg in zip(operands[1:], bound[1:])
+            build.implicit_cast(arg, pa.string()) if kind == "t" else arg for kind, arg in zip(operands[1:], bound[1:])
         ]
-        return make(name, bound, of_text if target is None else target)
+        return build_call(name, bound, string_type if target is None else target)
 
     return bind
 
 
 def _concat_ws(args: Sequence[Expr]) -> Expr:
-    arity("concat_ws", args, 2, 1 << 30)
-    parts = [build.implied_cast(build.as_text(arg), pa.string()) for arg in args]
-    return make("concat_ws", parts, pa.string())
+    check_arity("concat_ws", args, 2, 1 << 30)
+    parts = [build.implicit_cast(build.as_string(arg), pa.string()) for arg in args]
+    return build_call("concat_ws", parts, pa.string())
 
 
-def _text_size(name: str) -> Binder:
+def _string_size(name: str) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        arity(name, args, 1)
-        value = as_text(name, args[0])
-        return make(name, [value], pa.int64() if value.data_type == pa.large_string() else pa.int32())
+        check_arity(name, args, 1)
+        value = as_string(name, args[0])
+        return build_call(name, [value], pa.int64() if value.data_type == pa.large_string() else pa.int32())
 
     return bind
 
 
-# --- what they compute -----------------------------------------------------------------------------------------------
+# --- kernels ---------------------------------------------------------------------------------------------------------
 
 Kernel = Callable[[list[Values], pa.DataType], Values]
 
 
 def _distinct(function: Callable[..., Any]) -> Kernel:
-    """`function` on each distinct first operand where the others are constants, else row by row."""
+    """Return a kernel that calls `function` once per distinct first argument if the others are constant."""
 
     def compute(args: list[Values], target: pa.DataType) -> Values:
         constants = constants_of(args)
@@ -69,23 +81,23 @@ def _distinct(function: Callable[..., Any]) -> Kernel:
             return by_row(args, target, function)
         (array,) = aligned(args[0])
         encoded = array.dictionary_encode()
-        answers = [function(value, *constants) for value in encoded.dictionary.to_pylist()]
-        return pa.array(answers, target).take(encoded.indices)
+        results = [function(value, *constants) for value in encoded.dictionary.to_pylist()]
+        return pa.array(results, target).take(encoded.indices)
 
     return compute
 
 
 def _limited(text: str) -> str:
-    if len(text) > _MAX_TEXT:
-        raise EvaluationError(f"a text of {len(text)} characters is too long")
+    if len(text) > _MAX_LENGTH:
+        raise EvaluationError(f"a string of {len(text)} characters exceeds the limit of {_MAX_LENGTH}")
     return text
 
 
 def _pad(text: str, length: int, fill: str, *, left: bool) -> str:
     if length <= len(text):
         return text[: max(length, 0)]
-    if length > _MAX_TEXT:
-        raise EvaluationError(f"a text of {length} characters is too long")
+    if length > _MAX_LENGTH:
+        raise EvaluationError(f"a string of {length} characters exceeds the limit of {_MAX_LENGTH}")
     if not fill:
         return text
     missing = length - len(text)
@@ -94,19 +106,19 @@ def _pad(text: str, length: int, fill: str, *, left: bool) -> str:
 
 
 def _initcap(text: str) -> str:
-    out, inside = [], False
+    result, in_word = [], False
     for char in text:
-        out.append(char.lower() if inside else char.upper())
-        inside = char.isalnum()
-    return "".join(out)
+        result.append(char.lower() if in_word else char.upper())
+        in_word = char.isalnum()
+    return "".join(result)
 
 
-def _split_part(text: str, separator: str, place: int) -> str:
-    if place == 0:
-        raise EvaluationError("split_part() counts from 1, or from -1 at the end")
+def _split_part(text: str, separator: str, position: int) -> str:
+    if position == 0:
+        raise EvaluationError("split_part() expects a position other than 0; use 1 for the first part, -1 for the last")
     parts = text.split(separator) if separator else [text]
-    at = place - 1 if place > 0 else len(parts) + place
-    return parts[at] if 0 <= at < len(parts) else ""
+    index = position - 1 if position > 0 else len(parts) + position
+    return parts[index] if 0 <= index < len(parts) else ""
 
 
 def _substring_index(text: str, separator: str, count: int) -> str:
@@ -127,15 +139,15 @@ def _levenshtein(one: str, other: str) -> int:
     before = list(range(len(other) + 1))
     for at, char in enumerate(one, 1):
         row = [at]
-        for place, wanted in enumerate(other, 1):
-            row.append(min(before[place] + 1, row[-1] + 1, before[place - 1] + (char != wanted)))
+        for column, other_char in enumerate(other, 1):
+            row.append(min(before[column] + 1, row[-1] + 1, before[column - 1] + (char != other_char)))
         before = row
     return before[-1]
 
 
 def _chr(code: int) -> str:
     if not 0 <= code < 0x110000 or 0xD800 <= code < 0xE000:
-        raise EvaluationError(f"no character has the number {code}")
+        raise EvaluationError(f"chr({code}) is not a Unicode character")
     return chr(code)
 
 
@@ -148,7 +160,7 @@ def _hashed(name: str) -> Kernel:
     return _distinct(lambda text: hashlib.new(name, text.encode(), usedforsecurity=False).hexdigest())
 
 
-def _joined(args: list[Values], target: pa.DataType) -> Values:
+def _concat_with_separator(args: list[Values], target: pa.DataType) -> Values:
     separator, *parts = aligned(*args)
     joined = parts[0]
     for part in parts[1:]:
@@ -160,75 +172,75 @@ def _joined(args: list[Values], target: pa.DataType) -> Values:
 def _count_matches(args: list[Values], target: pa.DataType) -> Values:
     constants = constants_of(args)
     if constants is None:
-        raise EvaluationError("regexp_count() wants a constant pattern")
+        raise EvaluationError("regexp_count() expects a constant pattern")
     counts = pc.count_substring_regex(args[0], regex("regexp_count", constants[0]))
-    # In no text there is no match.
+    # As in pylance, the count for a null string is 0.
     return pc.cast(pc.fill_null(counts, 0), target)
 
 
-def _place_of_match(args: list[Values], target: pa.DataType) -> Values:
-    """Characters before the first match, and one; 0 without a match."""
+def _position_of_match(args: list[Values], target: pa.DataType) -> Values:
+    """Return the position of the first match, in characters from 1; 0 if there is none."""
     constants = constants_of(args)
     if constants is None:
-        raise EvaluationError("regexp_instr() wants a constant pattern")
-    (texts,) = aligned(args[0])
-    encoded = texts.dictionary_encode()
-    places = pc.find_substring_regex(encoded.dictionary, regex("regexp_instr", constants[0])).to_pylist()
-    found = [
-        0 if place < 0 else len(text.encode()[:place].decode()) + 1
-        for place, text in zip(places, encoded.dictionary.to_pylist())
+        raise EvaluationError("regexp_instr() expects a constant pattern")
+    (strings,) = aligned(args[0])
+    encoded = strings.dictionary_encode()
+    byte_offsets = pc.find_substring_regex(encoded.dictionary, regex("regexp_instr", constants[0])).to_pylist()
+    positions = [
+        0 if offset < 0 else len(string.encode()[:offset].decode()) + 1
+        for offset, string in zip(byte_offsets, encoded.dictionary.to_pylist())
     ]
-    return pa.array(found, target).take(encoded.indices)
+    return pa.array(positions, target).take(encoded.indices)
 
 
 def _groups_of_match(args: list[Values], target: pa.DataType) -> Values:
-    """The groups of the first match, all of it where the pattern has none; null without a match."""
+    """Return the groups of the first match, or all of it if the pattern has no groups; null if there is no match."""
     constants = constants_of(args)
     if constants is None:
-        raise EvaluationError("regexp_match() wants a constant pattern")
-    (texts,) = aligned(args[0])
-    groups = pc.extract_regex(pc.cast(texts, pa.string()), _with_named_groups(regex("regexp_match", *constants)))
+        raise EvaluationError("regexp_match() expects a constant pattern and flags")
+    (strings,) = aligned(args[0])
+    groups = pc.extract_regex(pc.cast(strings, pa.string()), _with_named_groups(regex("regexp_match", *constants)))
     parts = [pc.struct_field(groups, at) for at in range(groups.type.num_fields)]
-    count, rows = len(parts), len(texts)
+    count, rows = len(parts), len(strings)
     order = pa.array(np.arange(rows * count).reshape(count, rows).T.reshape(-1))
     ends = pa.array(np.arange(0, (rows + 1) * count, count, dtype=np.int32))
     return pa.ListArray.from_arrays(ends, pa.concat_arrays(parts).take(order), mask=groups.is_null())
 
 
 def _with_named_groups(pattern: str) -> str:
-    """Every group that is kept gets a name of ours; a pattern without groups becomes one."""
-    out, at, count, in_set = [], 0, 0, False
+    """Name all capturing groups g0, g1, ...; enclose a pattern without groups in one."""
+    result, at, count, in_set = [], 0, 0, False
     while at < len(pattern):
         char = pattern[at]
         if char == "\\":
-            out.append(pattern[at : at + 2])
+            result.append(pattern[at : at + 2])
             at += 2
             continue
         in_set = char == "[" or (in_set and char != "]")
         named = re.compile(r"\(\?P?<\w+>").match(pattern, at)
         if in_set or char != "(" or (pattern[at + 1 : at + 2] == "?" and not named):
-            out.append(char)
+            result.append(char)
             at += 1
             continue
-        out.append(f"(?P<g{count}>")
+        result.append(f"(?P<g{count}>")
         count += 1
         at = named.end() if named else at + 1
-    return "".join(out) if count else f"(?P<g0>{pattern})"
+    return "".join(result) if count else f"(?P<g0>{pattern})"
 
 
 def _replaced(args: list[Values], target: pa.DataType) -> Values:
     constants = constants_of(args)
     if constants is None:
-        raise EvaluationError("regexp_replace() wants a constant pattern, replacement and flags")
+        raise EvaluationError("regexp_replace() expects a constant pattern, replacement and flags")
     pattern, replacement, flags = (*constants, "")[:3]
-    everywhere = "g" in flags
-    # $1 and ${1} name groups there, \1 here.
+    replace_all = "g" in flags
+    # Rust's regex crate refers to groups as $1 and ${1}, RE2 as \1.
     replacement = re.sub(r"\$\{?(\d)\}?", r"\\\1", replacement)
     return pc.replace_substring_regex(
         args[0],
         pattern=regex("regexp_replace", pattern, flags.replace("g", "")),
         replacement=replacement,
-        max_replacements=None if everywhere else 1,
+        max_replacements=None if replace_all else 1,
     )
 
 
@@ -244,7 +256,7 @@ _KERNELS: dict[str, tuple[str, pa.DataType | None, int, Kernel]] = {
         "tn",
         None,
         0,
-        _distinct(lambda text, count: text * max(min(count, _MAX_TEXT), 0) and _limited(text * max(count, 0))),
+        _distinct(lambda text, count: text * max(min(count, _MAX_LENGTH), 0) and _limited(text * max(count, 0))),
     ),
     "strpos": ("tt", pa.int32(), 0, _distinct(lambda text, part: text.find(part) + 1)),
     "find_in_set": ("tt", pa.int32(), 0, _distinct(_find_in_set)),
@@ -256,18 +268,18 @@ _KERNELS: dict[str, tuple[str, pa.DataType | None, int, Kernel]] = {
     "to_hex": ("n", None, 0, _distinct(lambda number: f"{number & (1 << 64) - 1:x}")),
     "md5": ("t", pa.string(), 0, _hashed("md5")),
     "regexp_count": ("tt", pa.int64(), 0, _count_matches),
-    "regexp_instr": ("tt", pa.int64(), 0, _place_of_match),
+    "regexp_instr": ("tt", pa.int64(), 0, _position_of_match),
     "regexp_match": ("ttt", pa.list_(pa.string()), 1, _groups_of_match),
     "regexp_replace": ("tttt", None, 1, _replaced),
 }
 KERNELS.update({name: kernel for name, (_, _, _, kernel) in _KERNELS.items()})
-KERNELS["concat_ws"] = _joined
+KERNELS["concat_ws"] = _concat_with_separator
 KERNELS["octet_length"] = lambda args, target: pc.binary_length(args[0])
 KERNELS["bit_length"] = lambda args, target: pc.multiply(pc.binary_length(args[0]), pa.scalar(8, target))
 FUNCTIONS: dict[str, Binder] = {
     **{name: _binder(name, operands, target, optional) for name, (operands, target, optional, _) in _KERNELS.items()},
     "concat_ws": _concat_ws,
-    "octet_length": _text_size("octet_length"),
-    "bit_length": _text_size("bit_length"),
+    "octet_length": _string_size("octet_length"),
+    "bit_length": _string_size("bit_length"),
 }
 FUNCTIONS["instr"] = FUNCTIONS["strpos"]

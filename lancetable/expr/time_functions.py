@@ -1,4 +1,4 @@
-"""Functions that make and take apart moments. The clock is read once, when a query is planned."""
+"""Functions that create and convert dates and timestamps. `now()` is evaluated once, when a query is planned."""
 
 from __future__ import annotations
 
@@ -16,75 +16,74 @@ from lancetable.expr.casts import cast_values
 from lancetable.expr.function_kernels import KERNELS, by_row
 from lancetable.expr.kernels import EvaluationError, Values
 from lancetable.expr.kinds import kind_of
-from lancetable.expr.operands import Binder, arity, as_count, make, want
+from lancetable.expr.operands import Binder, as_int64, build_call, check_arity, expect_kind
 
-__all__ = ["CLOCK", "FUNCTIONS", "one_moment"]
+__all__ = ["CLOCK", "FUNCTIONS", "fixed_clock"]
 
 CLOCK = ("now", "current_timestamp", "current_date", "today")
-"""Functions whose value is another one in the next query."""
+"""Functions that depend on the current time. Expressions that use them are not cached."""
 
 _UNITS = {"seconds": "s", "millis": "ms", "micros": "us", "nanos": "ns"}
 
 
-_moment: ContextVar[datetime.datetime | None] = ContextVar("moment", default=None)
+_clock_value: ContextVar[datetime.datetime | None] = ContextVar("clock_value", default=None)
 
 
 @contextmanager
-def one_moment() -> Iterator[None]:
-    """Within, the clock stands still: one value for all calls, rows and batches of a query."""
-    token = _moment.set(datetime.datetime.now(datetime.timezone.utc))
+def fixed_clock() -> Iterator[None]:
+    """Fix the current time in a `with` block, so that all calls, rows and batches of a query use one value."""
+    token = _clock_value.set(datetime.datetime.now(datetime.timezone.utc))
     try:
         yield
     finally:
-        _moment.reset(token)
+        _clock_value.reset(token)
 
 
-def _utc() -> datetime.datetime:
-    return _moment.get() or datetime.datetime.now(datetime.timezone.utc)
+def _utc_now() -> datetime.datetime:
+    return _clock_value.get() or datetime.datetime.now(datetime.timezone.utc)
 
 
 def _now(args: Sequence[Expr]) -> Expr:
-    """The time of planning, UTC."""
-    arity("now", args, 0)
-    return Literal(pa.scalar(_utc().replace(tzinfo=None), pa.timestamp("us")).cast(pa.timestamp("ns")), typed=True)
+    """Return the time of planning in UTC."""
+    check_arity("now", args, 0)
+    return Literal(pa.scalar(_utc_now().replace(tzinfo=None), pa.timestamp("us")).cast(pa.timestamp("ns")), typed=True)
 
 
 def _current_date(args: Sequence[Expr]) -> Expr:
-    arity("current_date", args, 0)
-    return Literal(pa.scalar(_utc().date(), pa.date32()), typed=True)
+    check_arity("current_date", args, 0)
+    return Literal(pa.scalar(_utc_now().date(), pa.date32()), typed=True)
 
 
 def _to_timestamp(unit: str) -> Binder:
     name = f"to_timestamp_{unit}"
 
     def bind(args: Sequence[Expr]) -> Expr:
-        arity(name, args, 1)
-        value = want(name, args[0], "int", "string", "date", "timestamp")
-        return make(name, [value], pa.timestamp(_UNITS[unit]))
+        check_arity(name, args, 1)
+        value = expect_kind(name, args[0], "int", "string", "date", "timestamp")
+        return build_call(name, [value], pa.timestamp(_UNITS[unit]))
 
     return bind
 
 
 def _make_date(args: Sequence[Expr]) -> Expr:
-    arity("make_date", args, 3)
-    return make("make_date", [as_count("make_date", arg) for arg in args], pa.date32())
+    check_arity("make_date", args, 3)
+    return build_call("make_date", [as_int64("make_date", arg) for arg in args], pa.date32())
 
 
 def _to_unixtime(args: Sequence[Expr]) -> Expr:
-    arity("to_unixtime", args, 1)
-    value = want("to_unixtime", args[0], "date", "timestamp", "string")
-    return make("to_unixtime", [value], pa.int64())
+    check_arity("to_unixtime", args, 1)
+    value = expect_kind("to_unixtime", args[0], "date", "timestamp", "string")
+    return build_call("to_unixtime", [value], pa.int64())
 
 
 def _from_unixtime(args: Sequence[Expr]) -> Expr:
-    arity("from_unixtime", args, 1)
-    return make("from_unixtime", [as_count("from_unixtime", args[0])], pa.timestamp("s"))
+    check_arity("from_unixtime", args, 1)
+    return build_call("from_unixtime", [as_int64("from_unixtime", args[0])], pa.timestamp("s"))
 
 
 def _nvl2(args: Sequence[Expr]) -> Expr:
-    arity("nvl2", args, 3)
-    known = build.is_null(args[0])
-    return build.case([known], [args[2]], args[1])
+    check_arity("nvl2", args, 3)
+    return build.case([build.is_null(args[0])], [args[2]], args[1])
 
 
 def _timestamps(args: list[Values], target: pa.DataType) -> Values:
@@ -92,13 +91,13 @@ def _timestamps(args: list[Values], target: pa.DataType) -> Values:
 
 
 def _dates(args: list[Values], target: pa.DataType) -> Values:
-    def made(year: int, month: int, day: int) -> datetime.date:
+    def make_date(year: int, month: int, day: int) -> datetime.date:
         try:
             return datetime.date(year, month, day)
         except (ValueError, OverflowError) as error:
-            raise EvaluationError(f"make_date({year}, {month}, {day}): {error}") from error
+            raise EvaluationError(f"make_date({year}, {month}, {day}) is not a valid date: {error}") from error
 
-    return by_row(args, target, made)
+    return by_row(args, target, make_date)
 
 
 def _seconds(args: list[Values], target: pa.DataType) -> Values:

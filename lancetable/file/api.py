@@ -1,4 +1,4 @@
-"""Single data files for users: the names and the behaviour of pylance's `lance.file`.
+"""Public API for single data files, with the names and the behaviour of pylance's `lance.file`.
 
 with LanceFileWriter("numbers.lance", schema) as writer:
     writer.write_batch(batch)
@@ -68,7 +68,7 @@ __all__ = [
     "stable_version",
 ]
 
-_WINDOW_ROWS = 64 * 1024
+_READ_ROWS = 64 * 1024  # rows that `to_batches` reads at a time, rounded to whole batches
 _PAGE_MESSAGES: Mapping[str, type[Message]] = {
     "lance.encodings.ArrayEncoding": encodings_v2_0_pb2.ArrayEncoding,
     "lance.encodings21.PageLayout": encodings_v2_1_pb2.PageLayout,
@@ -76,13 +76,13 @@ _PAGE_MESSAGES: Mapping[str, type[Message]] = {
 
 
 def stable_version() -> str:
-    """The number that the version name "stable" stands for."""
+    """Return the version number of the version named "stable"."""
     return STABLE_VERSION.number
 
 
 @dataclass(frozen=True, slots=True)
 class LanceBufferDescriptor:
-    """Where a buffer lies in its file; both in bytes."""
+    """Position and size of a buffer in its file, in bytes."""
 
     position: int
     size: int
@@ -90,7 +90,7 @@ class LanceBufferDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class LancePageMetadata:
-    """The buffers of a page, and its encoding as text."""
+    """Buffers of a page, and its encoding message in protobuf text format."""
 
     buffers: list[LanceBufferDescriptor]
     encoding: str
@@ -98,7 +98,7 @@ class LancePageMetadata:
 
 @dataclass(frozen=True, slots=True)
 class LanceColumnMetadata:
-    """The pages of a column, and buffers that belong to all of them."""
+    """Pages of a column, and the buffers that they share."""
 
     column_buffers: list[LanceBufferDescriptor]
     pages: list[LancePageMetadata]
@@ -106,7 +106,7 @@ class LanceColumnMetadata:
 
 @dataclass(frozen=True, slots=True)
 class LanceFileMetadata:
-    """What a file says about itself. `global_buffers[0]` is the descriptor with the schema."""
+    """Metadata of a file. `global_buffers[0]` is the descriptor, which contains the schema."""
 
     schema: pa.Schema
     num_rows: int
@@ -121,7 +121,7 @@ class LanceFileMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Pages of a column and their bytes in the file."""
+    """Number of pages of a column and their stored size."""
 
     num_pages: int
     size_bytes: int
@@ -129,59 +129,82 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LanceFileStatistics:
-    """One entry for each column of the file."""
+    """Statistics of each column of a file."""
 
     columns: list[ColumnStatistics]
 
 
 class ListResult(NamedTuple):
-    """What lies directly below a prefix: directories and objects."""
+    """Directories and objects directly below a prefix."""
 
     common_prefixes: list[str]
     objects: list[str]
 
 
 class ReaderResults:
-    """Rows that a reader was asked for. They are read when they are used."""
+    """Rows selected by a reader, read lazily by `to_table` or `to_batches`."""
 
     def __init__(self, reader: LanceFileReader, rows: Rows, batch_size: int) -> None:
         if batch_size < 1:
-            raise InvalidInputError(f"batch_size must be positive, not {batch_size}")
+            raise InvalidInputError(f"batch_size must be positive, got {batch_size}")
         self._reader = reader
         self._rows = rows
         self._batch_size = batch_size
 
     def to_table(self) -> pa.Table:
-        """All rows at once, over the bytes of the file where the encoding allows."""
+        """Read all rows, without copying the bytes of the file where the encoding allows."""
         return self._reader._read(self._rows)
 
     def to_batches(self) -> pa.RecordBatchReader:
-        """The rows in batches of the batch size; the last one may be shorter. Memory holds a window of the rows."""
+        """Stream the rows in batches of `batch_size` rows; the last one may be shorter.
+
+        About 64 Ki rows are in memory at a time.
+        """
         return pa.RecordBatchReader.from_batches(self._reader._schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        window = self._batch_size * max(_WINDOW_ROWS // self._batch_size, 1)
-        for start in range(0, len(self._rows), window):
-            table = self._reader._read(self._rows[start : start + window])
+        step = self._batch_size * max(_READ_ROWS // self._batch_size, 1)
+        for start in range(0, len(self._rows), step):
+            table = self._reader._read(self._rows[start : start + step])
             if any(column.num_chunks > 1 for column in table.columns):
-                table = _joined(table)
+                table = _combine_chunks(table)
             yield from table.to_batches(self._batch_size)
 
 
-def _joined(table: pa.Table) -> pa.Table:
+def _combine_chunks(table: pa.Table) -> pa.Table:
     try:
         return table.unify_dictionaries().combine_chunks()
     except pa.ArrowException:
-        # Nested dictionaries that Arrow cannot merge: batches end where the pages of the file do.
+        # Arrow cannot unify nested dictionaries, so batches also end at page boundaries.
         return table
 
 
 class LanceFileReader:
-    """Reads one data file.
+    """Reader of one data file.
 
-    `columns` limits what is read to these columns, nested ones by dotted paths; None means all.
-    Raises NotFoundError, ColumnNotFoundError, CorruptFileError, or UnsupportedFeatureError for a version or encoding
-    that is not built.
+    Parameters
+    ----------
+    path
+        Path or URI of the file.
+    storage_options
+        Options of the object store.
+    columns
+        Names of the columns to read, dotted for nested fields. All columns by default.
+    namespace_client, table_id
+        Not supported; must be None.
+
+    Raises
+    ------
+    NotFoundError
+        If the file does not exist.
+    ColumnNotFoundError
+        If a column does not exist.
+    InvalidInputError
+        If `columns` is empty.
+    CorruptFileError
+        If the file is not a valid data file.
+    UnsupportedFeatureError
+        If the file version is not supported.
     """
 
     def __init__(
@@ -207,29 +230,45 @@ class LanceFileReader:
         self._schema = schema.to_arrow()
 
     def num_rows(self) -> int:
-        """Rows in the file."""
+        """Return the number of rows in the file."""
         return self._meta.num_rows
 
     def read_all(self, *, batch_size: int = 1024, batch_readahead: int = 16) -> ReaderResults:
-        """All rows. `batch_readahead` is accepted for compatibility."""
+        """Select all rows. `batch_readahead` is ignored; it exists for compatibility with pylance."""
         return ReaderResults(self, range(self._meta.num_rows), batch_size)
 
     def read_range(
         self, start: int, num_rows: int, *, batch_size: int = 1024, batch_readahead: int = 16
     ) -> ReaderResults:
-        """`num_rows` rows from row `start` on. Raises OutOfRangeError if the file does not have them."""
+        """Select `num_rows` rows starting at row `start`. Raises OutOfRangeError if the range exceeds the file."""
         if start < 0 or num_rows < 0 or start + num_rows > self._meta.num_rows:
             raise OutOfRangeError(
-                f"cannot read rows {start} to {start + num_rows} of a file with {self._meta.num_rows} rows"
+                f"rows {start} to {start + num_rows} out of range; the file has {self._meta.num_rows} rows"
             )
         return ReaderResults(self, range(start, start + num_rows), batch_size)
 
     def take_rows(
         self, indices: Sequence[int] | npt.NDArray[Any], *, batch_size: int = 1024, batch_readahead: int = 16
     ) -> ReaderResults:
-        """The rows with these numbers, which must ascend.
+        """Select rows by row number.
 
-        Raises OutOfRangeError for a row that the file does not have, InvalidInputError if the numbers do not ascend.
+        Parameters
+        ----------
+        indices
+            Row numbers in ascending order; duplicates are allowed.
+        batch_size
+            Number of rows in each batch of `to_batches`.
+        batch_readahead
+            Ignored; exists for compatibility with pylance.
+
+        Raises
+        ------
+        OutOfRangeError
+            If the file does not have a row.
+        InvalidInputError
+            If the row numbers are not in ascending order.
+        TypeError
+            If `indices` is not a sequence of integers.
         """
         if isinstance(indices, (pa.Array, pa.ChunkedArray)):
             indices = indices.to_numpy(zero_copy_only=False)
@@ -240,22 +279,26 @@ class LanceFileReader:
             if (rows[1:] < rows[:-1]).any():
                 raise InvalidInputError("indices must be sorted in ascending order")
             if rows[0] < 0 or rows[-1] >= self._meta.num_rows:
-                raise OutOfRangeError(f"row {max(rows[-1], -rows[0])} of a file with {self._meta.num_rows} rows")
+                row = rows[0] if rows[0] < 0 else rows[-1]
+                raise OutOfRangeError(f"row {row} out of range; the file has {self._meta.num_rows} rows")
         return ReaderResults(self, rows.astype(np.int64, copy=False), batch_size)
 
     def read_global_buffer(self, index: int) -> bytes:
-        """The bytes of a global buffer; number 0 is the descriptor. Raises OutOfRangeError if there is none."""
+        """Read a global buffer; number 0 is the descriptor. Raises OutOfRangeError if it does not exist."""
         buffers = self._meta.global_buffers
         if not 0 <= index < len(buffers):
-            raise OutOfRangeError(f"global buffer {index} of a file with {len(buffers)}")
+            raise OutOfRangeError(f"global buffer {index} out of range; the file has {len(buffers)} global buffers")
         return bytes(self._store.read(self._path, *buffers[index]))
 
     def metadata(self) -> LanceFileMetadata:
-        """What the file says about itself: schema, pages, encodings, sizes. UnsupportedFeatureError for version 0.1."""
+        """Return the metadata of the file: schema, pages, encodings and sizes.
+
+        Raises UnsupportedFeatureError for version 0.1, and CorruptFileError if the metadata is invalid.
+        """
         meta = self._meta
         if meta.version.is_legacy:
-            meta.column(0)
-        buffers = [_descriptor(*where) for where in meta.global_buffers]
+            meta.column(0)  # raises
+        buffers = [_descriptor(*location) for location in meta.global_buffers]
         added_bytes = sum(buffer.size for buffer in buffers[1:])
         major, minor = meta.footer.footer_pair
         return LanceFileMetadata(
@@ -271,21 +314,21 @@ class LanceFileReader:
         )
 
     def file_statistics(self) -> LanceFileStatistics:
-        """Number of pages and bytes of each column."""
+        """Return the number of pages and the stored size of each column. Empty for version 0.1."""
         columns = [self._meta.column(index) for index in range(self._meta.num_columns)]
         return LanceFileStatistics([ColumnStatistics(column.num_pages, column.size_bytes) for column in columns])
 
     def _read(self, rows: Rows) -> pa.Table:
-        distinct, places = rows, None
+        distinct, inverse = rows, None
         if not isinstance(rows, range) and len(rows) > 1 and (rows[1:] == rows[:-1]).any():
-            distinct, places = np.unique(rows, return_inverse=True)
+            distinct, inverse = np.unique(rows, return_inverse=True)
         arrays = read_columns(self._store, self._path, self._meta, self._fields, self._columns, distinct)
         for field, array in zip(self._fields, arrays):
             refuse_nulls(field, [array], self._path)
-        if places is not None:
-            arrays = [array.take(pa.array(places)) for array in arrays]
-        shown = [user_array(array, field.type) for array, field in zip(arrays, self._schema)]
-        return pa.Table.from_arrays(shown, schema=self._schema)
+        if inverse is not None:
+            arrays = [array.take(pa.array(inverse)) for array in arrays]
+        user_arrays = [user_array(array, field.type) for array, field in zip(arrays, self._schema)]
+        return pa.Table.from_arrays(user_arrays, schema=self._schema)
 
 
 def _refuse_namespace(namespace_client: Any, table_id: Any) -> None:
@@ -296,8 +339,8 @@ def _refuse_namespace(namespace_client: Any, table_id: Any) -> None:
 def _project(schema: Schema, columns: Sequence[str]) -> Schema:
     for path in columns:
         if schema.field(path) is None:
-            known = ", ".join(schema.path_of(field.id) for field in schema.walk())
-            raise ColumnNotFoundError(f"Field {path!r} not found; the file has {known}", column=path)
+            available = ", ".join(schema.path_of(field.id) for field in schema.walk())
+            raise ColumnNotFoundError(f"Field {path!r} not found; the file has {available}", column=path)
     return schema.project(columns)
 
 
@@ -307,14 +350,14 @@ def _descriptor(start: int, end: int) -> LanceBufferDescriptor:
 
 def _column_metadata(column: ColumnPages) -> LanceColumnMetadata:
     pages = [
-        LancePageMetadata([_descriptor(*where) for where in page.buffers], _encoding_text(page))
+        LancePageMetadata([_descriptor(*location) for location in page.buffers], _encoding_text(page))
         for page in column.every_page()
     ]
-    return LanceColumnMetadata([_descriptor(*where) for where in column.buffers], pages)
+    return LanceColumnMetadata([_descriptor(*location) for location in column.buffers], pages)
 
 
 def _encoding_text(page: Page) -> str:
-    """The message of a page's encoding; of an encoding of another package its type url and size."""
+    """Return the encoding message of a page in text format; for a custom encoding, its type url and size."""
     wrapper = AnyMessage()
     try:
         wrapper.ParseFromString(page.encoding)
@@ -323,16 +366,42 @@ def _encoding_text(page: Page) -> str:
             return f"{wrapper.type_url} ({len(wrapper.value)} bytes)"
         return text_format.MessageToString(kind.FromString(wrapper.value))
     except DecodeError as error:
-        raise page.corrupt("an encoding message does not parse") from error
+        raise page.corrupt("cannot parse the encoding message") from error
 
 
 class LanceFileWriter:
-    """Writes one data file; a context manager that closes it, or leaves nothing behind after an exception.
+    """Writer of one data file.
 
-    `schema` may be left out if a batch is written: its schema counts. `data_cache_bytes` is what may wait for its page
-    in all columns together (8 MiB for each column by default), `max_page_bytes` where a single array is cut. With
-    `keep_original_array` the memory of batches must not change before the file is closed, and is not copied.
-    `buffer_alignment` is where buffers begin in the file: 64, or a larger power of two, such as 4096 for direct I/O.
+    As a context manager it closes the file, or discards it after an exception. The file appears at its path only when
+    it is complete. Threads may share a writer; the rows of a batch are written together.
+
+    Parameters
+    ----------
+    path
+        Path or URI of the file.
+    schema
+        Schema of the file. By default the schema of the first batch.
+    data_cache_bytes
+        Maximum size of the rows that wait for their page, in all columns together. 8 MiB per column by default.
+    version
+        Format version of the file, from 2.0 on.
+    storage_options
+        Options of the object store.
+    namespace_client, table_id
+        Not supported; must be None.
+    max_page_bytes
+        Size above which a single array is split into several pages. 32 MiB by default.
+    keep_original_array
+        If True, the memory of batches must not change before the file is closed; the writer does not copy it.
+    buffer_alignment
+        Alignment of buffers in the file: 64 or a larger power of two, such as 4096 for direct I/O.
+
+    Raises
+    ------
+    InvalidInputError
+        If an option is invalid.
+    UnsupportedFeatureError
+        If the version cannot be written or cannot store a field of the schema.
     """
 
     def __init__(
@@ -361,45 +430,59 @@ class LanceFileWriter:
             "buffer_alignment": buffer_alignment,
         }
         self._writer: FileWriter | None = None
-        self._waiting_metadata: dict[str, str] = {}
-        self._prepared: dict[str, tuple[Field, pa.DataType]] = {}  # columns that describe blobs; how they are stored
+        self._pending_metadata: dict[str, str] = {}  # until the schema is known
+        self._prepared: dict[str, tuple[Field, pa.DataType]] = {}  # prepared blob columns and their storage types
         self._lock = threading.Lock()
         self._closed = False
         if schema is not None:
             self._open(schema)
 
     def write_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Append rows. Raises SchemaMismatchError if they do not fit the schema of the file."""
+        """Append rows.
+
+        Raises SchemaMismatchError if the batch does not match the schema of the file, InvalidInputError if the file is
+        closed, and UnsupportedFeatureError if the version cannot store a value.
+        """
         self._check_open()
         if not isinstance(batch, (pa.RecordBatch, pa.Table)):
-            raise TypeError(f"a RecordBatch or a Table, not {type(batch).__name__}")
-        # Threads may share a writer, as with pylance: the rows of a batch stay together.
+            raise TypeError(f"expected a RecordBatch or a Table, got {type(batch).__name__}")
+        # Threads may share a writer, as in pylance; the lock keeps the rows of a batch together.
         with self._lock:
             writer = self._writer or self._open(batch.schema)
             for part in batch.to_batches() if isinstance(batch, pa.Table) else (batch,):
                 writer.write(self._stored(part, writer) if self._prepared else part)
 
     def add_schema_metadata(self, key: str, value: str) -> None:
-        """Add an entry to the metadata of the file's schema."""
+        """Add an entry to the schema metadata of the file. Raises InvalidInputError if the file is closed."""
         self._check_open()
         if self._writer is None:
-            self._waiting_metadata[key] = value
+            self._pending_metadata[key] = value
         else:
             self._writer.add_schema_metadata(key, value)
 
     def add_global_buffer(self, data: Buffer) -> int:
-        """Write bytes of your own; the number under which `read_global_buffer` finds them."""
+        """Write arbitrary bytes and return the number to pass to `read_global_buffer`.
+
+        Raises InvalidOperationError if the schema is not known yet, and InvalidInputError if the file is closed.
+        """
         self._check_open()
         if self._writer is None:
-            raise InvalidOperationError("a global buffer before the schema is known")
+            raise InvalidOperationError(
+                "cannot add a global buffer before the schema is known; pass schema= or write a batch first"
+            )
         return self._writer.add_global_buffer(data)
 
     def close(self) -> int | None:
-        """Finish the file; the number of rows in it. None if it was closed before."""
+        """Finish the file and return its number of rows, or None if it is already closed.
+
+        Raises InvalidInputError if neither a schema nor a batch was given.
+        """
         if self._closed:
             return None
         if self._writer is None:
-            raise InvalidInputError("Schema is unknown and file cannot be created: there was no schema and no batch")
+            raise InvalidInputError(
+                "Schema is unknown and file cannot be created; pass schema= or write a batch before closing"
+            )
         self._closed = True
         written = self._writer.close()
         self._store.sync()
@@ -423,7 +506,7 @@ class LanceFileWriter:
             raise InvalidInputError("the file is closed")
 
     def _stored(self, batch: pa.RecordBatch, writer: FileWriter) -> pa.RecordBatch:
-        """The batch with prepared columns as descriptions of blobs; inline bytes are written."""
+        """Replace prepared columns by stored blob descriptions; write inline bytes to the file."""
 
         def describe(_: Field, blobs: pa.Array) -> pa.Array:
             return describe_prepared(blobs, writer.write_blob)
@@ -440,32 +523,43 @@ class LanceFileWriter:
         prepared = [field.name for field in schema if holds_prepared(field)]
         if prepared and self._version is not FileVersion.V2_2:
             raise UnsupportedFeatureError(
-                f"columns that describe blobs need data file version 2.2, not {self._version}", feature="blob files"
+                f"prepared blob columns {prepared} need data file version 2.2, got {self._version}",
+                feature="blob files",
             )
         if prepared:
             schema = pa.schema(list(map(plain_field, schema)), schema.metadata)
         converted = Schema.from_arrow(schema, check=False)
         if prepared:
-            given, converted = converted, stored_schema(converted)
+            user_schema, converted = converted, stored_schema(converted)
             self._prepared = {
                 field.name: (field, stored.data_type)
-                for field, stored in zip(given.fields, converted.fields)
+                for field, stored in zip(user_schema.fields, converted.fields)
                 if field.name in prepared
             }
-        # The file appears under its name when it is complete, so a schema that cannot be written leaves nothing.
+        # Aborting leaves no file behind if the schema cannot be written.
         sink = self._store.open_writer(self._path)
         try:
             self._writer = FileWriter(sink, converted, self._version, **self._settings)
         except BaseException:
             sink.abort()
             raise
-        for key, value in self._waiting_metadata.items():
+        for key, value in self._pending_metadata.items():
             self._writer.add_schema_metadata(key, value)
         return self._writer
 
 
 class LanceFileSession:
-    """Many files below one base path that share a store. Paths are relative to the base."""
+    """Access to the files below a base path with one shared object store. All paths are relative to the base.
+
+    Parameters
+    ----------
+    base_path
+        Path or URI of the base directory.
+    storage_options
+        Options of the object store.
+    namespace_client, table_id
+        Not supported; must be None.
+    """
 
     def __init__(
         self,
@@ -479,7 +573,7 @@ class LanceFileSession:
         self._base = base.rstrip("/")
 
     def open_reader(self, path: str, columns: Sequence[str] | None = None) -> LanceFileReader:
-        """See LanceFileReader."""
+        """Open a data file; see `LanceFileReader`."""
         return LanceFileReader(path, columns=columns, _inner_reader=(self._store, self._full(path)))
 
     def open_writer(
@@ -492,7 +586,7 @@ class LanceFileSession:
         keep_original_array: bool | None = None,
         max_page_bytes: int | None = None,
     ) -> LanceFileWriter:
-        """See LanceFileWriter."""
+        """Create a data file; see `LanceFileWriter`."""
         return LanceFileWriter(
             path,
             schema,
@@ -504,28 +598,28 @@ class LanceFileSession:
         )
 
     def contains(self, path: str) -> bool:
-        """Whether there is an object at this path."""
+        """Return True if an object exists at the path."""
         return self._store.find(self._full(path)) is not None
 
     def list(self, path: str | None = None) -> list[str]:
-        """Every object below the path, in no special order."""
+        """List all objects below the path recursively, in arbitrary order."""
         prefix = self._full(path or "")
         return [self._relative(f"{prefix}/{item.name}") for item in self._store.list_recursive(prefix)]
 
     def list_with_delimiter(self, path: str | None = None) -> ListResult:
-        """The directories and objects directly below the path."""
+        """List the directories and objects directly below the path."""
         prefix = path.strip("/") + "/" if path else ""
-        below = [name[len(prefix) :] for name in self.list(path)]
-        directories = sorted({name.split("/", 1)[0] for name in below if "/" in name})
-        objects = sorted(name for name in below if "/" not in name)
+        names = [name[len(prefix) :] for name in self.list(path)]
+        directories = sorted({name.split("/", 1)[0] for name in names if "/" in name})
+        objects = sorted(name for name in names if "/" not in name)
         return ListResult([prefix + name for name in directories], [prefix + name for name in objects])
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        """`length` bytes of an object from `offset` on. Raises CorruptFileError if it has fewer."""
+        """Read `length` bytes of an object starting at `offset`. Raises CorruptFileError if the object is shorter."""
         return bytes(self._store.read(self._full(path), offset, offset + length))
 
     def delete_file(self, path: str) -> None:
-        """Remove an object. Raises NotFoundError if there is none."""
+        """Delete an object. Raises NotFoundError if it does not exist."""
         full = self._full(path)
         if self._store.find(full) is None:
             raise NotFoundError(f"not found: {path}", path=full)
@@ -546,17 +640,17 @@ class LanceFileSession:
                 sink.write(self._store.read(full, start, min(start + (8 << 20), size)))
 
     def open_dedicated_blob_writer(self, path: str, blob_id: int) -> DedicatedBlobWriter:
-        """A writer of one large blob that the data file at `path` is going to describe; `blob_id` is 1 or more."""
+        """Create a file for one large blob of the data file at `path`; `blob_id` is 1 or greater."""
         return DedicatedBlobWriter(self._store, self._full(path), blob_id)
 
     def open_packed_blob_writer(self, path: str, blob_id: int) -> PackedBlobWriter:
-        """A writer of blobs that share a file, which the data file at `path` is going to describe."""
+        """Create a file that several blobs of the data file at `path` share; `blob_id` is 1 or greater."""
         return PackedBlobWriter(self._store, self._full(path), blob_id)
 
     def _full(self, path: str) -> str:
         inner = path.strip("/")
         if ".." in inner.split("/"):
-            raise InvalidInputError(f"{path!r} leads out of the base path")
+            raise InvalidInputError(f"invalid path {path!r}: '..' is not allowed because it leaves the base path")
         return f"{self._base}/{inner}" if inner else self._base
 
     def _relative(self, full: str) -> str:

@@ -1,4 +1,4 @@
-"""Blob files written apart from a table, and the column of a data file that describes them.
+"""Writers of blob files outside of a table, and the prepared columns that describe these blobs in a data file.
 
     writer = session.open_packed_blob_writer("data/abc.lance", 3)     data/abc/11000000000000000000000000000000.blob
     writer.write_blob(b"hello")                                       hello
@@ -7,11 +7,12 @@
 
     a prepared column    kind  data    uri   blob_id  blob_size  position      struct of extension lance.blob.v2
                             1  null    null        3          5         0      packed: several blobs share a file
-                            2  null    null        4          6      null      dedicated: a file of its own
-                            0  b'abc'  null     null       null      null      inline: goes into the data file
+                            2  null    null        4          6      null      dedicated: one blob per file
+                            0  b'abc'  null     null       null      null      inline: written to the data file
 
-The name of a blob file is its id, lowest bit first, below the name of the data file that describes it. A
-`LanceFileWriter` of version 2.2 stores a prepared column as the descriptions that tables read (`describe_prepared`).
+A blob file is stored in a directory has_uri after the data file; its name is the binary blob id, lowest bit first.
+A `LanceFileWriter` of version 2.2 converts a prepared column to the descriptions that tables read
+(`describe_prepared`).
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ _MAX_SIZE: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class BlobDescriptor:
-    """Where one blob lies that a writer of this module has written; made by its `finish`."""
+    """Location of a blob, as returned by the `finish` method of its writer."""
 
-    kind: BlobKind | None  # None: a null
+    kind: BlobKind | None  # None for a null
     blob_id: int = 0
     position: int = 0
     size: int = 0
@@ -79,11 +80,11 @@ class BlobDescriptor:
 
 
 class _BlobFile:
-    """A blob file on its way out; it appears under its name when it is finished."""
+    """Base of blob file writers. The file appears at its path when it is finished."""
 
     def __init__(self, store: ObjectStore, data_file: str, blob_id: int) -> None:
         if not data_file.endswith(".lance"):
-            raise InvalidInputError(f"the path of a data file ends with '.lance': {data_file!r}")
+            raise InvalidInputError(f"expected a data file path that ends with '.lance', got {data_file!r}")
         self._blob_id = _checked_id(blob_id)
         self._path = blob_file_path(data_file, self._blob_id)
         self._store = store
@@ -92,12 +93,12 @@ class _BlobFile:
 
     @property
     def blob_id(self) -> int:
-        """The number that descriptions give the file."""
+        """Id of the blob file, by which blob descriptions refer to it."""
         return self._blob_id
 
     @property
     def path(self) -> str:
-        """Where the file lies in its store."""
+        """Path of the blob file in its store."""
         return self._path.lstrip("/")
 
     def _append(self, data: Any) -> int:
@@ -118,26 +119,29 @@ class _BlobFile:
 
 
 class PackedBlobWriter(_BlobFile):
-    """A file that many blobs share. Opened by `LanceFileSession.open_packed_blob_writer`."""
+    """Writer of a file that several blobs share; see `LanceFileSession.open_packed_blob_writer`."""
 
     def __init__(self, store: ObjectStore, data_file: str, blob_id: int) -> None:
         super().__init__(store, data_file, blob_id)
-        self._sizes: list[npt.NDArray[np.int64]] = []  # -1: null
+        self._sizes: list[npt.NDArray[np.int64]] = []  # -1 for a null
         self._field: pa.Field | None = None
 
     @property
     def field(self) -> pa.Field:
-        """The field of what `finish_array` returned. Raises InvalidOperationError before."""
+        """Field of the column returned by `finish_array`. Raises InvalidOperationError before that call."""
         if self._field is None:
-            raise InvalidOperationError("the field is known after finish_array")
+            raise InvalidOperationError("the field is not available yet; call finish_array first")
         return self._field
 
     def write_blob(self, data: Buffer) -> None:
-        """Append a blob."""
+        """Append a blob. Raises InvalidOperationError if the file is finished."""
         self._sizes.append(np.array([self._append(data)]))
 
     def write_blobs(self, payloads: pa.Array | pa.ChunkedArray) -> None:
-        """Append the values of a binary array; nulls stay nulls. Raises InvalidInputError for other types."""
+        """Append the values of a binary array, keeping nulls.
+
+        Raises InvalidInputError if the array is not binary, and InvalidOperationError if the file is finished.
+        """
         self._check_open()
         if not isinstance(payloads, (pa.Array, pa.ChunkedArray)):
             raise TypeError(f"payloads must be a binary array, got {type(payloads).__name__}")
@@ -155,48 +159,60 @@ class PackedBlobWriter(_BlobFile):
             self._sizes.append(sizes)
 
     def finish(self) -> list[BlobDescriptor]:
-        """Make the file appear; the descriptors of its blobs, in order."""
+        """Finish the file and return the descriptors of its blobs, in order.
+
+        Raises InvalidOperationError if the file is already finished.
+        """
         self._close()
-        positions, sizes = self._places()
+        positions, sizes = self._positions_and_sizes()
         return [
             BlobDescriptor(None) if size < 0 else BlobDescriptor(BlobKind.PACKED, self._blob_id, position, size)
             for position, size in zip(positions.tolist(), sizes.tolist())
         ]
 
     def finish_array(self, field_name: str) -> pa.StructArray:
-        """Make the file appear; a prepared column of its blobs, in order. `field` then is its field."""
+        """Finish the file and return a prepared column of its blobs, in order; `field` is the field of the column.
+
+        Raises InvalidOperationError if the file is already finished.
+        """
         self._close()
-        positions, sizes = self._places()
+        positions, sizes = self._positions_and_sizes()
         builder = BlobDescriptorArrayBuilder(field_name)
         builder._add(np.where(sizes < 0, -1, BlobKind.PACKED), self._blob_id, positions, np.maximum(sizes, 0))
         self._field = builder.field
         return builder.finish()
 
-    def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _positions_and_sizes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         sizes = np.concatenate(self._sizes) if self._sizes else np.zeros(0, np.int64)
         lengths = np.maximum(sizes, 0)
         return np.cumsum(lengths) - lengths, sizes
 
 
 class DedicatedBlobWriter(_BlobFile):
-    """The file of one blob. Opened by `LanceFileSession.open_dedicated_blob_writer`."""
+    """Writer of a file for one blob; see `LanceFileSession.open_dedicated_blob_writer`."""
 
     def __init__(self, store: ObjectStore, data_file: str, blob_id: int) -> None:
         super().__init__(store, data_file, blob_id)
         self._size = 0
 
     def write(self, data: Buffer) -> None:
-        """Append to the blob."""
+        """Append bytes to the blob. Raises InvalidOperationError if the file is finished."""
         self._size += self._append(data)
 
     def finish(self) -> BlobDescriptor:
-        """Make the file appear; the descriptor of its blob."""
+        """Finish the file and return the descriptor of its blob.
+
+        Raises InvalidOperationError if the file is already finished.
+        """
         self._close()
         return BlobDescriptor(BlobKind.DEDICATED, self._blob_id, 0, self._size)
 
 
 class BlobDescriptorArrayBuilder:
-    """Puts a prepared column together from descriptors, bytes and nulls, one row each."""
+    """Builder of a prepared column from descriptors, bytes and nulls.
+
+    After `finish`, all methods raise InvalidOperationError.
+    """
 
     def __init__(self, column: str) -> None:
         self._column = column
@@ -205,33 +221,50 @@ class BlobDescriptorArrayBuilder:
 
     @property
     def field(self) -> pa.Field:
-        """The field of the column."""
+        """Field of the column."""
         return pa.field(self._column, PREPARED, True, {EXTENSION_NAME_KEY: BLOB_V2_NAME})
 
     def extend_packed(self, blob_id: int, offsets: Sequence[int], sizes: Sequence[int]) -> None:
-        """A row for each blob of a shared file. Raises InvalidInputError if the lists differ in length."""
+        """Append a row for each blob of a shared file.
+
+        Raises InvalidInputError if the lists differ in length or a number is out of range.
+        """
         if len(offsets) != len(sizes):
             raise InvalidInputError(f"offsets and sizes differ in length: {len(offsets)} and {len(sizes)}")
         self._add(np.full(len(sizes), BlobKind.PACKED), _checked_id(blob_id), _sizes(offsets), _sizes(sizes))
 
     def append_dedicated(self, blob_id: int, size: int) -> None:
-        """A row for a blob that has a file of its own."""
+        """Append a row for a blob in a dedicated file. Raises InvalidInputError if a number is out of range."""
         self._add(np.array([BlobKind.DEDICATED]), _checked_id(blob_id), _sizes([0]), _sizes([size]))
 
     def append_managed(self, uri: str, offset: int, size: int, *, base_id: int | None = None) -> None:
-        """A row for `size` bytes from `offset` on of an object that lies at `uri` below the table, or below its base
-        path `base_id`. Nothing is written or looked up.
+        """Append a row for a byte range of an existing object. The object is neither written nor checked.
 
-        Tables with such rows have the schema metadata `lance.blob.managed` = `true`. Raises InvalidInputError for a
-        uri that is not a plain relative path; OutOfRangeError.
+        Tables with such rows need the schema metadata `lance.blob.managed` = `true`.
+
+        Parameters
+        ----------
+        uri
+            Path of the object, relative to the table or to a base path.
+        offset, size
+            Byte range of the blob in the object.
+        base_id
+            Id of the base path of the table. None for the table itself.
+
+        Raises
+        ------
+        InvalidInputError
+            If `uri` is not a plain relative path.
+        OutOfRangeError
+            If a number is out of range.
         """
         self._check_open()
         if not isinstance(uri, str):
-            raise TypeError(f"uri must be text, not {type(uri).__name__}")
+            raise TypeError(f"uri must be a string, got {type(uri).__name__}")
         try:
             check_relative(uri)
         except CorruptFileError as error:
-            raise InvalidInputError(f"the name of a managed blob: {error}") from error
+            raise InvalidInputError(f"invalid uri of a managed blob: {error}") from error
         kind = BlobKind.MANAGED if base_id is None else BlobKind.MANAGED_BASE
         row = {
             "kind": int(kind),
@@ -243,41 +276,41 @@ class BlobDescriptorArrayBuilder:
         self._parts.append(pa.array([row], PREPARED))
 
     def append(self, value: BlobDescriptor) -> None:
-        """A row for what a writer has written."""
+        """Append a row for a blob descriptor."""
         self.extend([value])
 
     def extend(self, values: Iterable[BlobDescriptor]) -> None:
-        """A row for each of what a writer has written."""
-        found = list(values)
-        for value in found:
+        """Append a row for each blob descriptor."""
+        descriptors = list(values)
+        for value in descriptors:
             if not isinstance(value, BlobDescriptor):
                 raise TypeError(f"{type(value).__name__!r} object is not a BlobDescriptor")
         self._add(
-            np.array([-1 if value.kind is None else value.kind for value in found], np.int64),
-            np.array([value.blob_id for value in found], np.uint32),
-            _sizes([value.position for value in found]),
-            _sizes([value.size for value in found]),
+            np.array([-1 if value.kind is None else value.kind for value in descriptors], np.int64),
+            np.array([value.blob_id for value in descriptors], np.uint32),
+            _sizes([value.position for value in descriptors]),
+            _sizes([value.size for value in descriptors]),
         )
 
     def append_inline(self, data: Buffer) -> None:
-        """A row whose bytes go into the data file."""
+        """Append a row whose bytes are stored in the data file."""
         self._check_open()
         rows = [{"kind": int(BlobKind.INLINE), "data": bytes(memoryview(data))}]
         self._parts.append(pa.array(rows, PREPARED))
 
     def append_null(self) -> None:
-        """A null row."""
+        """Append a null row."""
         self._check_open()
         self._parts.append(pa.array([None], PREPARED))
 
     def finish(self) -> pa.StructArray:
-        """The column. The builder takes no more rows."""
+        """Return the column."""
         self._check_open()
         self._finished = True
         return pa.concat_arrays(self._parts) if self._parts else pa.array([], PREPARED)
 
     def _add(self, kinds: npt.NDArray[Any], blob_ids: Any, positions: Any, sizes: Any) -> None:
-        """Rows of kinds, -1 for null; a number for all rows or one each."""
+        """Append rows; a kind of -1 is a null. The other arguments are one number for all rows or one for each."""
         self._check_open()
         null = kinds < 0
         count = len(kinds)
@@ -301,7 +334,7 @@ class BlobDescriptorArrayBuilder:
 
 
 def is_prepared(field: pa.Field) -> bool:
-    """Whether this is the field of a prepared column."""
+    """Return True if the field is that of a prepared column."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         return bool(kind.extension_name == BLOB_V2_NAME.decode() and kind.storage_type.equals(PREPARED))
@@ -309,8 +342,9 @@ def is_prepared(field: pa.Field) -> bool:
 
 
 def plain_field(field: pa.Field) -> pa.Field:
-    """The field with prepared columns in it, inside of structs and lists too, without an extension type, of which only
-    the name is left; the field itself if there are none.
+    """Replace the extension type of prepared columns, at any depth, by its storage type and the name in the metadata.
+
+    A field without prepared columns is returned unchanged.
     """
     if is_prepared(field):
         metadata = {**(field.metadata or {}), EXTENSION_NAME_KEY.encode(): BLOB_V2_NAME}
@@ -319,22 +353,22 @@ def plain_field(field: pa.Field) -> pa.Field:
 
 
 def with_fields(field: pa.Field, make: Callable[[pa.Field], pa.Field]) -> pa.Field:
-    """The field with each field right below it replaced, that of a list or of a struct; itself if that changes none."""
+    """Apply `make` to the direct children of a struct or list field; return the same field if none changes."""
     kind = field.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        below = [kind.value_field]
+        children = [kind.value_field]
     else:
-        below = list(kind) if pa.types.is_struct(kind) else []
-    made = list(map(make, below))
-    if all(new.equals(old, check_metadata=True) for new, old in zip(made, below)):
+        children = list(kind) if pa.types.is_struct(kind) else []
+    replaced = list(map(make, children))
+    if all(new.equals(old, check_metadata=True) for new, old in zip(replaced, children)):
         return field
     if pa.types.is_struct(kind):
-        return field.with_type(pa.struct(made))
-    return field.with_type(pa.list_(made[0]) if pa.types.is_list(kind) else pa.large_list(made[0]))
+        return field.with_type(pa.struct(replaced))
+    return field.with_type(pa.list_(replaced[0]) if pa.types.is_list(kind) else pa.large_list(replaced[0]))
 
 
 def holds_prepared(field: pa.Field) -> bool:
-    """Whether this is the field of a prepared column or holds one in structs and lists."""
+    """Return True if the field is that of a prepared column or contains one in structs and lists."""
     kind = field.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return holds_prepared(kind.value_field)
@@ -344,75 +378,79 @@ def holds_prepared(field: pa.Field) -> bool:
 
 
 def describe_prepared(array: pa.Array, sink: BlobSink) -> pa.StructArray:
-    """The column as a data file stores it; inline bytes go to `sink`.
+    """Convert a prepared column to the blob descriptions that a data file stores; write inline bytes to `sink`.
 
-    Raises UnsupportedFeatureError for blobs that lie elsewhere, InvalidInputError for rows that do not say where.
+    Raises UnsupportedFeatureError for external blobs, and InvalidInputError for rows that lack a required value or have
+    an unknown kind.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     null = array.is_null().to_numpy(zero_copy_only=False)
     kind = _numbers(array.field("kind"), np.uint8, 0)
-    inline, packed, dedicated, elsewhere, managed, managed_base = (~null & (kind == each) for each in BlobKind)
-    if elsewhere.any():
-        raise UnsupportedFeatureError("blobs that lie elsewhere cannot be written", feature="external blobs")
+    inline, packed, dedicated, external, managed, managed_base = (~null & (kind == value) for value in BlobKind)
+    if external.any():
+        raise UnsupportedFeatureError(
+            f"external blobs (kind {int(BlobKind.EXTERNAL)}) cannot be written; pass their bytes as inline blobs",
+            feature="external blobs",
+        )
     if (~null & (kind > BlobKind.MANAGED_BASE)).any():
-        raise InvalidInputError(f"a prepared blob of unknown kind {int(kind[~null].max())}")
-    named = managed | managed_base
-    sized = packed | dedicated | named
-    placed = packed | named
-    identified = packed | dedicated | managed_base
+        raise InvalidInputError(f"unknown kind {int(kind[~null].max())} in a prepared blob column")
+    has_uri = managed | managed_base
+    has_size = packed | dedicated | has_uri
+    has_position = packed | has_uri
+    has_blob_id = packed | dedicated | managed_base
     data = array.field("data")
     for name, rows in (
         ("kind", ~null),
         ("data", inline),
-        ("uri", named),
-        ("blob_id", identified),
-        ("blob_size", sized),
-        ("position", placed),
+        ("uri", has_uri),
+        ("blob_id", has_blob_id),
+        ("blob_size", has_size),
+        ("position", has_position),
     ):
         missing = rows & array.field(name).is_null().to_numpy(zero_copy_only=False)
         if missing.any():
-            raise InvalidInputError(f"row {int(missing.argmax())} of a prepared blob column has no {name!r}")
-    position = np.where(placed, _numbers(array.field("position"), np.uint64, 0), 0).astype(np.uint64)
-    size = np.where(sized, _numbers(array.field("blob_size"), np.uint64, 0), 0).astype(np.uint64)
-    blob_id = np.where(identified, _numbers(array.field("blob_id"), np.uint32, 0), 0).astype(np.uint32)
+            raise InvalidInputError(f"row {int(missing.argmax())} of a prepared blob column lacks {name!r}")
+    position = np.where(has_position, _numbers(array.field("position"), np.uint64, 0), 0).astype(np.uint64)
+    size = np.where(has_size, _numbers(array.field("blob_size"), np.uint64, 0), 0).astype(np.uint64)
+    blob_id = np.where(has_blob_id, _numbers(array.field("blob_id"), np.uint32, 0), 0).astype(np.uint32)
     if inline.any():
-        places = describe_blobs(data.filter(pa.array(inline)), sink)
-        position[inline], size[inline] = np.asarray(places.field(0)), np.asarray(places.field(1))
-    nothing = pa.array(np.full(len(array), ""), pa.string())
+        written = describe_blobs(data.filter(pa.array(inline)), sink)
+        position[inline], size[inline] = np.asarray(written.field(0)), np.asarray(written.field(1))
+    empty_uris = pa.array(np.full(len(array), ""), pa.string())
     columns = [
         pa.array(np.where(null, 0, kind).astype(np.uint8)),
-        *(pa.array(each) for each in (position, size, blob_id)),
-        pc.if_else(pa.array(named), array.field("uri"), nothing) if named.any() else nothing,
+        *(pa.array(values) for values in (position, size, blob_id)),
+        pc.if_else(pa.array(has_uri), array.field("uri"), empty_uris) if has_uri.any() else empty_uris,
     ]
     mask = pa.array(null) if null.any() else None
     return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTION_V2), mask=mask)
 
 
 def _numbers(array: pa.Array, dtype: Any, otherwise: int) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = array.fill_null(otherwise).to_numpy(zero_copy_only=False).astype(dtype)
-    return found
+    numbers: npt.NDArray[Any] = array.fill_null(otherwise).to_numpy(zero_copy_only=False).astype(dtype)
+    return numbers
 
 
 def _checked_id(blob_id: int) -> int:
     if isinstance(blob_id, bool) or not isinstance(blob_id, int):
-        raise TypeError(f"a blob id is an int, got {type(blob_id).__name__}")
+        raise TypeError(f"blob id must be an int, got {type(blob_id).__name__}")
     if not 0 < blob_id <= _MAX_ID:
-        raise InvalidInputError(f"a blob id lies between 1 and {_MAX_ID}, got {blob_id}")
+        raise InvalidInputError(f"blob id must be between 1 and {_MAX_ID}, got {blob_id}")
     return blob_id
 
 
 def _number(name: str, value: int, most: int) -> int:
     number = operator.index(value)
     if not 0 <= number <= most:
-        raise OutOfRangeError(f"{name} lies between 0 and {most}, got {number}")
+        raise OutOfRangeError(f"{name} must be between 0 and {most}, got {number}")
     return number
 
 
 def _sizes(values: Sequence[int]) -> npt.NDArray[np.uint64]:
     for value in values:
         if not 0 <= value <= _MAX_SIZE:
-            raise InvalidInputError(f"sizes and offsets lie between 0 and {_MAX_SIZE}, got {value}")
+            raise InvalidInputError(f"sizes and offsets must be between 0 and {_MAX_SIZE}, got {value}")
     return np.array(values, np.uint64)
 
 

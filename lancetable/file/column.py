@@ -1,10 +1,10 @@
-"""What a family of encodings provides: how the columns of a field are read and written.
+"""Interfaces of an encoding family: readers and writers for the columns of a field.
 
     reader.py   FAMILIES[version].open_field(file, field, columns)  ->  ColumnReader
     writer.py   FAMILIES[version].writers(schema)                   ->  ColumnWriter for each top-level field
 
-`Decoded` is what the arms of 2.0 hand to each other: the parts of an Arrow array before it is one, so that a layer
-around them can add validity or become the item of a list without taking an array apart again.
+`Decoded` is the result of a nested encoding of 2.0: the parts of an Arrow array. An enclosing encoding can add a
+validity bitmap or use it as list items without taking an array apart again.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 
 class Decoded(NamedTuple):
-    """`length` values. Either `array` is set, or the parts of one: all buffers begin at the first value.
+    """`length` decoded values, as an array (`array`) or as the parts of one (the other members).
 
-    `buffers` (pa.Buffer) are those after the validity bitmap, in Arrow's order; `children` those of a fixed-size list;
-    `dictionary` makes `buffers` the indices of a dictionary array.
+    All buffers start at the first value. `buffers` are the pa.Buffer objects after the validity bitmap, in Arrow's
+    order. `children` are the items of a fixed-size list. If `dictionary` is set, `buffers` are the indices into it.
     """
 
     length: int
@@ -54,7 +54,7 @@ class Decoded(NamedTuple):
     array: pa.Array | None = None
 
     def to_array(self, data_type: pa.DataType) -> pa.Array:
-        """The Arrow array. `data_type` is that of the values, the dictionary type for a dictionary."""
+        """Return an Arrow array of `data_type`, which is a dictionary type if `dictionary` is set."""
         if self.array is not None:
             return self.array
         if self.dictionary is not None:
@@ -70,7 +70,7 @@ class Decoded(NamedTuple):
 
 
 def holds_null(array: pa.Array) -> bool:
-    """Whether a value is null, be it that its dictionary has one."""
+    """Return True if any value is null, including an index that refers to a null in its dictionary."""
     if array.null_count:
         return True
     if not pa.types.is_dictionary(array.type) or not array.dictionary.null_count:
@@ -79,44 +79,50 @@ def holds_null(array: pa.Array) -> bool:
 
 
 class RunPlan(Protocol):
-    """Answers plans from one file whose bytes lie at hand: mapped, or in memory."""
+    """Function that runs read plans on one file that is memory-mapped or in memory."""
 
     def __call__(self, plan: ReadPlan[T]) -> T: ...
 
 
 class Cursor(Protocol):
-    """Reads stretches of rows of one field that follow each other, `rows` as in `ColumnReader.read`: what a page says
-    of itself is looked at once."""
+    """Reader of consecutive row ranges of one field that parses the metadata of each page only once.
+
+    `rows` is as in `ColumnReader.read`.
+    """
 
     def __call__(self, rows: range) -> list[pa.Array]: ...
 
 
 class ColumnReader(Protocol):
-    """Reads one field, with all below it, from the columns that hold it."""
+    """Reader of one field and its descendants."""
 
     @property
-    def num_rows(self) -> int: ...
+    def num_rows(self) -> int:
+        """Number of rows in the file."""
 
     @property
     def heavy(self) -> bool:
-        """Whether reading does more than hand out slices of the file, so that a thread of its own is worth it."""
+        """True if reading does more than slice the file, so that a separate thread pays off."""
 
     def cuts(self, rows: range) -> list[range]:
-        """`rows` in parts that can be read apart from each other at no extra cost: at page boundaries."""
+        """Split `rows` at page boundaries into parts that can be read independently at no extra cost."""
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        """The wanted rows, in order, as one array or several. `rows` is not empty and lies within `num_rows`."""
+        """Plan reading `rows`, which must not be empty or exceed `num_rows`; returns one or more arrays, in order.
+
+        `gap` is the coalescing distance in bytes: closer ranges are read as one.
+        """
 
 
 Pieces: TypeAlias = "Iterable[Any]"
-"""One buffer of a page as bytes-like objects to be written one after the other, each before the next is asked for."""
+"""One buffer of a page, as bytes-like objects. Each is written before the next is requested from the iterable."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPage:
-    """A page ready to be written: `buffers` in the order in which `encoding` numbers them.
+    """Page ready to be written. `buffers` has the order in which `encoding` numbers them.
 
-    `encoding` is a serialized google.protobuf.Any; `priority` the first row of the page in the file (2.1 on).
+    `encoding` is a serialized google.protobuf.Any. `priority` is the first row of the page in the file (from 2.1 on).
     """
 
     column: int
@@ -128,8 +134,16 @@ class EncodedPage:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """`cache_bytes`: what may wait for a page in one column; `max_page_bytes`: where a single array is cut;
-    `keep_arrays`: the caller's memory will not change, so what waits need not be copied.
+    """Options of column writers.
+
+    Attributes
+    ----------
+    cache_bytes
+        Maximum size of the arrays that one column queues for its next page.
+    max_page_bytes
+        Size above which a single array is split into several pages.
+    keep_arrays
+        If True, the caller does not change the memory of its arrays, so queued arrays are not copied.
     """
 
     cache_bytes: int = 8 << 20
@@ -138,45 +152,51 @@ class WriteOptions:
 
 
 class BlobSink(Protocol):
-    """Where a blob writer puts payloads: they lie between the pages."""
+    """Function that a blob writer calls to store a payload between the pages of a file."""
 
     def __call__(self, data: Buffer) -> int:
-        """Write the bytes aligned; their position in the file."""
+        """Write the bytes at an aligned position and return that position in the file."""
 
 
 class ColumnWriter(Protocol):
-    """Writes one top-level field into its columns. Arrays are queued until a page is full."""
+    """Writer of one top-level field. Arrays are queued until a page is full."""
 
     @property
     def concurrent(self) -> bool:
-        """Whether pages may be encoded beside those of other fields: nothing is written meanwhile."""
+        """True if pages may be encoded in parallel with other fields because encoding does not write to the file."""
 
     def write(self, array: pa.Array) -> Iterable[EncodedPage]:
-        """Take the next rows; the pages that became full."""
+        """Queue the next rows and return the pages that are full."""
 
     def finish(self) -> Iterable[EncodedPage]:
-        """The pages of what is still queued."""
+        """Return pages with all queued rows."""
 
     @property
     def queued_bytes(self) -> int:
-        """Size of the arrays that wait for their page."""
+        """Size of the queued arrays."""
 
     @property
     def column_encodings(self) -> Sequence[bytes]:
-        """For each column of the field, the serialized `Any` of ColumnMetadata.encoding."""
+        """Serialized `Any` of ColumnMetadata.encoding, one for each column of the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The encodings of one or more file versions.
+    """Encodings of one or more file versions.
 
-    `open_field(file, field, columns)`: a reader of `field`, whose ids `columns` maps to columns of the file.
-    `writers(schema, options, blobs)`: a writer for each top-level field of the schema; None for 0.1, whose files are
-    not made of columns and have a writer of their own (encodings_v0_1/writer.py).
-    `has_no_nulls(pages)`: whether a column that is a top-level field of its own says of all pages that nothing in them
-    is null; also False where it does not say. None for 0.1.
-    `open_cursor(reader, run)`: for many stretches of rows of one of these readers; None where planning each of them
-    costs little, and for families in which it always does.
+    Attributes
+    ----------
+    open_field
+        `open_field(file, field, columns)` returns a reader of `field`; `columns` maps field ids to columns of the file.
+    writers
+        `writers(schema, options, blobs)` returns a writer for each top-level field. None for 0.1, whose pages are not
+        grouped by column; file/legacy_writer.py writes those files.
+    has_no_nulls
+        `has_no_nulls(pages)` returns True if the encodings of a column that is a top-level field guarantee that no
+        page contains nulls, and False if they do not or the answer is unknown. None for 0.1.
+    open_cursor
+        `open_cursor(reader, run)` returns a cursor for reading many consecutive row ranges, or None if planning each
+        range is cheap. None for families in which it always is.
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]

@@ -1,18 +1,18 @@
-"""What surrounds the pages of a 2.x file: footer, offset tables, descriptor, column metadata. Parse and build; no I/O.
+"""Container of a 2.x file: footer, offset tables, descriptor and column metadata. Parses and builds bytes; does no I/O.
 
-    region                                          found by
+    region                                          located by
     1  page, column and global buffers              the tables below
     2  global buffer 0: FileDescriptor              entry 0 of GBO
     3  ColumnMetadata of column 0, 1 ...            CMO
     4  CMO   columns x (u64 position, u64 size)     footer
     5  GBO   buffers x (u64 position, u64 size)     footer
-    6  footer, 40 bytes                             the end of the file
+    6  footer, 40 bytes                             end of the file
 
        -40 u64 column metadata   -32 u64 CMO   -24 u64 GBO   -16 u32 buffers   -12 u32 columns
         -8 u16 major              -6 u16 minor  -4 "LANC"
 
-Source: protos/file2.proto, "File Layout". Positions are absolute. Buffers start at multiples of 64 and are padded with
-"H" in new files; readers rely on neither.
+All positions count from the start of the file. The writer aligns buffers to 64 bytes and pads with "H"; the reader
+relies on neither. Source: protos/file2.proto, "File Layout".
 """
 
 from __future__ import annotations
@@ -65,14 +65,15 @@ STATISTICS_KEY: Final = "lancetable:statistics"
 _FOOTER: Final = struct.Struct("<QQQIIHH4s")
 _LEGACY_FOOTER: Final = struct.Struct("<QHH4s")
 _ENTRY_BYTES: Final = 16
-_MAX_HELD_BYTES: Final = 4 * 1024 * 1024  # of decoded values that pages keep
-_MAX_ROWS: Final = 1 << 62  # sums of two still fit into 63 bits
+_MAX_CACHED_BYTES: Final = 4 * 1024 * 1024  # decoded values in the caches of all pages
+_MAX_ROWS: Final = 1 << 62  # the sum of two row counts fits into 63 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a file may ask for. `page_bytes`: memory for one decoded page; only pages that are not handed out as they
-    lie in the file count.
+    """Limits on the resources that reading an untrusted file may use.
+
+    `page_bytes` bounds the memory of one decoded page. It does not apply to pages returned as slices of the file.
     """
 
     page_bytes: int = 2 << 30
@@ -91,10 +92,10 @@ class Footer:
     num_global_buffers: int
     num_columns: int
     version: FileVersion
-    footer_pair: tuple[int, int]  # as it stands there; some versions have been written with two
+    footer_pair: tuple[int, int]  # the stored major and minor number; some versions were written with two pairs
 
     def pack(self) -> bytes:
-        """The bytes that end the file."""
+        """Return the 40 bytes of the footer."""
         return _FOOTER.pack(
             self.column_metadata_position,
             self.column_table_position,
@@ -107,14 +108,14 @@ class Footer:
 
 
 class BufferRef(NamedTuple):
-    """Which buffer an encoding means; kind 0: of its page, 1: of its column, 2: of the file."""
+    """Reference of an encoding to a buffer. `kind` is 0 for a buffer of the page, 1 of the column, 2 of the file."""
 
     number: int
     kind: int = 0
 
 
 class Page:
-    """One page of a column: rows, buffers and the bytes of its encoding message."""
+    """One page of a column: row count, buffer ranges and the serialized encoding message."""
 
     __slots__ = ("__weakref__", "_column", "buffers", "decoder", "encoding", "index", "kept", "length")
 
@@ -124,23 +125,25 @@ class Page:
         self.length = length
         self.buffers = buffers
         self.encoding = encoding
-        self.decoder: Any = None  # the parsed encoding, once a reader has looked for it
-        self.kept: Any = None  # what its encoding decoded and wants to find again; small
+        self.decoder: Any = None  # parsed encoding, set by the first reader
+        self.kept: Any = None  # small decoded values that the encoding caches for later reads, e.g. a dictionary
 
     def hold(self, size_bytes: int) -> None:
-        """Say that `kept` holds this much. When all pages hold too much, the first ones lose what they kept."""
-        _held_pages.add(self, size_bytes)
+        """Charge the size of `kept` to the page cache, which evicts the oldest entries if it exceeds its budget."""
+        _page_cache.add(self, size_bytes)
 
     @property
     def path(self) -> str:
+        """Path of the file."""
         return self._column.file.path
 
     @property
     def limits(self) -> Limits:
+        """Limits of the file."""
         return self._column.file.limits
 
     def buffer(self, ref: BufferRef) -> ByteRange:
-        """Where the bytes of a buffer lie. Raises CorruptFileError if there is no such buffer."""
+        """Return the byte range of a buffer. Raises CorruptFileError if the buffer does not exist."""
         if ref.kind == 0:
             buffers: Sequence[ByteRange] = self.buffers
         elif ref.kind == 1:
@@ -148,20 +151,20 @@ class Page:
         elif ref.kind == 2:
             buffers = self._column.file.global_buffers
         else:
-            raise self.corrupt("a buffer of unknown kind", "page, column or file", ref.kind)
+            raise self.corrupt("unknown kind of buffer", "0, 1 or 2", ref.kind)
         if ref.number >= len(buffers):
-            raise self.corrupt("an encoding names a buffer that is not there", f"fewer than {len(buffers)}", ref.number)
+            raise self.corrupt("the encoding refers to a missing buffer", f"fewer than {len(buffers)}", ref.number)
         return buffers[ref.number]
 
     def check_memory(self, size_bytes: int) -> None:
-        """Raise CorruptFileError before memory for one decoded page passes the limit."""
+        """Raise CorruptFileError if decoding the page needs more memory than the limit allows."""
         if size_bytes > self.limits.page_bytes:
             raise self.corrupt(
-                "a page would take too much memory", f"at most {self.limits.page_bytes} bytes", size_bytes
+                "the decoded page needs too much memory", f"at most {self.limits.page_bytes} bytes", size_bytes
             )
 
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
-        """The error for this page, to be raised."""
+        """Return a CorruptFileError for this page; the caller raises it."""
         file = self._column.file
         offset = self.buffers[0].start if self.buffers else None
         return CorruptFileError(
@@ -174,7 +177,7 @@ class Page:
         )
 
     def unsupported(self, feature: str) -> UnsupportedFeatureError:
-        """The error for something that this page needs and nobody built, to be raised."""
+        """Return an UnsupportedFeatureError for a feature that this page needs; the caller raises it."""
         file = self._column.file
         return UnsupportedFeatureError(
             f"{file.path}: column {self._column.index}, page {self.index}: {feature} is not supported",
@@ -184,13 +187,16 @@ class Page:
 
 
 class IndirectEncodings(UnsupportedFeatureError):
-    """Encoding messages lie elsewhere in the file, at `ranges`. The reader fetches them and opens the column again."""
+    """Encoding messages stored outside of the column metadata, at `ranges`, have not been fetched yet.
+
+    The reader fetches them and opens the column again.
+    """
 
     ranges: Sequence[ByteRange] = ()
 
 
 class ColumnPages:
-    """The pages of one column that hold rows, in order; a page is turned into a `Page` when it is touched."""
+    """Pages of one column, in order, without empty ones. A `Page` object is created on first access."""
 
     __slots__ = (
         "_message",
@@ -205,7 +211,7 @@ class ColumnPages:
         "start_list",
     )
 
-    start_list: list[int]  # row at which each page begins; the last is num_rows
+    start_list: list[int]  # first row of each page, then num_rows
 
     def __init__(self, file: FileMetadata, index: int, message: file2_pb2.ColumnMetadata) -> None:
         self.file = file
@@ -228,7 +234,7 @@ class ColumnPages:
         self._pages: list[Page | None] = [None] * len(self._messages)
         self.num_rows = starts[-1]
         if self.num_rows > _MAX_ROWS:
-            raise file.corrupt("impossible number of rows in a column", found=self.num_rows)
+            raise file.corrupt(f"column {index} has an impossible number of rows", found=self.num_rows)
         self.start_list = starts
         self._starts: npt.NDArray[np.int64] | None = None
 
@@ -237,27 +243,30 @@ class ColumnPages:
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
-        """(pages + 1,) `start_list` as an array."""
+        """`start_list` as an array of shape (pages + 1,)."""
         starts = self._starts
         if starts is None:
             starts = self._starts = np.array(self.start_list, np.int64)
         return starts
 
     def page(self, number: int) -> Page:
-        """Page `number` of those that hold rows. Raises CorruptFileError if its buffers lie outside of the file."""
+        """Return a page by its position among the non-empty ones.
+
+        Raises CorruptFileError if a buffer range exceeds the file.
+        """
         page = self._pages[number]
         if page is None:
             page = self._pages[number] = self._make(*self._messages[number])
         return page
 
     def every_page(self) -> Iterator[Page]:
-        """All pages, those without rows included."""
+        """Iterate over all pages, including empty ones."""
         for index, message in enumerate(self._message.pages):
             yield self._make(index, message)
 
     @property
     def num_pages(self) -> int:
-        """Number of all pages, those without rows included."""
+        """Number of pages, including empty ones."""
         return len(self._message.pages)
 
     def _make(self, index: int, message: file2_pb2.ColumnMetadata.Page) -> Page:
@@ -266,19 +275,25 @@ class ColumnPages:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all pages in the file, compressed as they lie there, without padding."""
+        """Stored size of the non-empty pages: compressed, without padding."""
         return sum(sum(message.buffer_sizes) for _, message in self._messages)
 
 
 class ReaderCache(NamedTuple):
-    """Column readers made before: id of the field object -> that object and its reader, for one mapping of columns."""
+    """Cached column readers of a file, valid for one mapping from field ids to columns.
+
+    `readers` maps `id(field)` to the field object, which keeps the id unique, and its reader.
+    """
 
     columns: Mapping[int, int]
     readers: dict[int, tuple[Field, Any]]
 
 
-class HeldPages:
-    """Which pages, of whatever file, keep decoded values: a scan of a long table must not collect those of all."""
+class PageCache:
+    """Budget of the decoded values that pages of all files cache in `Page.kept`, evicted first in, first out.
+
+    Without it, a scan of a large table would accumulate the values of every page.
+    """
 
     __slots__ = ("_lock", "_pages", "_size_bytes")
 
@@ -288,30 +303,32 @@ class HeldPages:
         self._size_bytes = 0
 
     def after_fork(self) -> None:
-        """Another thread may have held the lock."""
+        """Replace the lock in a forked child, where the thread that held it does not exist."""
         self._lock = Lock()
 
     def add(self, page: Page, size_bytes: int) -> None:
+        """Charge `size_bytes` for a page and evict the oldest entries over the budget."""
         with self._lock:
             self._pages.append((ref(page), size_bytes))
             self._size_bytes += size_bytes
-            while self._size_bytes > _MAX_HELD_BYTES and len(self._pages) > 1:
-                first, first_bytes = self._pages.popleft()
-                self._size_bytes -= first_bytes
-                forgotten = first()
-                if forgotten is not None:
-                    forgotten.kept = None
+            while self._size_bytes > _MAX_CACHED_BYTES and len(self._pages) > 1:
+                oldest, oldest_bytes = self._pages.popleft()
+                self._size_bytes -= oldest_bytes
+                evicted = oldest()
+                if evicted is not None:
+                    evicted.kept = None
 
 
-_held_pages: Final = HeldPages()
+_page_cache: Final = PageCache()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_held_pages.after_fork)
+    os.register_at_fork(after_in_child=_page_cache.after_fork)
 
 
 class FileMetadata:
-    """Everything about a file but its data. Immutable; columns and schema are parsed when they are touched.
+    """Metadata of a data file. Immutable apart from caches; columns and schema are parsed on first access.
 
-    `size_bytes` is that of the file. `num_rows` is what the descriptor says; columns are held against it when read.
+    `size_bytes` is the size of the file. `num_rows` is the row count of the descriptor; the reader compares the row
+    count of each column with it.
     """
 
     __slots__ = (
@@ -345,32 +362,34 @@ class FileMetadata:
         content: memoryview | None = None,
     ) -> None:
         self.path = path
-        self.content = content  # all bytes of a small file, so that its columns need no further request
+        self.content = content  # the bytes of a small file, so that reading its columns needs no further request
         self.size_bytes = size_bytes
         self.footer = footer
         self.global_buffers = global_buffers
         self.limits = limits
         self.num_rows = descriptor.length
-        self.readers = ReaderCache({}, {})  # of file/reader.py
+        self.readers = ReaderCache({}, {})  # filled by file/reader.py
         self._descriptor = descriptor
         self._indirect: dict[ByteRange, bytes] = {}
         self._schema: Schema | None = None
         self._columns: list[ColumnPages | None] = [None] * len(column_ranges)
         self._column_ranges = column_ranges
-        self._tail = tail  # bytes of the file from the column metadata to the column table
+        self._tail = tail  # bytes from the column metadata to the column table
         self._tail_start = footer.column_metadata_position
 
     @property
     def version(self) -> FileVersion:
+        """Format version of the file."""
         return self.footer.version
 
     @property
     def num_columns(self) -> int:
+        """Number of columns; from 2.1 on only leaf fields have one."""
         return len(self._columns)
 
     @property
     def schema(self) -> Schema:
-        """The schema in the file itself. Field ids are those of the table at the time of writing."""
+        """Schema stored in the file. Its field ids are those of the table at the time of writing."""
         schema = self._schema
         if schema is None:
             message = self._descriptor.schema
@@ -379,12 +398,12 @@ class FileMetadata:
 
     @property
     def schema_metadata(self) -> Mapping[str, bytes]:
-        """Metadata of the file's schema, without parsing its fields."""
+        """Metadata of the stored schema; reading it does not parse the fields."""
         return self._descriptor.schema.metadata
 
     @property
     def statistics_index(self) -> int | None:
-        """Which global buffer holds the statistics, if the file has some."""
+        """Number of the global buffer that stores the statistics, or None if the file has none."""
         value = self._descriptor.schema.metadata.get(STATISTICS_KEY)
         if value is None or not value.isdigit() or len(value) > 9:
             return None
@@ -392,9 +411,13 @@ class FileMetadata:
         return index if 1 <= index < len(self.global_buffers) else None
 
     def column(self, index: int) -> ColumnPages:
-        """The pages of one column. Raises CorruptFileError if there is none or its metadata breaks the format."""
+        """Return the pages of one column.
+
+        Raises CorruptFileError if the column does not exist or its metadata is invalid, and IndirectEncodings if
+        encoding messages must be fetched first.
+        """
         if not 0 <= index < len(self._columns):
-            raise self.corrupt("a column that is not there", f"fewer than {len(self._columns)} columns", index)
+            raise self.corrupt("column index out of range", f"less than {len(self._columns)}", index)
         column = self._columns[index]
         if column is None:
             start, end = self._column_ranges[index]
@@ -404,13 +427,13 @@ class FileMetadata:
         return column
 
     def column_size_bytes(self, index: int) -> int:
-        """Bytes of the pages of one column as they lie in the file."""
+        """Return the stored size of the pages of one column. Raises as `column`."""
         return self.column(index).size_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """What keeping this object costs, roughly."""
-        # Parsed messages take a few times the bytes they came from.
+        """Estimated memory of this object."""
+        # Parsed messages take about four times their serialized size.
         return (
             4096
             + 4 * (len(self._tail) + 16 * len(self._columns))
@@ -419,7 +442,7 @@ class FileMetadata:
         )
 
     def checked_ranges(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[ByteRange]:
-        """Positions and sizes as ranges. Raises CorruptFileError if one lies outside of the file."""
+        """Convert positions and sizes to byte ranges. Raises CorruptFileError if one ends beyond the file."""
         if not offsets and not sizes:
             return []
         if len(offsets) != len(sizes):
@@ -432,7 +455,7 @@ class FileMetadata:
         return ranges
 
     def encoding_bytes(self, message: file2_pb2.Encoding) -> bytes:
-        """The serialized `Any` of an encoding; empty if the message says there is none."""
+        """Return the serialized `Any` of an encoding, or empty bytes if the message has no location."""
         location = message.WhichOneof("location")
         if location == "direct":
             return message.direct.encoding
@@ -441,29 +464,29 @@ class FileMetadata:
         return b""
 
     def check_indirect(self, messages: Sequence[file2_pb2.DeferredEncoding]) -> None:
-        """Raise IndirectEncodings if one of these has not been fetched, CorruptFileError if one cannot be."""
+        """Raise IndirectEncodings if a message has not been fetched, CorruptFileError if its range exceeds the file."""
         missing = {_range_of(message) for message in messages}.difference(self._indirect)
         total = 0
         for start, end in missing:
             total += end - start
             if end > self.size_bytes or total > self.size_bytes:
-                raise self.corrupt("an encoding lies beyond the file", f"at most {self.size_bytes}", end, offset=start)
+                raise self.corrupt("an encoding ends beyond the file", f"at most {self.size_bytes}", end, offset=start)
         if missing:
             raise IndirectEncodings(
-                f"{self.path}: encodings that lie elsewhere in the file have not been read",
+                f"{self.path}: encodings stored outside of the column metadata have not been fetched",
                 feature="indirect encoding",
                 path=self.path,
                 ranges=sorted(missing),
             )
 
     def keep_indirect(self, ranges: Sequence[ByteRange], buffers: Sequence[memoryview]) -> None:
-        """Remember encodings that were fetched."""
-        self._indirect.update((where, bytes(data)) for where, data in zip(ranges, buffers, strict=True))
+        """Store the fetched bytes of encoding messages."""
+        self._indirect.update((location, bytes(data)) for location, data in zip(ranges, buffers, strict=True))
 
     def corrupt(
         self, what: str, expected: object = None, found: object = None, offset: int | None = None
     ) -> CorruptFileError:
-        """The error for this file, to be raised."""
+        """Return a CorruptFileError for this file; the caller raises it."""
         return _corrupt(self.path, what, expected, found, offset)
 
 
@@ -482,11 +505,28 @@ def _corrupt(
 
 
 def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
-    """Read the footer from any suffix of the file of at least 40 bytes, or the whole file if that is shorter.
+    """Parse the footer of a file.
 
-    That of a 0.1 file has 16 bytes, and gives the position of its metadata as `column_metadata_position`.
-    Raises CorruptFileError if the magic is wrong or a table points outside of the file, UnsupportedFeatureError for a
-    version that is too new.
+    Parameters
+    ----------
+    tail
+        A suffix of the file of at least 40 bytes, or the whole file if it is shorter.
+    size_bytes
+        Size of the file.
+    path
+        Path of the file, for error messages.
+
+    Returns
+    -------
+    Footer
+        The footer of a 0.1 file has 16 bytes; `column_metadata_position` is then the position of its metadata.
+
+    Raises
+    ------
+    CorruptFileError
+        If the magic is wrong or a table extends beyond the file.
+    UnsupportedFeatureError
+        If the version is unknown.
     """
     if len(tail) < LEGACY_FOOTER_BYTES:
         raise _corrupt(path, "too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size_bytes)
@@ -496,7 +536,7 @@ def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
     version = FileVersion.from_footer(major, minor, path)
     if version.is_legacy:
         if position > size_bytes - LEGACY_FOOTER_BYTES:
-            raise _corrupt(path, "the metadata lies behind the end", size_bytes, position, size_bytes - 16)
+            raise _corrupt(path, "the metadata starts beyond the end", size_bytes, position, size_bytes - 16)
         return Footer(position, position, position, 0, 0, version, (major, minor))
     if len(tail) < FOOTER_BYTES:
         raise _corrupt(path, "too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size_bytes)
@@ -509,21 +549,22 @@ def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
         and columns_end <= footer.buffer_table_position
         and buffers_end <= size_bytes - FOOTER_BYTES
     ):
-        raise _corrupt(
-            path, "the footer's tables do not lie in order inside the file", offset=size_bytes - FOOTER_BYTES
-        )
+        raise _corrupt(path, "the tables of the footer overlap or exceed the file", offset=size_bytes - FOOTER_BYTES)
     if footer.num_global_buffers == 0:
-        raise _corrupt(path, "no descriptor: there are no global buffers", offset=size_bytes - FOOTER_BYTES)
+        raise _corrupt(path, "missing descriptor: the file has 0 global buffers", offset=size_bytes - FOOTER_BYTES)
     return footer
 
 
 def descriptor_range(footer: Footer, tail: memoryview, size_bytes: int, path: str) -> ByteRange:
-    """Where the FileDescriptor lies. `tail` must reach back to the table of global buffers."""
+    """Return the byte range of the FileDescriptor. `tail` must reach back to the table of global buffers.
+
+    Raises CorruptFileError if the descriptor exceeds the file or starts after the column metadata.
+    """
     start = footer.buffer_table_position - (size_bytes - len(tail))
-    (found,) = _ranges(tail[start : start + _ENTRY_BYTES], size_bytes, path, footer.buffer_table_position)
-    if found.start > footer.column_metadata_position:
-        raise _corrupt(path, "the descriptor lies behind the column metadata", offset=found.start)
-    return found
+    (location,) = _ranges(tail[start : start + _ENTRY_BYTES], size_bytes, path, footer.buffer_table_position)
+    if location.start > footer.column_metadata_position:
+        raise _corrupt(path, "the descriptor starts after the column metadata", offset=location.start)
+    return location
 
 
 def parse_metadata(
@@ -535,9 +576,29 @@ def parse_metadata(
     limits: Limits = DEFAULT_LIMITS,
     content: memoryview | None = None,
 ) -> FileMetadata:
-    """Build the metadata of a file from its `tail`, which reaches back to the column metadata, and its descriptor.
+    """Parse the metadata of a 2.x file.
 
-    `content` is the whole file, for callers that want it kept.
+    Parameters
+    ----------
+    tail
+        A suffix of the file that reaches back to the column metadata.
+    descriptor
+        The bytes of the FileDescriptor.
+    size_bytes
+        Size of the file.
+    footer
+        The result of `parse_footer`.
+    path
+        Path of the file, for error messages.
+    limits
+        Limits for reading the file.
+    content
+        The whole file, if the metadata is to keep it.
+
+    Raises
+    ------
+    CorruptFileError
+        If a table or message is invalid.
     """
     base = size_bytes - len(tail)
     metadata_start = footer.column_metadata_position
@@ -548,7 +609,7 @@ def parse_metadata(
     )
     for start, end in columns:
         if start < metadata_start or end > table_start:
-            raise _corrupt(path, "column metadata outside of its region", f"{metadata_start} to {table_start}", start)
+            raise _corrupt(path, "column metadata exceeds its region", f"{metadata_start} to {table_start}", start)
     buffers = _ranges(
         tail[buffers_start - base : buffers_start - base + _ENTRY_BYTES * footer.num_global_buffers],
         size_bytes,
@@ -559,7 +620,7 @@ def parse_metadata(
     parse_message(message, bytes(descriptor), path, buffers[0].start)
     if message.length > _MAX_ROWS:
         raise _corrupt(path, "impossible number of rows", found=message.length)
-    # A copy: a cached FileMetadata must not keep the whole file mapped.
+    # Copy the bytes: a slice would keep the whole file mapped as long as the FileMetadata is cached.
     metadata = bytes(tail[metadata_start - base : table_start - base])
     return FileMetadata(path, size_bytes, footer, tuple(buffers), columns, message, metadata, limits, content)
 
@@ -569,17 +630,17 @@ def _ranges(table: memoryview, size_bytes: int, path: str, offset: int) -> list[
     ranges = []
     for start, size in zip(numbers[::2], numbers[1::2]):
         if start + size > size_bytes:
-            raise _corrupt(path, "a table entry points beyond the file", f"at most {size_bytes}", start + size, offset)
+            raise _corrupt(path, "a table entry ends beyond the file", f"at most {size_bytes}", start + size, offset)
         ranges.append(ByteRange(start, start + size))
     return ranges
 
 
 def parse_message(message: Any, data: bytes, path: str, offset: int) -> None:
-    """Fill a protobuf message. Raises CorruptFileError naming the place."""
+    """Parse serialized bytes into `message`. Raises CorruptFileError with path and offset if they are invalid."""
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise _corrupt(path, f"a {type(message).__name__} message does not parse", offset=offset) from error
+        raise _corrupt(path, f"cannot parse a {type(message).__name__} message", offset=offset) from error
 
 
 # ------------------------------------------------------------------------------------------------------------- build
@@ -592,13 +653,28 @@ def build_tail(
     columns: Sequence[bytes],
     global_buffers: Sequence[ByteRange],
 ) -> bytes:
-    """All bytes from the descriptor to the end of the file.
+    """Return the bytes of a file from the descriptor to the end.
 
-    `position` is where they begin, `columns` are serialized ColumnMetadata messages, `global_buffers` those the user
-    added, numbered from 1.
+    Parameters
+    ----------
+    position
+        Position of the descriptor, a multiple of 64.
+    version
+        Format version of the file.
+    descriptor
+        Serialized FileDescriptor.
+    columns
+        Serialized ColumnMetadata messages.
+    global_buffers
+        Ranges of the global buffers after the descriptor, numbered from 1.
+
+    Raises
+    ------
+    InvalidInputError
+        If `position` is not a multiple of 64.
     """
     if position % ALIGNMENT:
-        raise InvalidInputError(f"the descriptor must begin at a multiple of {ALIGNMENT}, not {position}")
+        raise InvalidInputError(f"expected the descriptor at a multiple of {ALIGNMENT}, got position {position}")
     metadata_position = position + len(descriptor)
     ends = list(accumulate(map(len, columns), initial=metadata_position))
     column_table = struct.pack(

@@ -1,11 +1,11 @@
-"""Encodings of other packages: how a page is stored that no class of this one knows.
+"""Page encodings provided by other packages.
 
-    field metadata  lancetable:encoding = "example.org/Delta"          which encoding the writer takes for a column
-    page            Any(type_url = "example.org/Delta", value)         which encoding the reader takes for a page
+    field metadata  lancetable:encoding = "example.org/Delta"          selects the encoding when a column is written
+    page            Any(type_url = "example.org/Delta", value)         selects the encoding when a page is read
 
-An encoding turns an array into buffers and back; nulls are its own business. It stands for whole pages of one column of
-values, whatever the file version. A reader to whom nobody has made it known refuses the file by the name of the type
-url, so a file never reads wrong.
+An encoding converts an array to buffers and back, including its nulls. It stores whole pages of a column of plain
+values, in every file version from 2.0 on. A reader without that encoding raises UnsupportedFeatureError with the type
+url instead of returning wrong values.
 
     @register_encoding
     class Delta:
@@ -19,7 +19,7 @@ url, so a file never reads wrong.
         def encode(cls, array: pa.Array) -> tuple[Delta, list[bytes]]: ...
         def decode(self, buffers: list[memoryview], length: int, data_type: pa.DataType) -> pa.Array: ...
 
-Arms of the oneofs in the format's own messages have registries too: see `register_encoding`.
+`register_encoding` also registers encodings for a oneof case of the format's own messages.
 """
 
 from __future__ import annotations
@@ -62,84 +62,89 @@ __all__ = [
 ]
 
 ENCODING_KEY: Final = "lancetable:encoding"
-"""Field metadata: the type url of the encoding in which a column is to be written."""
+"""Key of the field metadata whose value is the type url of the encoding for a column."""
 
 
 class PageEncoding(Protocol):
-    """How the values of one page are stored. `type_url` names it in files."""
+    """Encoding of the values of one page. Files identify it by `type_url`."""
 
     type_url: ClassVar[str]
 
     @classmethod
     def encode(cls, array: pa.Array) -> tuple[Self, Sequence[Buffer]]:
-        """The encoding of these values and the buffers that hold them."""
+        """Encode an array. Returns the encoding with its parameters, and the buffers."""
 
     def decode(self, buffers: Sequence[memoryview], length: int, data_type: pa.DataType) -> pa.Array:
-        """The `length` values of a page, as `data_type`. The buffers come from a file: check them before use."""
+        """Decode the `length` values of a page to `data_type`. The buffers are untrusted; validate them before use."""
 
     def to_bytes(self) -> bytes:
-        """What a reader must know beside the buffers."""
+        """Serialize the parameters that decoding needs in addition to the buffers."""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The opposite of `to_bytes`."""
+        """Parse the result of `to_bytes`."""
 
 
 _METHODS: Final = ("encode", "decode", "to_bytes", "from_bytes")
-_OWN: Final = "lance."  # type urls of the format itself
-_BY_URL: dict[str, type[PageEncoding]] = {}
+_RESERVED_PREFIX: Final = "lance."  # messages of the format itself
+_ENCODINGS: dict[str, type[PageEncoding]] = {}  # by the part of the type url after the last slash
 _LISTENERS: list[Callable[[], None]] = []
 
 
-def on_change(forget: Callable[[], None]) -> None:
-    """Call `forget` whenever an encoding is registered or taken away: what was parsed before may mean another one."""
-    _LISTENERS.append(forget)
+def on_change(invalidate: Callable[[], None]) -> None:
+    """Call `invalidate` when an encoding is registered or unregistered, to clear caches of parsed encodings."""
+    _LISTENERS.append(invalidate)
 
 
 def register_page_encoding(encoding: type[PageEncoding], replace: bool = False) -> None:
-    """Read and write pages with this type url by `encoding`.
+    """Register `encoding` for pages with its type url.
 
-    Raises InvalidInputError for a class that lacks something, AlreadyExistsError for a url that is taken.
+    Raises InvalidInputError if the class does not implement `PageEncoding` or its type url is invalid, and
+    AlreadyExistsError if the type url is registered and `replace` is False.
     """
     url = encoding.type_url
-    missing = [
-        name for name in ("encode", "decode", "to_bytes", "from_bytes") if not callable(getattr(encoding, name, None))
-    ]
+    missing = [name for name in _METHODS if not callable(getattr(encoding, name, None))]
     if missing or not isinstance(url, str):
         raise InvalidInputError(
-            f"{encoding.__name__} is no page encoding: it lacks {', '.join(missing or ['type_url'])}"
+            f"{encoding.__name__} is not a page encoding: it lacks {', '.join(missing or ['type_url'])}"
         )
     name = _name(url)
-    if not name or name.startswith(_OWN):
-        raise InvalidInputError(f"{url!r} is no type url for an encoding of your own: it must be of the form host/name")
-    if name in _BY_URL and not replace:
-        raise AlreadyExistsError(f"there is an encoding for {name!r} already: {_BY_URL[name].__name__}")
-    _BY_URL[name] = encoding
+    if not name or name.startswith(_RESERVED_PREFIX):
+        raise InvalidInputError(
+            f"invalid type url {url!r} of a page encoding; expected host/name with a name that does not start with"
+            f" {_RESERVED_PREFIX!r}"
+        )
+    if name in _ENCODINGS and not replace:
+        raise AlreadyExistsError(
+            f"an encoding for {name!r} is already registered: {_ENCODINGS[name].__name__}; pass replace=True"
+        )
+    _ENCODINGS[name] = encoding
     changed()
 
 
 def forget_page_encoding(type_url: str) -> None:
-    """Take an encoding away again. Raises InvalidInputError if there is none."""
-    if _BY_URL.pop(_name(type_url), None) is None:
+    """Unregister the encoding of a type url. Raises InvalidInputError if none is registered."""
+    if _ENCODINGS.pop(_name(type_url), None) is None:
         raise InvalidInputError(f"no encoding is registered for {type_url!r}")
     changed()
 
 
 def changed() -> None:
-    """Tell those who keep parsed encodings."""
-    for forget in _LISTENERS:
-        forget()
+    """Invalidate all caches of parsed encodings."""
+    for invalidate in _LISTENERS:
+        invalidate()
 
 
 def _name(url: str) -> str:
-    """What counts of a type url: the part after the last slash."""
+    """Return the part of a type url that identifies the message: the part after the last slash."""
     return url.rpartition("/")[2] if "/" in url else ""
 
 
 def custom_page(data: bytes) -> PageEncoding | None:
-    """The encoding in a serialized Any, None if it is one of the format's own or no Any at all.
+    """Parse a serialized Any. Returns None if the message is one of the format's own or `data` is not an Any.
 
-    Raises UnsupportedFeatureError naming the type url if nobody registered it.
+    Raises UnsupportedFeatureError with the type url if the encoding is not registered, and CorruptFileError if it
+    cannot parse its parameters.
     """
     wrapper = AnyMessage()
     try:
@@ -147,35 +152,38 @@ def custom_page(data: bytes) -> PageEncoding | None:
     except DecodeError:
         return None
     name = _name(wrapper.type_url)
-    return None if not name or name.startswith(_OWN) else custom_of(wrapper.type_url, wrapper.value)
+    return None if not name or name.startswith(_RESERVED_PREFIX) else custom_of(wrapper.type_url, wrapper.value)
 
 
 def custom_of(type_url: str, value: bytes) -> PageEncoding:
-    """The encoding of a page. Raises UnsupportedFeatureError naming the type url if nobody registered it."""
-    found = _BY_URL.get(_name(type_url))
-    if found is None:
+    """Return the encoding of a page. Raises as `custom_page`."""
+    encoding = _ENCODINGS.get(_name(type_url))
+    if encoding is None:
         shown = type_url[:100]
         raise UnsupportedFeatureError(f"encoding {shown!r} is not supported", feature=f"encoding {shown!r}")
     try:
-        return found.from_bytes(value)
+        return encoding.from_bytes(value)
     except LanceError:
         raise
     except (ValueError, TypeError, LookupError) as error:
-        raise CorruptFileError(f"{found.__name__} cannot read its settings: {error}") from error
+        raise CorruptFileError(f"{encoding.__name__} cannot parse its parameters: {error}") from error
 
 
 def read_custom(encoding: PageEncoding, page: Page, data_type: pa.DataType) -> ReadPlan[pa.Array]:
-    """All values of a page."""
+    """Plan reading all values of a page.
+
+    Raises CorruptFileError if the encoding cannot decode the page or returns a wrong number of values or type.
+    """
     buffers = yield [ByteRange(start, end) for start, end in page.buffers]
     try:
         array = encoding.decode(buffers, page.length, data_type)
     except LanceError:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException) as error:
-        raise CorruptFileError(f"{type(encoding).__name__} cannot read a page: {error}") from error
+        raise CorruptFileError(f"{type(encoding).__name__} cannot decode a page: {error}") from error
     if len(array) != page.length or not array.type.equals(data_type):
         raise CorruptFileError(
-            f"{type(encoding).__name__} gave other values than a page has",
+            f"{type(encoding).__name__} decoded a page to an array of wrong length or type",
             expected=f"{page.length} of {data_type}",
             found=f"{len(array)} of {array.type}",
         )
@@ -183,40 +191,44 @@ def read_custom(encoding: PageEncoding, page: Page, data_type: pa.DataType) -> R
 
 
 def wanted_encoding(field: Field) -> type[PageEncoding] | None:
-    """What the metadata of a field asks for. Raises UnsupportedFeatureError for an encoding that is not registered."""
+    """Return the custom encoding that the metadata of a field selects, or None.
+
+    Raises UnsupportedFeatureError if the encoding is not registered or the field is nested or a blob.
+    """
     value = field.metadata.get(ENCODING_KEY)
     if value is None:
         return None
     url = value.decode("utf-8", "replace")
-    found = _BY_URL.get(_name(url))
-    if found is None:
+    encoding = _ENCODINGS.get(_name(url))
+    if encoding is None:
         raise UnsupportedFeatureError(
             f"column {field.name!r}: encoding {url!r} is not registered", feature=f"encoding {url!r}", column=field.name
         )
     if field.children or field.is_blob:
         raise UnsupportedFeatureError(
-            f"column {field.name!r}: {url!r} can hold columns of plain values, not {field.logical_type}",
-            feature=f"{field.logical_type} by another encoding",
+            f"column {field.name!r}: custom encoding {url!r} cannot store nested or blob columns such as"
+            f" {field.logical_type}",
+            feature=f"{field.logical_type} in a custom encoding",
             column=field.name,
         )
-    return found
+    return encoding
 
 
 def check_fields(schema: Schema) -> None:
-    """Raise UnsupportedFeatureError for a field below the top level that asks for an encoding of another package."""
+    """Raise UnsupportedFeatureError if the metadata of a nested field selects a custom encoding."""
     for top in schema.fields:
         for field in top.walk():
             if field is not top and ENCODING_KEY in field.metadata:
                 raise UnsupportedFeatureError(
-                    f"column {top.name!r}: only whole columns can be written in an encoding of another package, not"
-                    f" {field.name!r} inside of one",
-                    feature="nested fields in another encoding",
+                    f"column {top.name!r}: nested field {field.name!r} selects a custom encoding; only top-level"
+                    " columns can use one",
+                    feature="nested fields in a custom encoding",
                     column=top.name,
                 )
 
 
 def encode_custom(encoding: type[PageEncoding], array: pa.Array) -> tuple[bytes, list[list[Any]]]:
-    """The serialized Any and the buffers of a page."""
-    made, buffers = encoding.encode(array)
-    wrapper = AnyMessage(type_url=encoding.type_url, value=made.to_bytes())
+    """Encode a page. Returns the serialized Any and the buffers."""
+    encoded, buffers = encoding.encode(array)
+    wrapper = AnyMessage(type_url=encoding.type_url, value=encoded.to_bytes())
     return wrapper.SerializeToString(), [[buffer] for buffer in buffers]

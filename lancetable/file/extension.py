@@ -1,9 +1,9 @@
-"""Arrow types as users see them and as files store them: extension types and what they hold.
+"""Conversion between the Arrow types of users, with extension types and views, and the storage types of files.
 
     user      uuid      list<uuid>                    string_view
     stored    fsb(16)   list<fixed_size_binary(16)>   string
 
-Neither direction looks at a value, except for JSON: text for users, JSONB in files (jsonb.py).
+Only JSON converts values: users pass JSON strings, and files store JSONB (jsonb.py).
 """
 
 from __future__ import annotations
@@ -18,56 +18,75 @@ __all__ = ["storage_array", "user_array"]
 
 
 def storage_array(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Array:
-    """`array` as `data_type`: extension types at any depth as what they are stored in, views as plain strings or bytes,
-    and the names of list items as the schema has them. Values are never converted.
+    """Convert an array to its storage type.
 
-    Raises SchemaMismatchError naming the column.
+    Extension types at any depth become their storage type, views become plain strings or binaries, and list items get
+    the field names of the schema. An array of type null becomes an all-null array of the storage type. Values are not
+    cast.
+
+    Parameters
+    ----------
+    array
+        Array of a user type.
+    data_type
+        Storage type of the column.
+    name
+        Name of the column, for error messages.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the type of the array does not match `data_type`.
+    InvalidInputError
+        If a JSON string is invalid.
     """
-    found = array.type
-    if found.equals(data_type):
+    source = array.type
+    if source.equals(data_type):
         return array
-    if isinstance(found, pa.BaseExtensionType):
-        if found.extension_name in JSON_NAMES and not pa.types.is_large_binary(found.storage_type):
+    if isinstance(source, pa.BaseExtensionType):
+        if source.extension_name in JSON_NAMES and not pa.types.is_large_binary(source.storage_type):
             return storage_array(jsonb.from_text(array.storage, name), data_type, name)
         return storage_array(array.storage, data_type, name)
     types = pa.types
-    if types.is_string_view(found) or types.is_binary_view(found):
-        return storage_array(array.cast(pa.string() if types.is_string_view(found) else pa.binary()), data_type, name)
-    if types.is_null(found) and not types.is_null(data_type):
+    if types.is_string_view(source) or types.is_binary_view(source):
+        return storage_array(array.cast(pa.string() if types.is_string_view(source) else pa.binary()), data_type, name)
+    if types.is_null(source) and not types.is_null(data_type):
         return pa.nulls(len(array), data_type)
-    if types.is_struct(found) and types.is_struct(data_type):
+    if types.is_struct(source) and types.is_struct(data_type):
         return _storage_struct(array, data_type, name)
     for is_list in (types.is_list, types.is_large_list):
-        if is_list(found) and is_list(data_type):
+        if is_list(source) and is_list(data_type):
             items = storage_array(array.values, data_type.value_type, name)
             return pa.Array.from_buffers(
                 data_type, len(array), array.buffers()[:2], array.null_count, array.offset, [items]
             )
-    if types.is_fixed_size_list(found) and _same_size_list(found, data_type):
+    if types.is_fixed_size_list(source) and _same_size_list(source, data_type):
         items = storage_array(array.values, data_type.value_type, name)
         return pa.Array.from_buffers(
             data_type, len(array), array.buffers()[:1], array.null_count, array.offset, [items]
         )
-    if types.is_dictionary(found) and _same_dictionary(found, data_type):
+    if types.is_dictionary(source) and _same_dictionary(source, data_type):
         return pa.DictionaryArray.from_arrays(array.indices, array.dictionary, ordered=data_type.ordered)
-    raise SchemaMismatchError(f"column {name!r}: {found} where the schema has {data_type}", column=name)
+    raise SchemaMismatchError(f"column {name!r}: expected {data_type} as in the schema, got {source}", column=name)
 
 
-def _same_size_list(found: pa.DataType, data_type: pa.DataType) -> bool:
-    return pa.types.is_fixed_size_list(data_type) and bool(found.list_size == data_type.list_size)
+def _same_size_list(source: pa.DataType, data_type: pa.DataType) -> bool:
+    return pa.types.is_fixed_size_list(data_type) and bool(source.list_size == data_type.list_size)
 
 
-def _same_dictionary(found: pa.DataType, data_type: pa.DataType) -> bool:
+def _same_dictionary(source: pa.DataType, data_type: pa.DataType) -> bool:
     if not pa.types.is_dictionary(data_type):
         return False
-    return bool(found.index_type == data_type.index_type and found.value_type == data_type.value_type)
+    return bool(source.index_type == data_type.index_type and source.value_type == data_type.value_type)
 
 
 def _storage_struct(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Array:
     names = [field.name for field in array.type]
-    wanted = [field.name for field in data_type]
-    if sorted(names) != sorted(wanted):
-        raise SchemaMismatchError(f"column {name!r}: children {names} where the schema has {wanted}", column=name)
+    expected = [field.name for field in data_type]
+    if sorted(names) != sorted(expected):
+        raise SchemaMismatchError(
+            f"column {name!r}: expected the children {expected} as in the schema, got {names}", column=name
+        )
     children = [
         storage_array(array.field(names.index(field.name)), field.type, f"{name}.{field.name}") for field in data_type
     ]
@@ -76,7 +95,10 @@ def _storage_struct(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Ar
 
 
 def user_array(array: pa.Array | pa.ChunkedArray, data_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Stored values in the type that users see; the opposite of `storage_array`."""
+    """Convert a stored array to a user type; the inverse of `storage_array`.
+
+    Raises UnsupportedFeatureError if the stored type cannot represent `data_type`.
+    """
     if array.type.equals(data_type):
         return array
     if isinstance(array, pa.ChunkedArray):
@@ -103,5 +125,5 @@ def _wrap(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     elif types.is_fixed_size_list(data_type):
         children = [_wrap(array.values, data_type.value_type)]
     else:
-        raise UnsupportedFeatureError(f"{array.type} cannot be shown as {data_type}", feature=f"type {data_type}")
+        raise UnsupportedFeatureError(f"cannot convert {array.type} to {data_type}", feature=f"type {data_type}")
     return pa.Array.from_buffers(data_type, len(array), bitmap, array.null_count, array.offset, children)

@@ -1,13 +1,13 @@
-"""Rounds of byte ranges: a decoder asks, the reader fetches.
+"""Read plans: decoders request byte ranges in rounds, and a driver fetches them.
 
     decoder (ReadPlan)                      run
     yield [offsets of the rows]      ->     store.read_many
     yield [bytes between them]       ->     store.read_many
     return array
 
-A decoder is a generator. It yields the ranges that it needs next, absolute in the file, and is sent one buffer for
-each. `gather` advances many decoders together, so that a round of all of them is one call of the store. Tests drive a
-decoder with slices of plain bytes.
+A decoder is a generator. It yields the ranges that it needs next, as absolute positions in the file, and receives one
+buffer for each. `gather` advances many decoders together, so that one round of all decoders is one call of the store.
+Decoders do no I/O; tests drive them with slices of bytes.
 """
 
 from __future__ import annotations
@@ -51,38 +51,38 @@ T = TypeVar("T")
 ReadPlan = Generator[Sequence[ByteRange], Sequence[memoryview], T]
 
 MAPPED: Final = sys.maxsize
-"""The gap of a store whose ranges are slices of a memory map: a range costs nothing until its bytes are touched."""
+"""Gap for a store whose ranges are slices of a memory map, where unused bytes of a range cost nothing."""
 
 REMOTE_GAP_BYTES: Final = 16 * 1024
-"""Rows nearer than this are asked for as one range; the store merges further."""
+"""Gap for other stores: ranges closer than this are coalesced. The store may coalesce further."""
 
-_SHARE_BETWEEN: Final = 64
+_MAX_GAP_FRACTION: Final = 64  # coalescing reads at most 1/64 more bytes than needed
 
 PARALLEL_BYTES: Final = 1 << 20
-"""Below this a thread costs more than it saves."""
+"""Minimum size of a reply that is decoded on the pool; below it, a thread costs more than it saves."""
 
 
 class Blocks(NamedTuple):
-    """Rows of `size` values each: the values `rows[i] * size` up to `(rows[i] + 1) * size`."""
+    """Rows of `size` values each. Row i selects the values `rows[i] * size` to `(rows[i] + 1) * size`, exclusive."""
 
     rows: npt.NDArray[np.int64]
     size: int
 
 
 Rows: TypeAlias = "range | npt.NDArray[np.int64]"
-"""A range of step 1, or ascending row numbers without repeats; never empty where an encoding sees it."""
+"""Selected rows: a range of step 1, or ascending row numbers without duplicates. Never empty inside of encodings."""
 
 Slots: TypeAlias = "range | npt.NDArray[np.int64] | Blocks"
-"""Which values of an encoded array are wanted; blocks come from fixed-size lists."""
+"""Selected values of an encoded array. Fixed-size lists select blocks."""
 
 
 def count_slots(slots: Slots) -> int:
-    """How many values these are."""
+    """Return the number of selected values."""
     return len(slots.rows) * slots.size if isinstance(slots, Blocks) else len(slots)
 
 
 def positions(slots: Slots) -> Rows:
-    """The same values without blocks."""
+    """Expand blocks to the positions of single values; return other selections unchanged."""
     if isinstance(slots, Blocks):
         return (slots.rows[:, None] * slots.size + np.arange(slots.size)).reshape(-1)
     return slots
@@ -92,9 +92,20 @@ def positions(slots: Slots) -> Rows:
 
 
 def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) -> ReadPlan[list[T]]:
-    """Advance several plans together; their ranges of a round are asked for at once. Results in the same order.
+    """Combine several plans into one that requests the ranges of all of them in each round.
 
-    With `heavy`, which says what plans do more than hand out slices, those that got many bytes decode on the pool.
+    Parameters
+    ----------
+    plans
+        The plans to combine.
+    heavy
+        For each plan, True if it does more than slice its buffers. In a round where at least two heavy plans receive
+        `PARALLEL_BYTES` or more, these advance on the thread pool.
+
+    Returns
+    -------
+    list
+        The results, in the order of `plans`.
     """
     if len(plans) == 1:
         return [(yield from plans[0])]
@@ -102,17 +113,17 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
     waiting = list(range(len(plans)))
     steps = [_start(plan) for plan in plans]
     while True:
-        still: list[int] = []
+        unfinished: list[int] = []
         ranges: list[ByteRange] = []
         ends: list[int] = []
         for index, (done, value) in zip(waiting, steps):
             if done:
                 results[index] = value
             else:
-                still.append(index)
+                unfinished.append(index)
                 ranges.extend(value)
                 ends.append(len(ranges))
-        waiting = still
+        waiting = unfinished
         if not waiting:
             return results
         buffers = yield ranges
@@ -120,7 +131,7 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
             steps = [_step(plans[waiting[0]], buffers)]
             continue
         replies = [buffers[start:end] for start, end in zip([0, *ends], ends)]
-        large = [] if heavy is None or pool.in_worker() else _large(replies, [heavy[index] for index in waiting])
+        large = [] if heavy is None or pool.in_worker() else _parallel(replies, [heavy[index] for index in waiting])
         if len(large) < 2:
             steps = [_step(plans[index], reply) for index, reply in zip(waiting, replies)]
         else:
@@ -128,30 +139,31 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
 
 
 class RangeSource(Protocol):
-    """The one method of an `ObjectStore` that plans are answered with."""
+    """Source of byte ranges: the one method of `ObjectStore` that running a plan needs."""
 
-    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]: ...
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        """Return the bytes of each range of the object at `path`."""
 
 
 def run(plan: ReadPlan[T], store: RangeSource, path: str) -> T:
-    """Answer a plan from one object until it returns."""
+    """Run a plan on one object and return its result. Raises what the plan and the store raise."""
     done, value = _start(plan)
     while not done:
         done, value = _step(plan, store.read_many(path, value))
-    return value  # type: ignore[no-any-return]  # what a finished generator returned
+    return value  # type: ignore[no-any-return]  # the return value of the generator
 
 
 def run_all(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool], store: RangeSource, path: str) -> list[T]:
-    """Answer several plans from one object, in rounds; see `gather`."""
+    """Run several plans on one object in common rounds and return their results; see `gather`."""
     parallel = sum(heavy) > 1 and not pool.in_worker() and pool.size() > 1
     return run(gather(plans, heavy if parallel else None), store, path)
 
 
 def run_each(plans: Sequence[ReadPlan[T]], sources: Sequence[RangeSource], paths: Sequence[str]) -> list[T]:
-    """Answer plans over as many objects, round by round: each step of all of them before the next step of any.
+    """Run plan i on object i, round by round: every plan takes a step before any plan takes its next.
 
-    A step that is taken a hundred times in a row finds its code and its tables in the processor's cache; plans answered
-    one after the other take half as long again.
+    Repeating one step keeps its code and tables in the CPU cache; running the plans one after the other takes 1.5 times
+    as long.
     """
     steps = [_start(plan) for plan in plans]
     waiting = [number for number, (done, _) in enumerate(steps) if not done]
@@ -177,7 +189,7 @@ def _step(plan: ReadPlan[Any], buffers: Sequence[memoryview]) -> tuple[bool, Any
         return True, stop.value
 
 
-def _large(replies: Sequence[Sequence[memoryview]], heavy: Sequence[bool]) -> list[int]:
+def _parallel(replies: Sequence[Sequence[memoryview]], heavy: Sequence[bool]) -> list[int]:
     return [number for number, reply in enumerate(replies) if heavy[number] and sum(map(len, reply)) >= PARALLEL_BYTES]
 
 
@@ -185,20 +197,20 @@ def _steps_on_pool(
     plans: Sequence[ReadPlan[Any]], replies: Sequence[Sequence[memoryview]], large: Sequence[int]
 ) -> list[tuple[bool, Any]]:
     executor = pool.pool()
-    # The last one is left to this thread, which would otherwise only wait.
+    # This thread runs the last large step, instead of only waiting for the pool.
     futures = {number: executor.submit(_step, plans[number], replies[number]) for number in large[:-1]}
-    own = {number: _step(plans[number], replies[number]) for number in range(len(plans)) if number not in futures}
-    return [futures[number].result() if number in futures else own[number] for number in range(len(plans))]
+    local = {number: _step(plans[number], replies[number]) for number in range(len(plans)) if number not in futures}
+    return [futures[number].result() if number in futures else local[number] for number in range(len(plans))]
 
 
 def gap_bytes(store: ObjectStore) -> int:
-    """How far apart rows may lie to be fetched as one range from this store."""
+    """Return the gap for a store: the distance up to which ranges are coalesced."""
     return MAPPED if getattr(store, "mapped", store.capabilities.local) else REMOTE_GAP_BYTES
 
 
 def gap_within(gap: int, size_bytes: int, count: int) -> int:
-    """The gap for `count` pieces of so many bytes: what is fetched between them is at most a small share of all."""
-    return gap if gap == MAPPED else min(gap, size_bytes // (_SHARE_BETWEEN * count))
+    """Reduce a gap so that the bytes between `count` ranges of `size_bytes` in total add at most 1/64 to a read."""
+    return gap if gap == MAPPED else min(gap, size_bytes // (_MAX_GAP_FRACTION * count))
 
 
 # ---------------------------------------------------------------------------------------------- ranges of values
@@ -207,8 +219,22 @@ def gap_within(gap: int, size_bytes: int, count: int) -> int:
 def cluster(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], gap: int
 ) -> tuple[list[ByteRange], npt.NDArray[np.int64] | int]:
-    """Ascending pieces of a file -> ranges that cover them, and what to subtract from a position to find it in the
-    ranges joined together: one number, or one for each piece.
+    """Coalesce ascending pieces of a file into ranges.
+
+    Parameters
+    ----------
+    starts, ends
+        The pieces, as positions in the file.
+    gap
+        Distance up to which neighbouring pieces are coalesced.
+
+    Returns
+    -------
+    ranges
+        The ranges that cover the pieces.
+    shift
+        Subtract it from a position in the file to get the position in the concatenated ranges. One number for all
+        pieces, or an array with one for each.
     """
     if gap == MAPPED or len(starts) == 1:
         first = int(starts[0])
@@ -223,7 +249,7 @@ def cluster(
 
 
 def join(buffers: Sequence[memoryview]) -> memoryview:
-    """The ranges of `cluster` side by side; one alone is not copied."""
+    """Concatenate buffers; a single buffer is returned without a copy."""
     return buffers[0] if len(buffers) == 1 else memoryview(b"".join(buffers))
 
 
@@ -231,7 +257,19 @@ _WORDS: Final = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: n
 
 
 def fetch_slots(start: int, width: int, slots: Slots, gap: int) -> ReadPlan[Any]:
-    """Values of `width` bytes that lie side by side from `start` on -> a buffer of the wanted ones, side by side."""
+    """Read the selected values of a contiguous array of `width`-byte values into one contiguous buffer.
+
+    Parameters
+    ----------
+    start
+        Position of the array in the file.
+    width
+        Size of a value in bytes.
+    slots
+        The selected values.
+    gap
+        Distance up to which neighbouring values are read as one range.
+    """
     if isinstance(slots, range):
         (data,) = yield (ByteRange(start + slots.start * width, start + slots.stop * width),)
         return data
@@ -260,26 +298,29 @@ def _select(data: memoryview, width: int, slots: npt.NDArray[np.int64]) -> npt.N
 
 
 def fetch_bits(start: int, slots: Slots, gap: int) -> ReadPlan[Any]:
-    """Bits that lie side by side from byte `start` on -> a buffer whose first bits are the wanted ones."""
+    """Read the selected bits of a bitmap that starts at byte `start` of the file into a new bitmap.
+
+    Parameters are as in `fetch_slots`. The result may have unused bits after the selected ones.
+    """
     if isinstance(slots, range):
         (data,) = yield (ByteRange(start + slots.start // 8, start + (slots.stop + 7) // 8),)
         return bits_between(data, slots.start % 8, len(slots))
     rows = slots if isinstance(slots, np.ndarray) else np.asarray(positions(slots))
-    at = rows >> 3
-    wanted: Slots
+    byte_index = rows >> 3
+    selected_bytes: Slots
     if gap == MAPPED:
-        wanted = range(int(at[0]), int(at[-1]) + 1)
-        at -= wanted.start
+        selected_bytes = range(int(byte_index[0]), int(byte_index[-1]) + 1)
+        byte_index -= selected_bytes.start
     else:
-        wanted, at = np.unique(at, return_inverse=True)
-    data = yield from fetch_slots(start, 1, wanted, gap)
+        selected_bytes, byte_index = np.unique(byte_index, return_inverse=True)
+    data = yield from fetch_slots(start, 1, selected_bytes, gap)
     octets = np.frombuffer(data, np.uint8)
-    bits = (octets[at] >> (rows & 7).astype(np.uint8)) & np.uint8(1)
+    bits = (octets[byte_index] >> (rows & 7).astype(np.uint8)) & np.uint8(1)
     return np.packbits(bits, bitorder="little")
 
 
 def bits_between(data: Any, first: int, count: int) -> Any:
-    """A bitmap that starts `first` bits (0 to 7) into `data`; without a copy where that is 0."""
+    """Return a bitmap of `count` bits that starts at bit `first` (0 to 7) of `data`; no copy if `first` is 0."""
     if first == 0:
         return data
     if count <= 32:
@@ -292,12 +333,12 @@ def bits_between(data: Any, first: int, count: int) -> Any:
 
 
 def aligned_buffer(data: Any, width: int) -> pa.Buffer:
-    """An Arrow buffer over these bytes, copied only if values of `width` bytes would lie askew.
+    """Return an Arrow buffer over these bytes; copy them only if values of `width` bytes would be misaligned.
 
-    Decimals of 16 and 32 bytes lie at multiples of 16: Arrow for Rust takes no others.
+    Decimals of 16 and 32 bytes are aligned to 16 bytes because Arrow for Rust rejects others.
     """
     buffer = pa.py_buffer(data)
     if buffer.address % (16 if width in (16, 32) else 8 if width % 8 == 0 else width & -width):
-        # The payload of a bytes object lies at a multiple of 16.
+        # The payload of a bytes object is aligned to 16 bytes.
         return pa.py_buffer(bytes(data))
     return buffer

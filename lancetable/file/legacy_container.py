@@ -1,6 +1,6 @@
-"""What surrounds the pages of a 0.1 file: footer, metadata, page table, embedded manifest. Parse and build; no I/O.
+"""Container of a 0.1 file: footer, metadata, page table, embedded manifest. Parses and builds bytes; does no I/O.
 
-    region                                             found by
+    region                                             located by
     1  pages: batch by batch, field by field           page table
     2  page table  i64 (position, length)              metadata; row = field id - first field id of the file
          x batches x fields, struct rows are (0, 0)
@@ -10,9 +10,9 @@
     6  u32 size, metadata                              footer
     7  footer, 16 bytes: i64 metadata, i16 major = 0, i16 minor = 0, 1 or 2, "LANC"
 
-Nothing is aligned. How many fields the page table has is written nowhere; rows of it are found by the first field id,
-which a table's manifest lists first for the file, and which a file by itself tells in its embedded manifest.
-Source: protos/file.proto, Metadata.
+Nothing is aligned. The file does not store the number of rows of the page table. A row is located by the first field id
+of the file: the first id that the table's manifest lists for the file, or the lowest id of the embedded manifest if the
+file is read without a table. Source: protos/file.proto, Metadata.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["KEPT_BYTES", "LegacyMetadata", "PageRow", "build_footer", "build_frame", "metadata_range", "parse_legacy"]
 
 KEPT_BYTES: Final = 1 << 20
-"""From the page table to the end: what is read with the footer and kept, if it is no more than this."""
+"""Maximum distance from the page table to the metadata for which the page table is read with the footer and cached."""
 
 _FOOTER: Final = struct.Struct("<qHH4s")
 _U32: Final = struct.Struct("<I")
@@ -59,18 +59,24 @@ Int64 = npt.NDArray[np.int64]
 
 
 class PageRow(NamedTuple):
-    """The pages of one field: (batches,) positions and numbers of values."""
+    """Pages of one field: positions and numbers of values, each of shape (batches,)."""
 
     positions: Int64
     lengths: Int64
 
 
 class LegacyMetadata(FileMetadata):
-    """Everything about a 0.1 file but its data. It has batches instead of columns.
+    """Metadata of a 0.1 file, which has batches instead of columns.
 
-    `batch_offsets` (batches + 1,) are running row counts. `first_field` is the field id of the first row of the page
-    table, None where the embedded manifest has to tell. `dictionaries` are the values of dictionary fields, by field
-    id; those of a table come from its manifest, see table/dictionaries.py.
+    Attributes
+    ----------
+    batch_offsets
+        Cumulative row counts of the batches, of shape (batches + 1,).
+    first_field
+        Field id of the first row of the page table. If None, it is the lowest id of the embedded manifest.
+    dictionaries
+        Values of dictionary fields by field id. For a file of a table they are stored in the manifest; see
+        table/dictionaries.py.
     """
 
     __slots__ = (
@@ -106,17 +112,18 @@ class LegacyMetadata(FileMetadata):
         self.first_field: int | None = None
         self.dictionaries: Mapping[int, pa.Array] | None = None
         self._metadata_position = footer.column_metadata_position
-        self._kept = kept  # bytes that end where the metadata begins
+        self._kept = kept  # cached bytes that end at the start of the metadata
         self._kept_start = footer.column_metadata_position - len(kept)
         self._statistics_size = message.statistics.ByteSize()
 
     @property
     def num_batches(self) -> int:
+        """Number of batches."""
         return len(self.batch_offsets) - 1
 
     @property
     def schema(self) -> Schema:
-        """The schema of the embedded manifest; without one there are no fields."""
+        """Schema of the embedded manifest; a schema without fields if the file has none."""
         schema = self._schema
         if schema is None:
             message = self.embedded_manifest()
@@ -128,38 +135,40 @@ class LegacyMetadata(FileMetadata):
 
     @property
     def schema_metadata(self) -> Mapping[str, bytes]:
-        """Metadata of the embedded manifest's schema."""
+        """Schema metadata of the embedded manifest."""
         return self.schema.metadata
 
     def embedded_manifest(self) -> table_pb2.Manifest | None:
-        """What the file says about itself, None if it says nothing. Raises CorruptFileError if it does not parse."""
+        """Parse the embedded manifest; return None if the file has none. Raises CorruptFileError if it is invalid."""
         start = self.manifest_position
         if start == 0:
             return None
         if not self._kept_start <= start < self._metadata_position:
-            raise self.corrupt("the embedded manifest lies elsewhere", f"below {self._metadata_position}", start)
+            expected = f"{self._kept_start} to {self._metadata_position}"
+            raise self.corrupt("unexpected position of the embedded manifest", expected, start)
         message = table_pb2.Manifest()
         parse_message(message, _frame(memoryview(self._kept), start - self._kept_start, self.path), self.path, start)
         return message
 
     def column(self, index: int) -> ColumnPages:
-        """Raises UnsupportedFeatureError: there are none."""
+        """Raise UnsupportedFeatureError because a 0.1 file does not have columns."""
         raise UnsupportedFeatureError(
-            f"{self.path}: a data file of version 0.1 has batches, not columns with encodings to look at",
+            f"{self.path}: data files of version 0.1 have batches instead of columns, so column metadata is not"
+            " available",
             feature="columns of 0.1",
             path=self.path,
         )
 
     def column_size_bytes(self, index: int) -> int:
-        """About the bytes of one field: what comes before the page table, divided by its rows.
+        """Estimate the stored size of a field as the bytes before the page table divided by the number of its rows.
 
-        `index` is a field id; pages have no sizes of their own.
+        `index` is a field id. It is ignored because 0.1 does not store page sizes.
         """
         return self.page_table_position // max(self.num_fields, 1)
 
     @property
     def num_fields(self) -> int:
-        """Rows of the page table, as far as can be told."""
+        """Estimated number of rows of the page table: those that fit before the next region."""
         row_bytes = max(self.num_batches * _ENTRY_BYTES, 1)
         end = self.manifest_position or self._metadata_position
         if self.statistics is not None:
@@ -168,67 +177,78 @@ class LegacyMetadata(FileMetadata):
 
     @property
     def memory_bytes(self) -> int:
-        """What keeping this object costs, roughly, with the pages of all fields."""
+        """Estimated memory of this object, including the page table rows of all fields."""
         table = self.num_fields * self.num_batches * _ENTRY_BYTES
         content = 0 if self.content is None else len(self.content)
         return 4096 + self.batch_offsets.nbytes + len(self._kept) + table + 4 * self._statistics_size + content
 
     def page_rows(self, field_ids: Sequence[int], known: Iterable[int]) -> list[PageRow]:
-        """The pages of fields; `known` are the ids of all fields of the file.
+        """Return the pages of fields.
 
-        Raises CorruptFileError for a field without a row inside the file, IndirectEncodings where rows have to be
-        fetched first.
+        Parameters
+        ----------
+        field_ids
+            Ids of the fields.
+        known
+            Ids of all fields of the file. They determine how much of the page table to fetch.
+
+        Raises
+        ------
+        CorruptFileError
+            If the page table row of a field exceeds the file.
+        IndirectEncodings
+            If rows of the page table must be fetched first.
         """
         first = self._first_field()
         row_bytes = self.num_batches * _ENTRY_BYTES
-        found: list[PageRow] = []
+        page_rows: list[PageRow] = []
         missing: list[ByteRange] = []
         for field_id in field_ids:
             start = self.page_table_position + (field_id - first) * row_bytes
-            where = ByteRange(start, start + row_bytes)
-            if field_id < first or where.end > self.size_bytes:
+            location = ByteRange(start, start + row_bytes)
+            if field_id < first or location.end > self.size_bytes:
                 raise self.corrupt(f"no pages for field {field_id}", f"a row within {self.size_bytes} bytes", start)
-            data = self.kept(where)
+            data = self.cached_bytes(location)
             if data is None:
-                missing.append(where)
+                missing.append(location)
                 continue
             entries = np.frombuffer(data, "<i8").reshape(-1, 2)
-            found.append(PageRow(entries[:, 0].copy(), entries[:, 1].copy()))
+            page_rows.append(PageRow(entries[:, 0].copy(), entries[:, 1].copy()))
         if missing:
             end = self.page_table_position + (max(known, default=first) + 1 - first) * row_bytes
             whole = ByteRange(self.page_table_position, min(end, self.size_bytes))
-            small = whole.end - whole.start <= _MAX_TABLE_BYTES and whole.end >= max(each.end for each in missing)
+            small = whole.end - whole.start <= _MAX_TABLE_BYTES and whole.end >= max(row.end for row in missing)
             raise IndirectEncodings(
-                f"{self.path}: a part of the page table has not been read",
+                f"{self.path}: a part of the page table has not been fetched",
                 feature="page table",
                 path=self.path,
                 ranges=[whole] if small else missing,
             )
-        return found
+        return page_rows
 
     def _first_field(self) -> int:
         if self.first_field is None:
             self.first_field = min(self.schema.by_id, default=0)
         return self.first_field
 
-    def kept(self, where: ByteRange) -> memoryview | None:
-        """Bytes that are at hand already."""
-        if where.start >= self._kept_start and where.end <= self._metadata_position:
-            return memoryview(self._kept)[where.start - self._kept_start : where.end - self._kept_start]
+    def cached_bytes(self, location: ByteRange) -> memoryview | None:
+        """Return the cached bytes of a range, or None if they have not been fetched."""
+        if location.start >= self._kept_start and location.end <= self._metadata_position:
+            return memoryview(self._kept)[location.start - self._kept_start : location.end - self._kept_start]
         for (start, end), data in self._indirect.items():
-            if start <= where.start and where.end <= end:
-                return memoryview(data)[where.start - start : where.end - start]
+            if start <= location.start and location.end <= end:
+                return memoryview(data)[location.start - start : location.end - start]
         return None
 
-    def kept_or_missing(self, where: ByteRange) -> memoryview:
-        """`kept`, or IndirectEncodings for what has to be fetched first."""
-        data = self.kept(where)
+    def require_bytes(self, location: ByteRange) -> memoryview:
+        """Return the cached bytes of a range. Raises IndirectEncodings if they must be fetched first."""
+        data = self.cached_bytes(location)
         if data is None:
             raise IndirectEncodings(
-                f"{self.path}: bytes {where.start} to {where.end} have not been read",
+                f"{self.path}: bytes {location.start} to {location.end} have not been fetched",
                 feature="parts of the metadata",
                 path=self.path,
-                ranges=[where],
+                ranges=[location],
             )
         return data
 
@@ -237,23 +257,38 @@ class LegacyMetadata(FileMetadata):
 
 
 def metadata_range(footer: Footer, tail: memoryview, size_bytes: int, path: str) -> ByteRange:
-    """What has to be read to parse the metadata: from its position, or from that of the page table or the embedded
-    manifest if the way there is short, to the end of the file.
+    """Return the range to read before calling `parse_legacy`, which extends to the end of the file.
 
-    `tail` is any suffix of the file. If it does not reach the metadata, the answer is the range from there on, and the
-    question is asked again with it.
+    It starts at the metadata, or at the embedded manifest or the page table if one of these precedes it closely.
+
+    Parameters
+    ----------
+    footer
+        Footer of the file.
+    tail
+        A suffix of the file. If it does not reach the metadata, the result is the range from the metadata on; read it
+        and call this function again.
+    size_bytes
+        Size of the file.
+    path
+        Path of the file, for error messages.
+
+    Raises
+    ------
+    CorruptFileError
+        If the metadata is invalid.
     """
     position = footer.column_metadata_position
     start = size_bytes - len(tail)
     if position < start:
         return ByteRange(position, size_bytes)
     message = _metadata(tail, start, footer, path)
-    wanted = position
-    places = ((message.manifest_position, _MAX_MANIFEST_BYTES), (message.page_table_position, KEPT_BYTES))
-    for each, limit in places:
-        if 0 < each < wanted and position - each <= limit:
-            wanted = each
-    return ByteRange(wanted, size_bytes)
+    first = position
+    regions = ((message.manifest_position, _MAX_MANIFEST_BYTES), (message.page_table_position, KEPT_BYTES))
+    for region_start, limit in regions:
+        if 0 < region_start < first and position - region_start <= limit:
+            first = region_start
+    return ByteRange(first, size_bytes)
 
 
 def parse_legacy(
@@ -264,24 +299,42 @@ def parse_legacy(
     limits: Limits = DEFAULT_LIMITS,
     content: memoryview | None = None,
 ) -> LegacyMetadata:
-    """Build the metadata of a file from its `tail`, which covers `metadata_range`. `content`: the whole file, to keep.
+    """Parse the metadata of a 0.1 file.
 
-    Raises CorruptFileError if the metadata does not parse, or points outside of the file.
+    Parameters
+    ----------
+    tail
+        A suffix of the file that covers `metadata_range`.
+    size_bytes
+        Size of the file.
+    footer
+        Footer of the file.
+    path
+        Path of the file, for error messages.
+    limits
+        Limits for reading the file.
+    content
+        The whole file, if the metadata is to keep it.
+
+    Raises
+    ------
+    CorruptFileError
+        If the metadata is invalid or a position exceeds the file.
     """
     start = size_bytes - len(tail)
     position = footer.column_metadata_position
     message = _metadata(tail, start, footer, path)
     if not message.batch_offsets:
-        raise _corrupt_footer(path, size_bytes, "the metadata has no batches", 0)
+        raise _corrupt_footer(path, size_bytes, "the metadata lists 0 batches", 0)
     offsets = np.array(message.batch_offsets, np.int64)
     if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
-        raise _corrupt_footer(path, size_bytes, "batches do not follow each other", offsets[:2].tolist())
+        raise _corrupt_footer(path, size_bytes, "the batch offsets do not ascend from 0", offsets[:2].tolist())
     row_bytes = _ENTRY_BYTES * (len(offsets) - 1)
     if message.page_table_position + (row_bytes if offsets[-1] else 0) > position:
-        raise _corrupt_footer(path, size_bytes, "the page table lies behind the metadata", message.page_table_position)
+        raise _corrupt_footer(path, size_bytes, "the page table ends after the metadata", message.page_table_position)
     if message.manifest_position > position:
-        raise _corrupt_footer(path, size_bytes, "the manifest lies behind the metadata", message.manifest_position)
-    # A copy: cached metadata must not keep the whole file mapped.
+        raise _corrupt_footer(path, size_bytes, "the manifest starts after the metadata", message.manifest_position)
+    # Copy the bytes: a slice would keep the whole file mapped as long as the metadata is cached.
     kept_from = metadata_range(footer, tail, size_bytes, path).start
     kept = bytes(tail[kept_from - start : position - start])
     return LegacyMetadata(path, size_bytes, footer, message, offsets, kept, limits, content)
@@ -299,12 +352,12 @@ def _metadata(tail: memoryview, start: int, footer: Footer, path: str) -> file_p
 
 
 def _frame(data: memoryview, offset: int, path: str) -> bytes:
-    """The message behind its size."""
+    """Return the message at `offset`, which is prefixed with its size."""
     if offset + 4 > len(data):
-        raise _corrupt_footer(path, len(data), "a message begins behind the end", offset)
+        raise _corrupt_footer(path, len(data), "a message starts beyond the end", offset)
     (size,) = _U32.unpack_from(data, offset)
     if offset + 4 + size > len(data):
-        raise _corrupt_footer(path, len(data), "a message ends behind the end", size)
+        raise _corrupt_footer(path, len(data), "a message ends beyond the end", size)
     return bytes(data[offset + 4 : offset + 4 + size])
 
 
@@ -316,11 +369,11 @@ def _corrupt_footer(path: str, limit: int, what: str, found: object) -> CorruptF
 
 
 def build_frame(message: file_pb2.Metadata | table_pb2.Manifest) -> bytes:
-    """A message behind its size."""
+    """Serialize a message with its size as prefix."""
     data = message.SerializeToString(deterministic=True)
     return _U32.pack(len(data)) + data
 
 
 def build_footer(metadata_position: int) -> bytes:
-    """The 16 bytes that end the file."""
+    """Return the 16 bytes of the footer."""
     return _FOOTER.pack(metadata_position, *FileVersion.LEGACY.footer_pair, MAGIC)

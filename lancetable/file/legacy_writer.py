@@ -1,10 +1,11 @@
-"""Writing a 0.1 file: rows are collected into batches, and each batch is written at once, field by field.
+"""Writer of 0.1 files. It collects rows into batches and writes each batch field by field.
 
     write(batch)   rows -> groups of `max_rows_per_group` -> pages of each field, in depth-first order
     close()        page table, statistics, dictionaries, embedded manifest, metadata, footer
 
-The format has no validity. What it cannot hold is refused, naming the column: nulls, but in strings, bytes and the null
-type, and empty strings where there may be nulls, because every reader takes them for null.
+The format has no validity bitmaps. The writer raises UnsupportedFeatureError with the column for values that it cannot
+store: nulls, except in strings, binaries and the null type; and empty strings in nullable columns, because readers
+return them as null.
 """
 
 from __future__ import annotations
@@ -43,14 +44,33 @@ _MAX_ROWS: Final = 2**31 - 1  # batch offsets have 32 bits
 
 
 class LegacyFileWriter:
-    """Writes one 0.1 file to an `ObjectWriter`, which `close` closes; used like `FileWriter`.
+    """Writer of one 0.1 file, with the interface of `FileWriter`.
 
-    `group_rows`: rows of a batch, or of each batch where another file of the fragment has decided: readers want the
-    same batches in all of them. `statistics`: write those of each batch. `keep_arrays`: the memory of the batches will
-    not change, so that what waits need not be copied. `dictionaries` are the values that the table has for its
-    dictionary fields, by field id; values that are not among them are added at the end, so that afterwards it holds
-    those of all files written with it. `library` is the writer's name and version in the file.
-    Raises UnsupportedFeatureError naming the first column that 0.1 cannot hold.
+    Parameters
+    ----------
+    writer
+        Destination; `close` closes it.
+    schema
+        Schema of the file.
+    group_rows
+        Rows per batch, or the rows of each batch if the fragment has another file, because readers expect the same
+        batches in all files of a fragment.
+    statistics
+        Write statistics of each batch.
+    keep_arrays
+        If True, the memory of written batches does not change, so the writer does not copy queued rows.
+    dictionaries
+        Values of the dictionary fields of the table by field id. The writer appends new values to this dict, so that
+        it covers all files written with it.
+    library
+        Name and version of the writer to store in the file.
+
+    Raises
+    ------
+    InvalidInputError
+        If `group_rows` is less than 1.
+    UnsupportedFeatureError
+        If 0.1 cannot store a column of the schema.
     """
 
     def __init__(
@@ -65,7 +85,7 @@ class LegacyFileWriter:
         library: tuple[str, str] = ("lancetable", ""),
     ) -> None:
         if isinstance(group_rows, int) and group_rows < 1:
-            raise InvalidInputError(f"max_rows_per_group must be at least 1, not {group_rows}")
+            raise InvalidInputError(f"max_rows_per_group must be at least 1, got {group_rows}")
         check_storable(schema)
         self._out = writer
         self._schema = schema
@@ -76,30 +96,31 @@ class LegacyFileWriter:
         self._keep_arrays = keep_arrays
         self._library = library
         self.dictionaries = {} if dictionaries is None else dictionaries
-        self._waiting: list[list[pa.Array]] = []  # rows that do not fill a group yet
-        self._waiting_rows = 0
-        self._pieces: list[Any] = []  # encoded, on the way out
+        self._queue: list[list[pa.Array]] = []  # rows that do not fill a group yet
+        self._queue_rows = 0
+        self._pieces: list[Any] = []  # encoded bytes that are not written yet
         self._piece_bytes = self._position = 0
         self._offsets = [0]
-        self._pages: dict[int, list[tuple[int, int]]] = {each.id: [] for each in schema.walk()}
+        self._pages: dict[int, list[tuple[int, int]]] = {field.id: [] for field in schema.walk()}
         self._statistics = BatchStatistics(schema) if statistics else None
         self._closed: WrittenFile | None = None
 
     @property
     def num_rows(self) -> int:
-        """Rows taken so far."""
-        return self._offsets[-1] + self._waiting_rows
+        """Number of rows passed to `write`."""
+        return self._offsets[-1] + self._queue_rows
 
     def tell(self) -> int:
-        """Bytes written so far and, about, those that wait."""
-        waiting: int = sum(array.nbytes for arrays in self._waiting for array in arrays)
-        return self._position + waiting
+        """Return the number of bytes written plus the estimated size of the queued rows."""
+        queued: int = sum(array.nbytes for arrays in self._queue for array in arrays)
+        return self._position + queued
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take the next rows. Columns are found by name; extension arrays are stored as what they hold.
+        """Append rows. Columns are matched by name; extension arrays are converted to their storage type.
 
-        Raises SchemaMismatchError for a column that is missing or of another type, UnsupportedFeatureError naming a
-        column whose values cannot be stored; nothing of the batch is written then.
+        Raises SchemaMismatchError if a column is missing or has another type, UnsupportedFeatureError if 0.1 cannot
+        store the values of a column, and InvalidInputError if the file is closed or has too many rows. After an error,
+        the file contains nothing of the batch.
         """
         if self._closed is not None:
             raise InvalidInputError("the file is closed")
@@ -107,43 +128,43 @@ class LegacyFileWriter:
         if num_rows == 0:
             return
         if self.num_rows + num_rows > _MAX_ROWS:
-            raise InvalidInputError(f"a file of version 0.1 holds at most {_MAX_ROWS} rows")
+            raise InvalidInputError(f"a file of version 0.1 cannot have more than {_MAX_ROWS} rows")
         arrays = storage_arrays(batch, self._names, self._types)
         for array, field in zip(arrays, self._schema.fields, strict=True):
             check_values(array, field, field.name)
-        arrays = [self._unified(array, field) for array, field in zip(arrays, self._schema.fields, strict=True)]
+        arrays = [self._unify(array, field) for array, field in zip(arrays, self._schema.fields, strict=True)]
         start = 0
         while self._groups is not None and start < num_rows:
-            count = min(self._group_rows - self._waiting_rows, num_rows - start)
-            self._wait([array.slice(start, count) for array in arrays], count)
+            count = min(self._group_rows - self._queue_rows, num_rows - start)
+            self._enqueue([array.slice(start, count) for array in arrays], count)
             start += count
-            if self._waiting_rows == self._group_rows:
+            if self._queue_rows == self._group_rows:
                 self._flush()
                 self._group_rows = self._groups.popleft() if self._groups else DEFAULT_GROUP_ROWS
-        if self._waiting_rows and start < num_rows:
-            count = min(self._group_rows - self._waiting_rows, num_rows - start)
-            self._wait([array.slice(start, count) for array in arrays], count)
+        if self._queue_rows and start < num_rows:
+            count = min(self._group_rows - self._queue_rows, num_rows - start)
+            self._enqueue([array.slice(start, count) for array in arrays], count)
             start += count
-            if self._waiting_rows == self._group_rows:
+            if self._queue_rows == self._group_rows:
                 self._flush()
         whole = (num_rows - start) // self._group_rows * self._group_rows
         if whole:
             self._write_groups([array.slice(start, whole) for array in arrays], whole)
         rest = num_rows - start - whole
         if rest:
-            self._wait([array.slice(start + whole) for array in arrays], rest)
+            self._enqueue([array.slice(start + whole) for array in arrays], rest)
 
-    def _wait(self, arrays: list[pa.Array], num_rows: int) -> None:
-        self._waiting.append(arrays if self._keep_arrays else [pa.concat_arrays([array]) for array in arrays])
-        self._waiting_rows += num_rows
+    def _enqueue(self, arrays: list[pa.Array], num_rows: int) -> None:
+        self._queue.append(arrays if self._keep_arrays else [pa.concat_arrays([array]) for array in arrays])
+        self._queue_rows += num_rows
 
     def _flush(self) -> None:
-        """Write the rows that wait as one group."""
-        waiting, num_rows = self._waiting, self._waiting_rows
-        self._waiting, self._waiting_rows = [], 0
+        """Write the queued rows as one group."""
+        queued, num_rows = self._queue, self._queue_rows
+        self._queue, self._queue_rows = [], 0
         if num_rows:
-            joined = waiting[0] if len(waiting) == 1 else [pa.concat_arrays(column) for column in zip(*waiting)]
-            self._write_groups(joined, num_rows)
+            arrays = queued[0] if len(queued) == 1 else [pa.concat_arrays(column) for column in zip(*queued)]
+            self._write_groups(arrays, num_rows)
 
     def _write_groups(self, arrays: list[pa.Array], num_rows: int) -> None:
         starts = np.arange(0, num_rows, self._group_rows)
@@ -156,10 +177,10 @@ class LegacyFileWriter:
                 for data in self._encode(array.slice(start, count), field, self._position):
                     self._put(data)
             self._offsets.append(first + start + count)
-        self._drain()  # the arrays may change once the caller goes on
+        self._drain()  # the caller may change the arrays after this call
 
     def _put(self, data: Any) -> None:
-        """Bytes to be written next; many small ones at once."""
+        """Buffer bytes; small pieces are written together."""
         size = memoryview(data).nbytes
         self._pieces.append(data)
         self._position += size
@@ -173,7 +194,7 @@ class LegacyFileWriter:
             self._pieces, self._piece_bytes = [], 0
 
     def _encode(self, array: pa.Array, field: Field, position: int) -> Iterator[Any]:
-        """The pages of one field and all below it, in order, if the first begins at `position`."""
+        """Encode the pages of a field and its descendants, in order; the first page starts at `position`."""
         pages, count = self._pages[field.id], len(array)
         if field.is_struct:
             pages.append((0, 0))
@@ -190,7 +211,7 @@ class LegacyFileWriter:
             yield offsets
             yield from self._encode(array.flatten(), field.children[0], position + len(offsets))
         elif varbin.offset_dtype(array.type) is not None:
-            data, positions = var_binary_parts(_without_hidden(array), position)
+            data, positions = var_binary_parts(_clear_nulls(array), position)
             pages.append((position + memoryview(data).nbytes, count))
             yield data
             yield positions
@@ -200,39 +221,39 @@ class LegacyFileWriter:
 
     # --- dictionaries ---------------------------------------------------------------------------------------------
 
-    def _unified(self, array: pa.Array, field: Field) -> pa.Array:
-        """The array with every dictionary in it replaced by that of its field, which takes up what is new."""
+    def _unify(self, array: pa.Array, field: Field) -> pa.Array:
+        """Convert every dictionary in an array to the dictionary of its field; append new values to the latter."""
         if pa.types.is_dictionary(array.type):
-            return self._with_dictionary(array, field)
-        if not any(each.logical_type.startswith("dict:") for each in field.walk()):
+            return self._unify_dictionary(array, field)
+        if not any(descendant.logical_type.startswith("dict:") for descendant in field.walk()):
             return array
         if field.is_struct:
-            children = [self._unified(array.field(at), child) for at, child in enumerate(field.children)]
+            children = [self._unify(array.field(number), child) for number, child in enumerate(field.children)]
             return pa.StructArray.from_arrays(children, fields=list(array.type))
-        items = self._unified(array.values, field.children[0])
+        items = self._unify(array.values, field.children[0])
         return pa.Array.from_buffers(array.type, len(array), array.buffers()[:2], 0, array.offset, [items])
 
-    def _with_dictionary(self, array: pa.DictionaryArray, field: Field) -> pa.Array:
-        known = self.dictionaries.get(field.id)
-        if known is None:
-            known = self.dictionaries[field.id] = array.dictionary
-        if array.dictionary.equals(known):
+    def _unify_dictionary(self, array: pa.DictionaryArray, field: Field) -> pa.Array:
+        dictionary = self.dictionaries.get(field.id)
+        if dictionary is None:
+            dictionary = self.dictionaries[field.id] = array.dictionary
+        if array.dictionary.equals(dictionary):
             return array
-        places = pc.index_in(array.dictionary, known)
-        if places.null_count:
+        mapping = pc.index_in(array.dictionary, dictionary)
+        if mapping.null_count:
             used = pa.array(np.unique(array.indices.to_numpy(zero_copy_only=False)), pa.int64())
-            missing = array.dictionary.take(used).filter(pc.is_null(places.take(used)))
+            missing = array.dictionary.take(used).filter(pc.is_null(mapping.take(used)))
             if len(missing):
-                known = self.dictionaries[field.id] = pa.concat_arrays([known, missing])
-                places = pc.index_in(array.dictionary, known)
-        check_index(len(known), array.type.index_type, field)
-        numbers = places.take(array.indices).cast(array.type.index_type)
-        return pa.DictionaryArray.from_arrays(numbers, known, ordered=array.type.ordered, safe=False)
+                dictionary = self.dictionaries[field.id] = pa.concat_arrays([dictionary, missing])
+                mapping = pc.index_in(array.dictionary, dictionary)
+        check_index(len(dictionary), array.type.index_type, field)
+        indices = mapping.take(array.indices).cast(array.type.index_type)
+        return pa.DictionaryArray.from_arrays(indices, dictionary, ordered=array.type.ordered, safe=False)
 
-    # --- the end --------------------------------------------------------------------------------------------------
+    # --- metadata -------------------------------------------------------------------------------------------------
 
     def close(self) -> WrittenFile:
-        """Write what waits and everything behind the pages, and close the file. A second call gives the same answer."""
+        """Write the queued rows and the metadata, and close the file. A second call returns the same result."""
         if self._closed is not None:
             return self._closed
         self._flush()
@@ -252,11 +273,14 @@ class LegacyFileWriter:
         return self._closed
 
     def abort(self) -> None:
-        """Give the file up; nothing of it stays."""
+        """Discard the file."""
         self._out.abort()
 
     def _write_table(self, pages: Mapping[int, list[tuple[int, int]]], num_batches: int) -> int:
-        """Write the page table from the first to the last field id; ids without pages have zeros. Its position."""
+        """Write the page table and return its position.
+
+        It covers the field ids from the first to the last one; ids without pages are filled with zeros.
+        """
         position = self._position
         if pages:
             first = min(pages)
@@ -271,29 +295,29 @@ class LegacyFileWriter:
         pages: dict[int, list[tuple[int, int]]] = {}
         for number, (_, *columns) in enumerate(statistics.columns()):
             pages[4 * number] = [(0, 0)]
-            for place, array in enumerate(columns, 4 * number + 1):
+            for field_id, array in enumerate(columns, 4 * number + 1):
                 position, data = self._position, b""
                 if varbin.offset_dtype(array.type) is not None:
-                    data, positions = var_binary_parts(_without_hidden(array), position)
+                    data, positions = var_binary_parts(_clear_nulls(array), position)
                     self._put(data)
                     self._put(positions)
                 else:
                     self._put(plain_bytes(array))
-                pages[place] = [(position + memoryview(data).nbytes, len(array))]
+                pages[field_id] = [(position + memoryview(data).nbytes, len(array))]
         message.schema.extend(statistics.schema_protos())
         message.fields.extend(sorted(pages))
         message.page_table_position = self._write_table(pages, 1)
 
     def _manifest(self) -> table_pb2.Manifest:
-        """What the file says about itself; the values of dictionaries are written before it."""
+        """Write the values of dictionaries and return the embedded manifest, which refers to them."""
         manifest = table_pb2.Manifest(fields=self._schema.to_protos(), version=1)
-        by_id = {each.id: each for each in manifest.fields}
-        for each in manifest.fields:
-            if each.HasField("dictionary"):  # places in the table's manifest file
-                each.dictionary.offset = each.dictionary.length = 0
+        by_id = {field.id: field for field in manifest.fields}
+        for field in manifest.fields:
+            if field.HasField("dictionary"):  # positions in the table's manifest file, which do not apply here
+                field.dictionary.offset = field.dictionary.length = 0
         for field_id in sorted(self.dictionaries.keys() & by_id.keys()):
             items = self.dictionaries[field_id]
-            data, positions, offset = dictionary_parts(_without_hidden(items), self._position)
+            data, positions, offset = dictionary_parts(_clear_nulls(items), self._position)
             self._put(data)
             self._put(positions)
             by_id[field_id].dictionary.offset = offset
@@ -305,9 +329,9 @@ class LegacyFileWriter:
         return manifest
 
 
-def _without_hidden(array: pa.Array) -> pa.Array:
-    """The array with nothing under its nulls."""
+def _clear_nulls(array: pa.Array) -> pa.Array:
+    """Replace the nulls of strings and binaries by empty values, so that bytes behind a null are not written."""
     if not array.null_count or varbin.offset_dtype(array.type) is None:
         return array
-    text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
-    return pc.fill_null(array, pa.scalar("" if text else b"", array.type))
+    is_string = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
+    return pc.fill_null(array, pa.scalar("" if is_string else b"", array.type))

@@ -1,7 +1,7 @@
-"""The one pool of decode and encode threads of a process.
+"""Process-wide thread pool for decoding and encoding.
 
-It is made at first use and again after a fork, where the threads of the parent are missing. Work on the pool must not
-wait for other work on the pool: `in_worker` tells code that it already runs there.
+The pool is created at first use, and again in a forked child, where the threads of the parent do not exist. A task on
+the pool must not wait for another task on the pool, which could deadlock; check `in_worker` before submitting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _here = threading.local()
 
 
 def pool() -> ThreadPoolExecutor:
-    """The pool, made if there is none yet."""
+    """Return the pool; create it if necessary."""
     global _executor
     with _lock:
         if _executor is None:
@@ -38,7 +38,10 @@ def pool() -> ThreadPoolExecutor:
 
 
 def size() -> int:
-    """Number of threads: LANCETABLE_THREADS, else the cores this process may use."""
+    """Return the number of threads: LANCETABLE_THREADS if set, otherwise the number of cores this process may use.
+
+    Raises InvalidInputError if the variable is not a positive number.
+    """
     global _size
     if _size is None:
         _size = _configured_size()
@@ -46,41 +49,45 @@ def size() -> int:
 
 
 def in_worker() -> bool:
-    """Whether the calling thread belongs to the pool."""
+    """Return True if the calling thread belongs to the pool."""
     return getattr(_here, "worker", False)
 
 
 def in_order(function: Callable[[T], R], items: Iterable[T], ahead: Callable[[], int] | None = None) -> Iterator[R]:
-    """`function` of every item on the pool, in order, up to `ahead()` (else a few) before the one asked for."""
+    """Map `function` over `items` on the pool and yield the results in order.
+
+    `ahead()` returns the maximum number of pending results, which may change; the default is the pool size plus one.
+    Closing the iterator cancels tasks that have not started.
+    """
     executor = pool()
-    few = size() + 1
-    waiting = deque[Future[R]]()
+    default_ahead = size() + 1
+    pending = deque[Future[R]]()
     try:
         for item in items:
-            waiting.append(executor.submit(function, item))
-            while len(waiting) > (few if ahead is None else ahead()):
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(executor.submit(function, item))
+            while len(pending) > (default_ahead if ahead is None else ahead()):
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
-        for future in waiting:
+        for future in pending:
             future.cancel()
 
 
 def _configured_size() -> int:
-    text = os.environ.get(_THREADS_VARIABLE)
-    if not text:
+    value = os.environ.get(_THREADS_VARIABLE)
+    if not value:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not text.isdecimal() or int(text) < 1:
-        raise InvalidInputError(f"{_THREADS_VARIABLE} must be a positive number, not {text!r}")
-    return int(text)
+    if not value.isdecimal() or int(value) < 1:
+        raise InvalidInputError(f"environment variable {_THREADS_VARIABLE} must be a positive integer, got {value!r}")
+    return int(value)
 
 
 def _mark_worker() -> None:
     _here.worker = True
 
 
-def _forget() -> None:
+def _reset_after_fork() -> None:
     global _lock, _executor, _size, _here
     _lock = threading.Lock()
     _executor = None
@@ -89,4 +96,4 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_after_fork)

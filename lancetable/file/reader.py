@@ -1,10 +1,10 @@
-"""Reading a data file: its metadata once, then any rows of any fields.
+"""Reader of data files of all versions.
 
-    open_data_file   footer, descriptor, tables      ->  FileMetadata (immutable; callers keep it)
+    open_data_file   footer, descriptor, tables      ->  FileMetadata (immutable; callers cache it)
     read_columns     fields, rows                    ->  one array for each field
 
-The decoders are plans (fetch.py); this module and writer.py do the I/O of the folder. Arrays come in the storage type
-of the field, `Field.data_type`; whoever shows them to users wraps extension types by `Field.to_arrow()`.
+Decoders are read plans (fetch.py); this module runs them and does the I/O. Arrays have the storage type of the field,
+`Field.data_type`. Callers that return them to users wrap extension types (`Field.to_arrow()`, extension.py).
 """
 
 from __future__ import annotations
@@ -59,16 +59,19 @@ FAMILIES: Final[dict[FileVersion, Family]] = {
     FileVersion.V2_1: FAMILY_2_1,
     FileVersion.V2_2: FAMILY_2_2,
 }
-"""Version -> its encodings. A version that is not here is refused by name."""
+"""Encodings of each supported file version."""
 
 TAIL_BYTES: Final = 64 * 1024
-"""Enough for the metadata of most files, and no more than a round trip costs anyway."""
+"""Size of the first read of a file. It covers the metadata of most files and takes no longer than a round trip.
+
+A file up to this size is read as a whole; its bytes are cached until rows are read for the first time.
+"""
 
 KEPT_BYTES: Final = 16 * 1024
-"""A file up to this size is read whole when it is opened, and its bytes stay with its metadata; those of one up to
-TAIL_BYTES stay until rows are read for the first time."""
+"""Maximum size of a file whose bytes stay cached with its metadata."""
 
 MAX_READERS: Final = 4096
+"""Maximum number of cached column readers per file; the cache is cleared when it exceeds this."""
 
 Arrays: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -76,9 +79,27 @@ Arrays: TypeAlias = "pa.Array | pa.ChunkedArray"
 def open_data_file(
     store: ObjectStore, path: str, *, size: int | None = None, limits: Limits = DEFAULT_LIMITS
 ) -> FileMetadata:
-    """Read everything about a file but its data, in one request or two. `size` saves asking for it.
+    """Read the metadata of a data file, usually in one or two requests.
 
-    Raises CorruptFileError if the bytes break the format, UnsupportedFeatureError for a version that is not built.
+    Parameters
+    ----------
+    store
+        Object store of the file.
+    path
+        Path of the file in the store.
+    size
+        Size of the file in bytes. None requests it from the store.
+    limits
+        Limits for reading the file.
+
+    Raises
+    ------
+    NotFoundError
+        If the file does not exist.
+    CorruptFileError
+        If the file is not a valid data file.
+    UnsupportedFeatureError
+        If the version is not supported.
     """
     if size is None:
         size = store.size(path)
@@ -90,13 +111,13 @@ def open_data_file(
     if footer.version.is_legacy:
         return _open_legacy(store, path, size, footer, tail, limits, content)
     if footer.column_metadata_position < start:
-        tail = _join(store, path, footer.column_metadata_position, start, tail)
+        tail = _extend_tail(store, path, footer.column_metadata_position, start, tail)
         start = footer.column_metadata_position
-    where = descriptor_range(footer, tail, size, path)
-    if where.start < start:
-        descriptor = store.read(path, where.start, where.end)
+    location = descriptor_range(footer, tail, size, path)
+    if location.start < start:
+        descriptor = store.read(path, location.start, location.end)
     else:
-        descriptor = tail[where.start - start : where.end - start]
+        descriptor = tail[location.start - start : location.end - start]
     return parse_metadata(tail, descriptor, size, footer, path, limits, content)
 
 
@@ -110,20 +131,21 @@ def _open_legacy(
     content: memoryview | None,
 ) -> LegacyMetadata:
     start = size - len(tail)
-    while (where := metadata_range(footer, tail, size, path)).start < start:
-        tail = _join(store, path, where.start, start, tail)
-        start = where.start
+    while (location := metadata_range(footer, tail, size, path)).start < start:
+        tail = _extend_tail(store, path, location.start, start, tail)
+        start = location.start
     return parse_legacy(tail, size, footer, path, limits, content)
 
 
-def _join(store: ObjectStore, path: str, first: int, start: int, tail: memoryview) -> memoryview:
+def _extend_tail(store: ObjectStore, path: str, first: int, start: int, tail: memoryview) -> memoryview:
+    """Extend `tail`, which begins at `start`, back to position `first`."""
     if store.capabilities.local:
         return store.read(path, first, start + len(tail))
     return memoryview(b"".join((store.read(path, first, start), tail)))
 
 
 def family_of(version: FileVersion, path: str) -> Family:
-    """The encodings of a version. Raises UnsupportedFeatureError naming version and file if they are not built."""
+    """Return the encodings of a version. Raises UnsupportedFeatureError if the version is not supported."""
     family = FAMILIES.get(version)
     if family is None:
         raise UnsupportedFeatureError(
@@ -142,16 +164,39 @@ def read_columns(
     columns: Mapping[int, int],
     rows: Rows | None = None,
 ) -> list[Arrays]:
-    """Read fields of a file, each in its `data_type`.
+    """Read fields of a file.
 
-    `fields` are top-level fields, possibly with fewer children than the file has; `columns` maps field ids to columns
-    of the file. `rows` is a range of step 1, ascending row numbers without repeats (int64), or None for all.
-    Ranges give chunked arrays, a chunk for each page, over the bytes of the file where the encoding allows; row numbers
-    give arrays, chunked only where the dictionaries of pages differ.
-    Raises OutOfRangeError for rows that the file does not have, CorruptFileError if the bytes break the format. Nulls
-    in a field that has none are returned: see `refuse_nulls`.
+    Parameters
+    ----------
+    store, path
+        Object store and path of the file.
+    meta
+        Metadata of the file, from `open_data_file`.
+    fields
+        Top-level fields, possibly with fewer children than in the file.
+    columns
+        Map from field ids to columns of the file.
+    rows
+        A range of step 1, an int64 array of ascending row numbers without duplicates, or None for all rows.
+
+    Returns
+    -------
+    list
+        An array of type `Field.data_type` for each field. A range returns chunked arrays with a chunk for each page,
+        without copying the bytes of the file where the encoding allows. Row numbers return arrays, which are chunked
+        only if the type contains a dictionary and several pages are read. Nulls in a non-nullable field do not raise
+        an error; see `refuse_nulls`.
+
+    Raises
+    ------
+    OutOfRangeError
+        If the file does not have the rows.
+    CorruptFileError
+        If the file is invalid.
+    UnsupportedFeatureError
+        If an encoding is not supported.
     """
-    rows = _checked_rows(meta, rows)
+    rows = _check_rows(meta, rows)
     if isinstance(rows, range):
         chunks = read_chunks(store, path, meta, fields, columns, rows)
         return [pa.chunked_array(arrays, type=field.data_type) for arrays, field in zip(chunks, fields)]
@@ -159,8 +204,8 @@ def read_columns(
     if len(rows) == 0:
         return [_assemble([], field.data_type, rows) for field in fields]
     source, gap = _source(store, meta)
-    wanted = _as_range(rows)
-    parts = run(gather([reader.read(wanted, gap) for reader in readers]), source, path)
+    selection = _as_range(rows)
+    parts = run(gather([reader.read(selection, gap) for reader in readers]), source, path)
     return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
 
 
@@ -172,9 +217,12 @@ def read_chunks(
     columns: Mapping[int, int],
     rows: range | None = None,
 ) -> list[list[pa.Array]]:
-    """`read_columns` of a range: the chunks of each field, for callers that join those of many files."""
+    """Read a range of rows and return the chunks of each field, for callers that concatenate several files.
+
+    Parameters and errors are those of `read_columns`.
+    """
     rows = range(meta.num_rows) if rows is None else rows
-    _checked_rows(meta, rows)
+    _check_rows(meta, rows)
     readers = _readers(store, path, meta, fields, columns)
     if len(rows) == 0:
         return [[] for _ in fields]
@@ -188,18 +236,18 @@ def read_chunks(
         for part in parts:
             plans.append(reader.read(part, gap))
             heavy.append(reader.heavy)
-    found = run_all(plans, heavy, source, path)
-    if len(found) == len(fields):
-        return found
-    each = iter(found)
-    return [[array for _ in range(count) for array in next(each)] for count in counts]
+    results = run_all(plans, heavy, source, path)
+    if len(results) == len(fields):
+        return results
+    parts_in_order = iter(results)
+    return [[array for _ in range(count) for array in next(parts_in_order)] for count in counts]
 
 
 class Cursors:
-    """`read_columns` for stretches of rows of a file that follow each other, as the windows of a scan do: of small ones
-    the plans take longer than decoding. Every stretch is decoded by the thread that asks for it.
+    """Variant of `read_columns` for consecutive row ranges of a file, as read by a scan.
 
-    Keeps what belongs to the files that were read last. Threads may share it.
+    Planning a small range takes longer than decoding it. Cursors parse the metadata of each page only once; they exist
+    for the files read most recently. The calling thread decodes the range. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -215,50 +263,51 @@ class Cursors:
         columns: Mapping[int, int],
         rows: Rows | None = None,
     ) -> list[Arrays]:
+        """Read fields of a file. Parameters, result and errors are those of the function `read_columns`."""
         cursors = None
         if isinstance(rows, range) and len(rows):
-            _checked_rows(meta, rows)
+            _check_rows(meta, rows)
             cursors = self._cursors(store, path, meta, fields, columns)
         if cursors is None:
             return read_columns(store, path, meta, fields, columns, rows)
         assert isinstance(rows, range)
-        found = [cursor(rows) for cursor in cursors]
-        return [pa.chunked_array(arrays, type=field.data_type) for arrays, field in zip(found, fields)]
+        chunks = [cursor(rows) for cursor in cursors]
+        return [pa.chunked_array(arrays, type=field.data_type) for arrays, field in zip(chunks, fields)]
 
     def _cursors(
         self, store: ObjectStore, path: str, meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
     ) -> list[Cursor] | None:
-        """None where plans cost little, or their bytes have to be fetched."""
-        known = self._files.get(path)
-        if known is not None and known[0] is fields:
-            return known[1]
+        """Return a cursor for each field, or None if planning is cheap or the bytes must be fetched from the store."""
+        cached = self._files.get(path)
+        if cached is not None and cached[0] is fields:
+            return cached[1]
         with self._lock:
             open_cursor = family_of(meta.version, path).open_cursor
-            made: list[Cursor] | None = None
+            cursors: list[Cursor] | None = None
             if open_cursor is not None and (meta.content is not None or gap_bytes(store) == MAPPED):
                 source, _ = _source(store, meta)
-                answer = partial(run, store=source, path=path)
+                run_plan = partial(run, store=source, path=path)
                 readers = _readers(store, path, meta, fields, columns)
-                made = [open_cursor(reader, answer) or _Plans(reader, answer) for reader in readers]
+                cursors = [open_cursor(reader, run_plan) or _PlanCursor(reader, run_plan) for reader in readers]
             if len(self._files) > 2 * pool.size():
                 del self._files[next(iter(self._files))]
-            self._files[path] = fields, made
-            return made
+            self._files[path] = fields, cursors
+            return cursors
 
 
-class _Plans:
-    """A cursor of a reader that has none."""
+class _PlanCursor:
+    """Cursor for a reader without one: plans every range separately."""
 
-    def __init__(self, reader: ColumnReader, answer: RunPlan) -> None:
+    def __init__(self, reader: ColumnReader, run_plan: RunPlan) -> None:
         self._reader = reader
-        self._answer = answer
+        self._run_plan = run_plan
 
     def __call__(self, rows: range) -> list[pa.Array]:
-        return self._answer(self._reader.read(rows, MAPPED))
+        return self._run_plan(self._reader.read(rows, MAPPED))
 
 
 class FileRows(NamedTuple):
-    """Rows of fields of one file, the arguments of `read_chunks`."""
+    """Row range of some fields of one file: the arguments of `read_chunks`."""
 
     path: str
     meta: FileMetadata
@@ -268,31 +317,55 @@ class FileRows(NamedTuple):
 
 
 def read_chunks_of_files(store: ObjectStore, files: Sequence[FileRows]) -> list[list[list[pa.Array]]]:
-    """`read_chunks` of many small files, step by step for all of them together (fetch.py: run_each).
+    """Read chunks of many small files as `read_chunks` does, advancing all files in common rounds (fetch.run_each).
 
-    What all of them hold is in memory together, and nothing is decoded on the pool.
+    All results are in memory at the same time. The calling thread decodes them.
     """
-    opened = []
+    readers_of_files = []
     for path, meta, fields, columns, rows in files:
-        _checked_rows(meta, rows)
-        opened.append(_readers(store, path, meta, fields, columns) if len(rows) else [])
+        _check_rows(meta, rows)
+        readers_of_files.append(_readers(store, path, meta, fields, columns) if len(rows) else [])
     plans: list[ReadPlan[list[list[pa.Array]]]] = []
     sources: list[RangeSource] = []
     paths: list[str] = []
-    for (path, meta, _, _, rows), readers in zip(files, opened):
+    for (path, meta, _, _, rows), readers in zip(files, readers_of_files):
         if readers:
             source, gap = _source(store, meta)
             plans.append(gather([reader.read(rows, gap) for reader in readers]))
             sources.append(source)
             paths.append(path)
-    each = iter(run_each(plans, sources, paths))
-    return [next(each) if readers else [[] for _ in file.fields] for file, readers in zip(files, opened)]
+    results = iter(run_each(plans, sources, paths))
+    return [next(results) if readers else [[] for _ in file.fields] for file, readers in zip(files, readers_of_files)]
 
 
 def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], most: int) -> int | None:
-    """How many pages a top-level field without children has, if the file says of all that nothing in them is null; None
-    where it does not say, and of more than `most` pages. What it says is not checked against the values. Raises as
-    `open_data_file`."""
+    """Return the number of pages of a field if its encodings guarantee that the field has no nulls.
+
+    The values are not read.
+
+    Parameters
+    ----------
+    meta
+        Metadata of the file.
+    field
+        A top-level field without children.
+    columns
+        Map from field ids to columns of the file.
+    most
+        Maximum number of pages to inspect.
+
+    Returns
+    -------
+    int or None
+        None if a page may contain nulls or the field has more than `most` pages.
+
+    Raises
+    ------
+    CorruptFileError
+        If the metadata of the column is invalid.
+    UnsupportedFeatureError
+        If the version is not supported.
+    """
     index, family = columns.get(field.id), family_of(meta.version, meta.path)
     if index is None or family.has_no_nulls is None:
         return None
@@ -312,22 +385,22 @@ def _readers(
 
 
 def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:
-    """Raise SchemaMismatchError for nulls in what was read of a field that has none.
+    """Raise SchemaMismatchError if arrays of a non-nullable field contain nulls.
 
-    The encodings of a file may hold nulls where a schema has none: that of the table, which came later, or its own. Who
-    reads them by that schema would take them for values. Deleted rows may have them; so this is for callers, who know
-    which rows those are.
+    A file can store nulls in a field that the schema of the table, or even of the file, declares non-nullable. Readers
+    that rely on the schema would treat the nulls as values. Deleted rows may contain nulls, so the caller, which has
+    the deletion vector, applies this check after filtering.
     """
     if not field.nullable and any(array.null_count for array in arrays):
         raise SchemaMismatchError(
-            f"{path}: column {field.name!r} has nulls, and the schema says that it has none; make it nullable to"
-            " read them, as alter_columns does",
+            f"{path}: column {field.name!r} is declared non-nullable but contains nulls; make it nullable with"
+            " alter_columns to read them",
             column=field.name,
         )
 
 
 class _Content(NamedTuple):
-    """The bytes of a small file that was read as a whole."""
+    """Range source over the cached bytes of a small file."""
 
     data: memoryview
 
@@ -340,7 +413,7 @@ class _Content(NamedTuple):
 
 
 def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
-    """Where the bytes of the pages come from, and how far apart rows may lie to be fetched as one range."""
+    """Return the source of page bytes (the cached bytes or the store) and its gap for coalescing ranges."""
     content = meta.content
     if content is None:
         return store, gap_bytes(store)
@@ -349,16 +422,18 @@ def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
     return _Content(content), MAPPED
 
 
-def _checked_rows(meta: FileMetadata, rows: Rows | None) -> Rows:
+def _check_rows(meta: FileMetadata, rows: Rows | None) -> Rows:
     if rows is None:
         return range(meta.num_rows)
     if len(rows) and not (rows[0] >= 0 and rows[-1] < meta.num_rows):
-        raise OutOfRangeError(f"{meta.path}: rows {rows[0]} to {rows[-1]} of {meta.num_rows}", path=meta.path)
+        raise OutOfRangeError(
+            f"{meta.path}: rows {rows[0]} to {rows[-1]} out of range; the file has {meta.num_rows} rows", path=meta.path
+        )
     return rows
 
 
 def _as_range(rows: Rows) -> Rows:
-    """Neighbouring row numbers as a range, which is cheaper to read."""
+    """Convert consecutive row numbers to a range, which is cheaper to read."""
     if isinstance(rows, range):
         return rows
     first, last = int(rows[0]), int(rows[-1])
@@ -368,7 +443,7 @@ def _as_range(rows: Rows) -> Rows:
 def _plan_readers(
     meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
 ) -> ReadPlan[list[ColumnReader]]:
-    """The readers of fields; costs a round where encodings lie apart from the metadata, which no usual writer does."""
+    """Open readers; fetch encodings stored outside of the column metadata, which common writers do not produce."""
     while True:
         try:
             return _open_readers(meta, fields, columns)
@@ -377,18 +452,18 @@ def _plan_readers(
 
 
 def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]) -> list[ColumnReader]:
-    # Readers are kept with the metadata: building them would cost a small take more than reading does. Fields are told
-    # apart by identity, which the kept reference makes safe.
+    # Readers are cached with the metadata because building them costs a small take more than reading does. The key is
+    # the identity of the field; it stays unique because the cache keeps a reference to the field.
     cache = meta.readers
     if (cache.columns is not columns and cache.columns != columns) or len(cache.readers) > MAX_READERS:
         cache = meta.readers = ReaderCache(columns, {})
-    found = []
+    readers = []
     for field in fields:
         entry = cache.readers.get(id(field))
         if entry is None:
             entry = cache.readers[id(field)] = (field, _open_reader(meta, field, columns))
-        found.append(entry[1])
-    return found
+        readers.append(entry[1])
+    return readers
 
 
 def _open_reader(meta: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
@@ -405,12 +480,12 @@ def _assemble(arrays: Sequence[pa.Array], data_type: pa.DataType, rows: Rows) ->
         return arrays[0]
     if not arrays:
         return pa.nulls(0, data_type)
-    if _holds_dictionary(data_type):
+    if _contains_dictionary(data_type):
         return pa.chunked_array(arrays, type=data_type)
     return pa.concat_arrays(arrays)
 
 
-def _holds_dictionary(data_type: pa.DataType) -> bool:
+def _contains_dictionary(data_type: pa.DataType) -> bool:
     if pa.types.is_dictionary(data_type):
         return True
-    return any(_holds_dictionary(data_type.field(number).type) for number in range(data_type.num_fields))
+    return any(_contains_dictionary(data_type.field(number).type) for number in range(data_type.num_fields))

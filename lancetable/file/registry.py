@@ -1,4 +1,4 @@
-"""The door for encodings of other packages: by the type url of a page, or by an arm of the format's own messages."""
+"""Registration of encodings from other packages, by type url of a page or by oneof case of the format's messages."""
 
 from __future__ import annotations
 
@@ -24,17 +24,33 @@ _FAMILIES: Final = {
 
 
 def register_encoding(encoding: E, *, family: str = "2.1", replace: bool = False) -> E:
-    """Make an encoding known to every reader and writer of this process; also a class decorator.
+    """Register an encoding for all readers and writers of this process. Usable as a class decorator.
 
-    A class with a `type_url` of its own is a `PageEncoding` (see lancetable/file/custom.py): it stores whole pages of a
-    column, in files of any version from 2.0 on. A column is written with it where its field metadata has the key
-    `lancetable:encoding` with the type url as value.
+    Parameters
+    ----------
+    encoding
+        A class with a `type_url` is a `PageEncoding` (see lancetable/file/custom.py): it stores whole pages of a column
+        in files of any version from 2.0 on. The writer uses it for columns whose field metadata maps
+        `lancetable:encoding` to the type url.
 
-    A class with an `arm`, the name of a field in the oneof of a message of the format, decodes what stands there:
-    `ArrayEncoding` for `family` "2.0", `Layout` or `Compressive` for "2.1", which also serves 2.2.
+        A class with an `arm` decodes that oneof case of the format's own messages: it is an `ArrayEncoding` for family
+        "2.0", and a `Layout` or `Compressive` for family "2.1".
+    family
+        The encoding family of an `arm`: "2.0" or "2.1". Family "2.1" includes files of version 2.2.
+    replace
+        Replace a registered encoding instead of raising AlreadyExistsError.
 
-    With `replace` it takes the place of one that is registered; else that raises AlreadyExistsError. Raises
-    InvalidInputError for a class that is neither and for an arm that the messages do not have.
+    Returns
+    -------
+    type
+        `encoding`.
+
+    Raises
+    ------
+    AlreadyExistsError
+        If an encoding is registered for the type url or oneof case and `replace` is False.
+    InvalidInputError
+        If the class has neither attribute, lacks methods, or the family or oneof case does not exist.
     """
     if hasattr(encoding, "type_url"):
         custom.register_page_encoding(encoding, replace)
@@ -42,7 +58,8 @@ def register_encoding(encoding: E, *, family: str = "2.1", replace: bool = False
     registry = _registry_of(getattr(encoding, "arm", None), family)
     if encoding.arm in registry and not replace:
         raise AlreadyExistsError(
-            f"there is an encoding for {encoding.arm!r} already: {registry[encoding.arm].__name__}"
+            f"an encoding for {encoding.arm!r} is already registered: {registry[encoding.arm].__name__};"
+            " pass replace=True"
         )
     registry[encoding.arm] = encoding
     custom.changed()
@@ -50,7 +67,20 @@ def register_encoding(encoding: E, *, family: str = "2.1", replace: bool = False
 
 
 def unregister_encoding(encoding: type[Any], *, family: str = "2.1") -> None:
-    """Take an encoding away again; files that need it are then refused by name. Raises InvalidInputError."""
+    """Unregister an encoding. Reading files that need it raises UnsupportedFeatureError from then on.
+
+    Parameters
+    ----------
+    encoding
+        The class passed to `register_encoding`.
+    family
+        The family passed to `register_encoding`.
+
+    Raises
+    ------
+    InvalidInputError
+        If the encoding is not registered.
+    """
     if hasattr(encoding, "type_url"):
         custom.forget_page_encoding(encoding.type_url)
         return
@@ -63,8 +93,8 @@ def unregister_encoding(encoding: type[Any], *, family: str = "2.1") -> None:
 
 def _registry_of(arm: object, family: str) -> dict[str, Any]:
     if family not in _FAMILIES:
-        raise InvalidInputError(f"family must be one of {sorted(_FAMILIES)}, not {family!r}")
+        raise InvalidInputError(f"family must be one of {sorted(_FAMILIES)}, got {family!r}")
     for oneof, registry in _FAMILIES[family]:
         if any(field.name == arm for field in oneof.fields):
             return registry
-    raise InvalidInputError(f"an encoding has a type_url, or an arm of the messages of {family}; found arm {arm!r}")
+    raise InvalidInputError(f"expected a class with a type_url or with an arm of family {family}, got arm {arm!r}")

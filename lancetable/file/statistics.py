@@ -1,15 +1,16 @@
-"""Zone maps of a data file: what values a stretch of rows can hold, so that a scan can pass over it.
+"""Zone maps of a data file: bounds of the values in each zone of rows, with which a scan prunes zones.
 
     num_rows   "3": null_count  min_value  max_value      "7": null_count  min_value  max_value  nan_count
         8192              0        "adam"    "berta"                  12       -0.5        99.0          0
         1808              4        "carl"    null                      0       -inf         inf       1808
 
-One row per zone of 8,192 rows, one struct column per field, named by the field's id; an Arrow IPC file in a global
-buffer of the data file. Minimum and maximum are bounds, not values: long strings are cut, and a zone of nulls has the
-widest bounds of its type. A zone with NaN says so, because NaN sorts above everything in a predicate.
+Zone maps are stored as an Arrow IPC file in a global buffer of the data file. It has one row per zone of 8,192 rows and
+one struct column per field, named by the field id. Minimum and maximum are bounds, not values: long strings are
+truncated, and a zone of nulls has the widest bounds of its type. The number of NaN values is stored because NaN sorts
+above all other values in a predicate.
 
-Fields at the top level and the leaves of structs have entries. Lists, structs, blobs, dictionaries and extension types
-have a null count only. Source: the rules of page statistics in the 0.1 format.
+Top-level fields and the leaves of structs have entries. For lists, structs, blobs, dictionaries and extension types an
+entry has only a null count. Source: the rules of page statistics in the 0.1 format.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from lancetable.file.zone_summaries import (
     Pieces,
     ZoneStats,
     array_of,
+    bytes_read_per_row,
     is_bytes,
     is_text,
     leaves_of,
-    looked_at_bytes,
     number_dtype,
     ordered_type,
     values_of,
@@ -53,16 +54,16 @@ __all__ = [
 ]
 
 METADATA_KEY: Final = "lancetable:statistics"  # in the file's schema metadata: decimal index of the global buffer
-MIN_FILE_BYTES: Final = 64 << 10  # smaller files get none
+MIN_FILE_BYTES: Final = 64 << 10  # smaller files get no zone maps
 DEFAULT_ZONE_ROWS: Final = 8192
 _ZONE_ROWS_STEP: Final = 1024
 
 _VERSION: Final = b"1"
 _IPC_MAGIC: Final = b"ARROW1\0\0"
-# What a buffer may decompress to: honest zone maps stay far below both.
+# Limit of the decompressed size: the larger of 16 MiB and 1,024 times the stored size. Valid zone maps are far smaller.
 _MIN_LIMIT_BYTES: Final = 16 << 20
 _LIMIT_RATIO: Final = 1024
-# Fewer zones are a few kilobytes, and to compress each buffer of theirs takes longer than to write them.
+# Fewer zones are not compressed: they take a few kilobytes, and compression takes longer than writing these.
 _COMPRESSED_ZONES: Final = 1024
 _PARSE_ERRORS: Final = (
     pa.ArrowException,
@@ -80,18 +81,23 @@ Int64 = npt.NDArray[np.int64]
 
 
 class StatisticsWarning(UserWarning):
-    """Statistics of a data file are malformed and have been ignored."""
+    """Warning that malformed statistics of a data file are ignored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileStatistics:
-    """Zone maps of one data file. Zones are consecutive; `zone_rows` sums to the rows of the file, deleted ones too."""
+    """Zone maps of one data file.
+
+    Zones are consecutive. `zone_rows` has the rows of each zone; its sum is the number of rows of the file, including
+    deleted ones.
+    """
 
     zone_rows: Int64
     columns: Mapping[int, ZoneStats]  # by field id
 
     @property
     def num_zones(self) -> int:
+        """Number of zones."""
         return len(self.zone_rows)
 
     @property
@@ -100,7 +106,7 @@ class FileStatistics:
         return np.cumsum(self.zone_rows) - self.zone_rows
 
     def fold(self) -> FileStatistics:
-        """Bounds of the whole file, as one zone. Without zones there is nothing to fold and the result has none."""
+        """Merge all zones into one for the whole file. If there are no zones, the result has none either."""
         if self.num_zones <= 1:
             return self
         return FileStatistics(
@@ -110,40 +116,52 @@ class FileStatistics:
 
 
 class StatisticsBuilder:
-    """Gathers zone maps while batches pass by. Batches may have any size; zones are cut across their borders."""
+    """Builder of zone maps from batches of any size. Zones are independent of batch boundaries.
+
+    Parameters
+    ----------
+    schema
+        Schema of the batches, whose columns have the order of the top-level fields.
+    zone_rows
+        Rows per zone, a multiple of 1,024.
+
+    Raises
+    ------
+    ValueError
+        If `zone_rows` is not a positive multiple of 1,024.
+    """
 
     def __init__(self, schema: Schema, zone_rows: int = DEFAULT_ZONE_ROWS) -> None:
-        """`zone_rows` is a multiple of 1,024. Batches hold the schema's top-level fields in its order."""
         if zone_rows <= 0 or zone_rows % _ZONE_ROWS_STEP:
-            raise ValueError(f"zone_rows must be a multiple of {_ZONE_ROWS_STEP}, not {zone_rows}")
+            raise ValueError(f"zone_rows must be a positive multiple of {_ZONE_ROWS_STEP}, got {zone_rows}")
         self._zone_rows = zone_rows
         self._num_rows = 0
         self._leaves = [leaf for position, field in enumerate(schema.fields) for leaf in leaves_of(field, position)]
-        self.row_bytes: Final = sum(map(looked_at_bytes, self._leaves))  # about what is looked at of each row
+        self.row_bytes: Final = sum(map(bytes_read_per_row, self._leaves))  # read by the summaries
         self._piece_zones: list[Int64] = []
-        self._waiting: list[list[pa.Array]] = []  # arrays of small batches, one list per batch
-        self._waiting_rows = 0
+        self._queue: list[list[pa.Array]] = []  # queued small batches, as one list of arrays per batch
+        self._queue_rows = 0
 
     @property
     def num_rows(self) -> int:
-        """Rows added so far."""
-        return self._num_rows + self._waiting_rows
+        """Number of added rows."""
+        return self._num_rows + self._queue_rows
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the next rows. Small batches are kept until they fill a zone."""
+        """Add rows. Small batches are queued until they fill a zone."""
         if batch.num_rows == 0:
             return
         arrays = [leaf.pick(batch) for leaf in self._leaves]
-        if batch.num_rows >= self._zone_rows // 4 and not self._waiting:
-            self._take(arrays, batch.num_rows)
+        if batch.num_rows >= self._zone_rows // 4 and not self._queue:
+            self._summarize(arrays, batch.num_rows)
             return
-        self._waiting.append([leaf.kept(array) for leaf, array in zip(self._leaves, arrays, strict=True)])
-        self._waiting_rows += batch.num_rows
-        if self._waiting_rows >= self._zone_rows:
+        self._queue.append([leaf.reduce(array) for leaf, array in zip(self._leaves, arrays, strict=True)])
+        self._queue_rows += batch.num_rows
+        if self._queue_rows >= self._zone_rows:
             self._flush()
 
     def statistics(self) -> FileStatistics:
-        """The zone maps of all rows added."""
+        """Return the zone maps of all added rows."""
         self._flush()
         zones = np.concatenate(self._piece_zones) if self._piece_zones else np.empty(0, np.int64)
         firsts = np.flatnonzero(np.diff(zones, prepend=-1))
@@ -154,18 +172,18 @@ class StatisticsBuilder:
         return FileStatistics(zone_rows, columns)
 
     def finish(self) -> bytes:
-        """The zone maps of all rows added, as the content of a global buffer."""
+        """Return the zone maps of all added rows as the content of a global buffer."""
         return _to_ipc(self.statistics())
 
     def _flush(self) -> None:
-        if self._waiting:
-            columns = zip(*self._waiting, strict=True)
+        if self._queue:
+            columns = zip(*self._queue, strict=True)
             arrays = [pa.concat_arrays(column) if len(column) > 1 else column[0] for column in columns]
-            rows = self._waiting_rows
-            self._waiting, self._waiting_rows = [], 0
-            self._take(arrays, rows)
+            rows = self._queue_rows
+            self._queue, self._queue_rows = [], 0
+            self._summarize(arrays, rows)
 
-    def _take(self, arrays: list[pa.Array], rows: int) -> None:
+    def _summarize(self, arrays: list[pa.Array], rows: int) -> None:
         first = self._num_rows
         borders = np.arange(-(first % self._zone_rows), rows, self._zone_rows)
         borders[0] = 0
@@ -180,11 +198,24 @@ class StatisticsBuilder:
 def parse_statistics(
     data: Buffer, schema: Schema, num_rows: int, field_ids: Collection[int] | None = None
 ) -> FileStatistics | None:
-    """Read zone maps that anyone may have written; `schema` and `num_rows` are those of the data file.
+    """Parse zone maps. The bytes are untrusted and fully validated.
 
-    With `field_ids`, only these fields are looked at. Fields that the schema does not have are passed over. Malformed
-    statistics (row sums, types, counts, crossed bounds, sizes) are ignored as a whole: the answer is None and a
-    StatisticsWarning says why. A newer version of the content gives None without a warning.
+    Parameters
+    ----------
+    data
+        Content of the global buffer.
+    schema
+        Schema of the data file; columns of other fields are skipped.
+    num_rows
+        Number of rows of the data file.
+    field_ids
+        Ids of the fields to parse. All fields by default.
+
+    Returns
+    -------
+    FileStatistics or None
+        None if the content has a newer version. Also None if it is malformed (wrong row sums, types, counts or sizes,
+        or a minimum above its maximum); then a StatisticsWarning is issued.
     """
     try:
         batch = _read_ipc(memoryview(data).cast("B"))
@@ -192,7 +223,7 @@ def parse_statistics(
             return None
         return _from_batch(batch, schema, num_rows, field_ids)
     except _PARSE_ERRORS as error:
-        warnings.warn(f"statistics of a data file are ignored: {error}", StatisticsWarning, stacklevel=2)
+        warnings.warn(f"malformed statistics of a data file are ignored: {error}", StatisticsWarning, stacklevel=2)
         return None
 
 
@@ -207,7 +238,7 @@ def _fold(stats: ZoneStats, zone_rows: Int64) -> ZoneStats:
     if stats.min is None or stats.max is None:
         return ZoneStats(nulls, None, None, nans)
     without_values = stats.null_count + (0 if stats.nan_count is None else stats.nan_count) == zone_rows
-    # Zones without values have the widest bounds; they count only where no other zone is there to tell.
+    # Zones without values have the widest bounds; use them only if no zone has values.
     known = None if without_values.all() else pa.array(~without_values)
     low = stats.min if known is None else stats.min.filter(known)
     high = stats.max if known is None else stats.max.filter(known)
@@ -215,7 +246,7 @@ def _fold(stats: ZoneStats, zone_rows: Int64) -> ZoneStats:
 
 
 def _fold_bound(bounds: pa.Array, which: str) -> pa.Array:
-    """One bound out of many; one that is not known makes the result unknown."""
+    """Reduce the bounds of all zones to one; an unknown bound makes the result unknown."""
     kind = bounds.type
     if bounds.null_count:
         return pa.nulls(1, kind)
@@ -240,9 +271,9 @@ def _to_ipc(statistics: FileStatistics) -> bytes:
         present = {name: array for name, array in children.items() if array is not None}
         names.append(str(field_id))
         arrays.append(pa.StructArray.from_arrays(list(present.values()), list(present)))
-    schema = pa.schema(list(zip(names, [each.type for each in arrays])), metadata={"version": _VERSION})
+    schema = pa.schema(list(zip(names, [array.type for array in arrays])), metadata={"version": _VERSION})
     sink = pa.BufferOutputStream()
-    # Threads would have to wait for each other longer than it takes.
+    # Synchronizing threads would take longer than the work.
     compression = "zstd" if statistics.num_zones >= _COMPRESSED_ZONES else None
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
@@ -252,26 +283,29 @@ def _to_ipc(statistics: FileStatistics) -> bytes:
 
 
 def _read_ipc(view: memoryview) -> pa.RecordBatch | None:
-    """The single batch of an IPC file, None if its version is another one."""
+    """Read the single batch of an IPC file. Returns None if the content has another version."""
     if bytes(view[: len(_IPC_MAGIC)]) != _IPC_MAGIC:
         raise ValueError("not an Arrow IPC file")
-    # Behind its magic an IPC file is a stream; read as one, no footer can point elsewhere.
+    # An IPC file is its magic followed by a stream. Reading the stream avoids the untrusted positions of the footer.
     reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(view[len(_IPC_MAGIC) :]))
     schema = pa.ipc.read_schema(reader.read_next_message())
     if (schema.metadata or {}).get(b"version") != _VERSION:
         return None
     message = reader.read_next_message()
     if message.type != "record batch":
-        raise ValueError(f"a record batch was expected, not a {message.type}")
+        raise ValueError(f"expected a record batch message, got {message.type}")
     _check_declared_bytes(message, max(_MIN_LIMIT_BYTES, _LIMIT_RATIO * len(view)))
     batch = pa.ipc.read_record_batch(message, schema)
-    # Sizes of buffers only: the widest bounds of some temporal types do not pass a full validation.
+    # Validate buffer sizes only, because the widest bounds of some temporal types fail a full validation.
     batch.validate()
     return batch
 
 
 def _check_declared_bytes(message: pa.Message, limit: int) -> None:
-    """Refuse a compressed body before it grows; pyarrow has verified the message's flatbuffer by now."""
+    """Raise ValueError if the declared decompressed size exceeds `limit`.
+
+    pyarrow has already verified the flatbuffer of the message.
+    """
     metadata, body = memoryview(message.metadata), memoryview(message.body)
     batch = _flatbuffer_reference(metadata, _flatbuffer_root(metadata), 2)
     if batch is None or _flatbuffer_slot(metadata, batch, 3) is None:
@@ -285,7 +319,7 @@ def _check_declared_bytes(message: pa.Message, limit: int) -> None:
         if length >= 8:
             declared += max(0, struct.unpack_from("<q", body, offset)[0])
     if declared > limit:
-        raise ValueError(f"{declared} bytes are declared where at most {limit} can be")
+        raise ValueError(f"the declared decompressed size of {declared} bytes exceeds the limit of {limit} bytes")
 
 
 def _flatbuffer_root(data: memoryview) -> int:
@@ -293,7 +327,7 @@ def _flatbuffer_root(data: memoryview) -> int:
 
 
 def _flatbuffer_slot(data: memoryview, table: int, slot: int) -> int | None:
-    """Where a field of a table lies, None if it is absent."""
+    """Return the position of a field of a table, or None if the field is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
     if 4 + 2 * slot >= size:
@@ -303,9 +337,9 @@ def _flatbuffer_slot(data: memoryview, table: int, slot: int) -> int | None:
 
 
 def _flatbuffer_reference(data: memoryview, table: int, slot: int) -> int | None:
-    """Where the table or vector lies that a field refers to."""
-    at = _flatbuffer_slot(data, table, slot)
-    return None if at is None else at + int(struct.unpack_from("<I", data, at)[0])
+    """Return the position of the table or vector that a field refers to, or None if the field is absent."""
+    position = _flatbuffer_slot(data, table, slot)
+    return None if position is None else position + int(struct.unpack_from("<I", data, position)[0])
 
 
 # ------------------------------------------------------------------------------------------------------------- checking
@@ -317,7 +351,7 @@ def _from_batch(
     if batch.num_columns == 0 or batch.schema.names[0] != "num_rows" or batch.column(0).type != pa.int64():
         raise ValueError("the first column is not num_rows")
     zone_rows = _counts(batch.column(0), "num_rows")
-    # Summed in Python, where nothing wraps.
+    # Sum in Python, where integers do not overflow.
     if (zone_rows <= 0).any() or sum(zone_rows.tolist()) != num_rows:
         raise ValueError(f"zones do not sum to the {num_rows} rows of the file")
     columns: dict[int, ZoneStats] = {}
@@ -330,7 +364,7 @@ def _from_batch(
         if field is None or (field_ids is not None and field_id not in field_ids):
             continue
         if field_id in columns:
-            raise ValueError(f"field {field_id} is there twice")
+            raise ValueError(f"duplicate column for field {field_id}")
         columns[field_id] = _check_column(batch.column(position), field, zone_rows)
     return FileStatistics(zone_rows, columns)
 
@@ -353,7 +387,7 @@ def _check_column(array: pa.Array, field: Field, zone_rows: Int64) -> ZoneStats:
     nans: Int64 | None = None
     if pa.types.is_floating(kind):
         if "nan_count" not in children:
-            # Without it nothing can be said of values above the maximum, where NaN sorts.
+            # Without the count, the zone may contain NaN, which sorts above the maximum.
             return ZoneStats(nulls, None, None, None)
         nans = _counts(children["nan_count"], f"nan_count of field {field.id}")
         if (nans < 0).any() or (nans > zone_rows - nulls).any():
@@ -375,7 +409,7 @@ def _counts(array: pa.Array, what: str) -> Int64:
 
 
 def _crossed(low: pa.Array, high: pa.Array) -> bool:
-    """Whether a minimum is above its maximum, or a bound is NaN."""
+    """Return True if a minimum is greater than its maximum or a bound is NaN."""
     dtype = number_dtype(low.type)
     if dtype is not None:
         return not bool((values_of(low, dtype) <= values_of(high, dtype)).all())

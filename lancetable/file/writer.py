@@ -1,9 +1,9 @@
-"""Writing a data file: batches in, pages out as they fill, metadata at the end.
+"""Writer of 2.x data files. It writes a page as soon as it is full, and the metadata on close.
 
     write(batch)   storage arrays -> ColumnWriter of each field -> EncodedPage -> buffers at multiples of 64
-    close()        what still waits, statistics, descriptor, column metadata, tables, footer
+    close()        queued rows, statistics, descriptor, column metadata, tables, footer
 
-Memory holds what waits for a page, no more: it does not grow with the file.
+Only rows that do not fill a page yet are in memory, so memory does not grow with the rows of the file.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ __all__ = ["FileWriter", "WrittenFile", "storage_arrays"]
 
 _MAX_ALIGNMENT: Final = 1 << 20
 _PARALLEL_ROWS: Final = 32 * 1024
-_MIN_STATISTICS_BYTES: Final = 4 << 20  # looked at by another thread from here on
-# Of fewer rows, columns are read as fast as their statistics where they take less than so many bytes on average.
+_MIN_STATISTICS_BYTES: Final = 4 << 20  # statistics of larger batches are computed on the pool
+# A file with fewer than _FEW_ROWS rows gets statistics only if its columns have _MIN_COLUMN_BYTES on average; smaller
+# columns are read as fast as their statistics.
 _FEW_ROWS: Final = 2048
 _MIN_COLUMN_BYTES: Final = 16 << 10
-_SMALL_PIECE_BYTES: Final = 16 << 10  # pieces of a page below this are written together
-# Batches below this many rows are joined until there are twice as many, or too many bytes or batches.
+_SMALL_PIECE_BYTES: Final = 16 << 10  # pieces of a page below this size are written together
+# Batches with fewer than _SMALL_ROWS rows are concatenated until they reach twice that number or one of the limits.
 _SMALL_ROWS: Final = 32 * 1024
 _MAX_JOINED_BYTES: Final = 8 << 20
 _MAX_JOINED: Final = 1024
@@ -55,7 +56,7 @@ _MAX_JOINED: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What a manifest needs to know of a file: `fields` are field ids, `column_indices` the column of each."""
+    """Properties of a written file for the manifest. `column_indices` has the column of each field id in `fields`."""
 
     size_bytes: int
     num_rows: int
@@ -64,15 +65,38 @@ class WrittenFile:
 
 
 class FileWriter:
-    """Writes one data file to an `ObjectWriter`, which `close` closes.
+    """Writer of one data file of version 2.0 or newer.
 
-    `data_cache_bytes`: what may wait for its page in all columns together, 8 MiB for each column if not given.
-    `max_page_bytes`: a single array larger than this is cut into several pages. `statistics`: add zone maps of
-    `zone_rows` rows to files of 64 KiB or more whose columns are not tiny. `keep_arrays`: the memory of the batches
-    will not change, so that what waits need not be copied. `buffer_alignment`: where buffers begin, a power of two from
-    64 on; 4096 suits direct I/O.
-    Small batches are joined before they are encoded: an error of a value may come from a later `write` or from `close`.
-    Raises UnsupportedFeatureError for versions that are not built and for fields the version cannot hold.
+    Small batches are concatenated before they are encoded, so an error of a value may be raised by a later call of
+    `write` or by `close`.
+
+    Parameters
+    ----------
+    writer
+        Destination; `close` closes it.
+    schema
+        Schema of the file.
+    version
+        Format version of the file.
+    data_cache_bytes
+        Maximum size of the queued rows, in all columns together. 8 MiB per column by default.
+    max_page_bytes
+        Size above which a single array is split into several pages. 32 MiB by default.
+    statistics
+        Add zone maps to files of 64 KiB or more, unless the columns are tiny.
+    zone_rows
+        Rows per zone.
+    keep_arrays
+        If True, the memory of written batches does not change, so the writer does not copy queued rows.
+    buffer_alignment
+        Alignment of buffers in the file: a power of two from 64 on, such as 4096 for direct I/O.
+
+    Raises
+    ------
+    InvalidInputError
+        If an option is invalid.
+    UnsupportedFeatureError
+        If the version cannot be written or cannot store a field of the schema.
     """
 
     def __init__(
@@ -91,7 +115,7 @@ class FileWriter:
         family = FAMILIES.get(version)
         if family is None or family.writers is None:
             raise UnsupportedFeatureError(
-                f"a data file of version {version.number} cannot be written by itself: choose 2.0 or newer",
+                f"cannot write a single data file of version {version.number}; choose version 2.0 or newer",
                 feature=f"data file version {version.number}",
             )
         check_fields(schema)
@@ -99,14 +123,14 @@ class FileWriter:
         options = WriteOptions(
             cache_bytes=8 << 20 if data_cache_bytes is None else data_cache_bytes // max(len(schema.fields), 1),
             max_page_bytes=_max_page_bytes(max_page_bytes),
-            keep_arrays=True,  # `write` hands on nothing that could change
+            keep_arrays=True,  # `write` passes only copies or arrays that do not change
         )
         self._out = writer
         self._schema = schema
         self._version = version
         self._keep_arrays = keep_arrays
         self._cache_bytes = options.cache_bytes
-        self._small: list[list[pa.Array]] = []  # batches that wait for more
+        self._small: list[list[pa.Array]] = []  # queued small batches
         self._small_rows = self._small_bytes = 0
         self._metadata: dict[str, bytes] = dict(schema.metadata)
         self._types = [field.data_type for field in schema.fields]
@@ -114,32 +138,33 @@ class FileWriter:
         self._columns = family.writers(schema, options, self._write_buffer)
         self._messages = [_column_message(encoding) for column in self._columns for encoding in column.column_encodings]
         self._global_buffers: list[ByteRange] = []
-        self._zone_rows = zone_rows if statistics and schema.fields else 0  # 0: no statistics
+        self._zone_rows = zone_rows if statistics and schema.fields else 0  # 0 disables statistics
         self._statistics: StatisticsBuilder | None = None
-        self._unseen: list[list[pa.Array]] = []  # few rows, of which it is open whether statistics are worth it
-        self._unseen_rows = 0
-        self._gathering: Future[None] | None = None
+        self._undecided: list[list[pa.Array]] = []  # first rows, before it is known if statistics pay off
+        self._undecided_rows = 0
+        self._statistics_task: Future[None] | None = None
         self._num_rows = 0
         self._closed: WrittenFile | None = None
 
     @property
     def num_rows(self) -> int:
-        """Rows taken so far."""
+        """Number of rows passed to `write`."""
         return self._num_rows
 
     def tell(self) -> int:
-        """Bytes written so far and, about, those that wait."""
+        """Return the number of bytes written plus the estimated size of the queued rows."""
         return self._out.tell() + self.waiting_bytes
 
     @property
     def waiting_bytes(self) -> int:
-        """About the bytes that wait for their page."""
+        """Estimated size of the queued rows."""
         return self._small_bytes + sum([column.queued_bytes for column in self._columns])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take the next rows. Columns are found by name; extension arrays are stored as what they hold.
+        """Append rows. Columns are matched by name; extension arrays are converted to their storage type.
 
-        Raises SchemaMismatchError for a column that is missing, of another type, or null where it must not be.
+        Raises SchemaMismatchError if a column is missing, has another type, or contains nulls but is not nullable;
+        UnsupportedFeatureError if the version cannot store a value; and InvalidInputError if the file is closed.
         """
         if self._closed is not None:
             raise InvalidInputError("the file is closed")
@@ -147,13 +172,13 @@ class FileWriter:
         num_rows = batch.num_rows
         if num_rows >= _SMALL_ROWS:
             self._write_small()
-            given = arrays
+            originals = arrays
             if not self._keep_arrays:
-                arrays = [self._kept(number, array) for number, array in enumerate(given)]
-            stable = self._keep_arrays or not any(map(operator.is_, arrays, given))
+                arrays = [self._copy_if_queued(number, array) for number, array in enumerate(originals)]
+            stable = self._keep_arrays or not any(map(operator.is_, arrays, originals))
             self._write_arrays(arrays, num_rows, stable=stable)
         elif num_rows:
-            # The caller may change its memory once this call has returned.
+            # Copy: the caller may change its memory after this call.
             self._small.append(arrays if self._keep_arrays else [pa.concat_arrays([array]) for array in arrays])
             self._small_rows += num_rows
             self._small_bytes += sum([array.nbytes for array in arrays])
@@ -161,48 +186,48 @@ class FileWriter:
                 self._small_rows >= 2 * _SMALL_ROWS
                 or self._small_bytes >= min(self._cache_bytes, _MAX_JOINED_BYTES)
                 or len(self._small) >= _MAX_JOINED
-                or self._may_be_refused(arrays)
+                or self._may_fail(arrays)
             ):
                 self._write_small()
         self._num_rows += num_rows
 
-    def _kept(self, number: int, array: pa.Array) -> pa.Array:
-        """A copy of what may have to wait; an array that fills a page by itself is written before `write` returns."""
+    def _copy_if_queued(self, number: int, array: pa.Array) -> pa.Array:
+        """Copy an array that may be queued; an array that fills a page by itself is written before `write` returns."""
         fills_page = not self._schema.fields[number].children and array.nbytes > self._cache_bytes
         return array if fills_page else pa.concat_arrays([array])
 
-    def _may_be_refused(self, arrays: Sequence[pa.Array]) -> bool:
-        """Whether nulls stand where there may be none: the error belongs to the call that brought them."""
+    def _may_fail(self, arrays: Sequence[pa.Array]) -> bool:
+        """Return True if encoding may raise because of nulls; the call that passed them must raise the error."""
         return any(
             (array.null_count and field.children) or (not field.nullable and holds_null(array))
             for array, field in zip(arrays, self._schema.fields)
         )
 
     def _write_small(self) -> None:
-        """Hand on the small batches that wait, as one."""
+        """Encode the queued small batches as one."""
         small, num_rows = self._small, self._small_rows
         self._small, self._small_rows, self._small_bytes = [], 0, 0
         if not small:
             return
         try:
-            joined = small[0] if len(small) == 1 else [pa.concat_arrays(column) for column in zip(*small)]
-        except pa.ArrowException:  # dictionaries that cannot be merged
+            combined = small[0] if len(small) == 1 else [pa.concat_arrays(column) for column in zip(*small)]
+        except pa.ArrowException:  # dictionaries that Arrow cannot unify
             for arrays in small:
                 self._write_arrays(arrays, len(arrays[0]), stable=True)
             return
-        self._write_arrays(joined, num_rows, stable=True)
+        self._write_arrays(combined, num_rows, stable=True)
 
     def _write_arrays(self, arrays: list[pa.Array], num_rows: int, *, stable: bool) -> None:
-        self._gather_statistics(arrays)
+        self._add_to_statistics(arrays)
         try:
             jobs = [(column, partial(column.write, array)) for column, array in zip(self._columns, arrays)]
             self._write_columns(jobs, num_rows >= _PARALLEL_ROWS)
         finally:
             if not stable:
-                self._statistics_are_gathered()
+                self._wait_for_statistics()
 
     def add_global_buffer(self, data: Buffer) -> int:
-        """Write bytes of the caller's into the file; the number under which they are found, from 1 on."""
+        """Write a global buffer and return its number, from 1 on. Raises InvalidInputError if the file is closed."""
         if self._closed is not None:
             raise InvalidInputError("the file is closed")
         start = self._write_buffer(data)
@@ -211,21 +236,24 @@ class FileWriter:
         return len(self._global_buffers)
 
     def write_blob(self, data: Buffer) -> int:
-        """Write bytes between the pages, aligned; their position. For blobs that a column describes."""
+        """Write the bytes of a blob at an aligned position between the pages and return the position."""
         return self._write_buffer(data)
 
     def add_schema_metadata(self, key: str, value: str | bytes) -> None:
-        """Add an entry to the metadata of the schema in the file."""
+        """Add an entry to the schema metadata of the file; an existing key is replaced."""
         self._metadata[key] = value.encode() if isinstance(value, str) else value
 
     def close(self) -> WrittenFile:
-        """Write what waits and the metadata, and close the file. A second call gives the same answer."""
+        """Write the queued rows and the metadata, and close the file. A second call returns the same result.
+
+        Raises as `write` for values that were queued.
+        """
         if self._closed is not None:
             return self._closed
         self._write_small()
         self._write_columns([(column, column.finish) for column in self._columns], self._num_rows >= _PARALLEL_ROWS)
-        self._statistics_are_gathered()
-        if self._statistics is None and self._unseen and self._out.tell() >= _MIN_COLUMN_BYTES * len(self._messages):
+        self._wait_for_statistics()
+        if self._statistics is None and self._undecided and self._out.tell() >= _MIN_COLUMN_BYTES * len(self._messages):
             self._open_statistics()
         if self._statistics is not None and self._out.tell() >= MIN_FILE_BYTES:
             self.add_schema_metadata(METADATA_KEY, str(self.add_global_buffer(self._statistics.finish())))
@@ -249,7 +277,7 @@ class FileWriter:
         return self._closed
 
     def abort(self) -> None:
-        """Give the file up; nothing of it stays."""
+        """Discard the file."""
         self._out.abort()
 
     def __enter__(self) -> Self:
@@ -263,43 +291,43 @@ class FileWriter:
         else:
             self.abort()
 
-    def _gather_statistics(self, arrays: list[pa.Array]) -> None:
-        """Let the statistics look at the next rows, beside the encoding of a large batch."""
+    def _add_to_statistics(self, arrays: list[pa.Array]) -> None:
+        """Add rows to the statistics; for a large batch on the pool, in parallel with its encoding."""
         if not self._zone_rows or not arrays:
             return
         statistics = self._statistics
         if statistics is None:
-            self._unseen_rows += len(arrays[0])
-            if self._unseen_rows < _FEW_ROWS and sum([array.nbytes for array in arrays]) < _MAX_JOINED_BYTES:
-                self._unseen.append(arrays)
+            self._undecided_rows += len(arrays[0])
+            if self._undecided_rows < _FEW_ROWS and sum([array.nbytes for array in arrays]) < _MAX_JOINED_BYTES:
+                self._undecided.append(arrays)
                 return
             statistics = self._open_statistics()
         batch = pa.RecordBatch.from_arrays(arrays, self._names)
-        self._statistics_are_gathered()
-        beside = batch.num_rows * statistics.row_bytes >= _MIN_STATISTICS_BYTES
-        if beside and not pool.in_worker() and pool.size() > 1:
-            self._gathering = pool.pool().submit(statistics.add, batch)
+        self._wait_for_statistics()
+        large = batch.num_rows * statistics.row_bytes >= _MIN_STATISTICS_BYTES
+        if large and not pool.in_worker() and pool.size() > 1:
+            self._statistics_task = pool.pool().submit(statistics.add, batch)
         else:
             statistics.add(batch)
 
     def _open_statistics(self) -> StatisticsBuilder:
-        """Begin statistics with the rows that wait for them."""
+        """Create the statistics and add the rows collected so far."""
         self._statistics = StatisticsBuilder(self._schema, self._zone_rows)
-        for arrays in self._unseen:
+        for arrays in self._undecided:
             self._statistics.add(pa.RecordBatch.from_arrays(arrays, self._names))
-        self._unseen = []
+        self._undecided = []
         return self._statistics
 
-    def _statistics_are_gathered(self) -> None:
-        """Wait until the statistics have seen all rows."""
-        gathering, self._gathering = self._gathering, None
-        if gathering is not None:
-            gathering.result()
+    def _wait_for_statistics(self) -> None:
+        """Wait until all rows are added to the statistics."""
+        task, self._statistics_task = self._statistics_task, None
+        if task is not None:
+            task.result()
 
     def _write_columns(
         self, jobs: Sequence[tuple[ColumnWriter, Callable[[], Iterable[EncodedPage]]]], many_rows: bool
     ) -> None:
-        """Write the pages of one column after the other; where it pays, threads already encode those of the next."""
+        """Write the pages of one column after the other; for large batches the pool encodes columns in advance."""
         threads = pool.size() if many_rows and len(jobs) > 1 and not pool.in_worker() else 1
         if threads < 2:
             for _, encode in jobs:
@@ -319,7 +347,7 @@ class FileWriter:
             while waiting:
                 self._write_pages(waiting.popleft().result())
         finally:
-            # After an error nothing may go on using the caller's arrays.
+            # After an error, no task may use the caller's arrays any more.
             for future in waiting:
                 future.cancel()
             wait(waiting)
@@ -329,7 +357,7 @@ class FileWriter:
         for page in pages:
             positions = []
             sizes = []
-            small: list[Any] = []  # pieces and padding still to be written
+            small: list[Any] = []  # pieces and padding that are not written yet
             position = self._out.tell()
             for pieces in page.buffers:
                 over = position % len(padding)
@@ -337,11 +365,12 @@ class FileWriter:
                     small.append(padding[over:])
                     position += len(padding) - over
                 positions.append(position)
-                there_at_once = isinstance(pieces, tuple | list)
+                # Each piece of an iterator must be written before the next one is requested; see `Pieces`.
+                in_memory = isinstance(pieces, tuple | list)
                 for piece in pieces:
                     size = memoryview(piece).nbytes
                     position += size
-                    if there_at_once and size < _SMALL_PIECE_BYTES:
+                    if in_memory and size < _SMALL_PIECE_BYTES:
                         small.append(piece)
                         continue
                     if small:
@@ -375,18 +404,21 @@ class FileWriter:
 
 
 def storage_arrays(batch: pa.RecordBatch, names: Sequence[str], types: Sequence[pa.DataType]) -> list[pa.Array]:
-    """The columns of a batch by name, in storage types. Raises SchemaMismatchError for missing or other columns."""
-    found = batch.schema.names
-    if found == names:
+    """Return the columns `names` of a batch, converted to the storage types `types`.
+
+    Raises SchemaMismatchError if the batch does not have exactly these columns or a type does not match.
+    """
+    batch_names = batch.schema.names
+    if batch_names == names:
         columns = batch.columns
     else:
-        extra = sorted(set(found) - set(names))
-        missing = sorted(set(names) - set(found))
-        if extra or missing or len(found) != len(names):
+        extra = sorted(set(batch_names) - set(names))
+        missing = sorted(set(names) - set(batch_names))
+        if extra or missing or len(batch_names) != len(names):
             raise SchemaMismatchError(
-                f"the batch does not have the columns of the file: missing {missing}, not in the file {extra}"
+                f"the columns of the batch differ from those of the file: missing {missing}, not in the file {extra}"
             )
-        columns = [batch.column(found.index(name)) for name in names]
+        columns = [batch.column(batch_names.index(name)) for name in names]
     return [
         array if array.type.equals(data_type) else storage_array(array, data_type, name)
         for array, data_type, name in zip(columns, types, names)
@@ -406,15 +438,15 @@ def _column_message(encoding: bytes) -> file2_pb2.ColumnMetadata:
 def _checked_alignment(alignment: int) -> int:
     if not isinstance(alignment, int) or not ALIGNMENT <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
         raise InvalidInputError(
-            f"buffer_alignment must be a power of two from {ALIGNMENT} to {_MAX_ALIGNMENT}, not {alignment!r}"
+            f"buffer_alignment must be a power of two from {ALIGNMENT} to {_MAX_ALIGNMENT}, got {alignment!r}"
         )
     return alignment
 
 
-def _max_page_bytes(given: int | None) -> int:
-    if given is None:
-        text = os.environ.get("LANCE_FILE_WRITER_MAX_PAGE_BYTES", "")
-        given = int(text) if text.isdecimal() else 32 << 20
-    if given < 1:
-        raise InvalidInputError(f"max_page_bytes must be positive, not {given}")
-    return given
+def _max_page_bytes(value: int | None) -> int:
+    if value is None:
+        variable = os.environ.get("LANCE_FILE_WRITER_MAX_PAGE_BYTES", "")
+        value = int(variable) if variable.isdecimal() else 32 << 20
+    if value < 1:
+        raise InvalidInputError(f"max_page_bytes must be positive, got {value}")
+    return value

@@ -1,11 +1,11 @@
-"""What is gathered about the values of one field, zone by zone, while batches pass by.
+"""Incremental computation of the zone maps of one field.
 
-    batch of a column   ->   Leaf.pick   ->   summary.add(array, pieces)   ...   summary.finish  ->  ZoneStats
-    pieces   |------|----------|---|                     a piece lies in one zone; a zone may have several
+    batch   ->   Leaf.pick   ->   summary.add(array, pieces)   ...   summary.finish  ->  ZoneStats
+    pieces   |------|----------|---|                     a piece is within one zone; a zone may have several pieces
     zones    |---------|-----------|
 
-There is a summary for each kind of type: numbers, booleans, what Arrow can order, decimals, text and bytes; all others
-count nulls only.
+There is a summary class for each kind of type: numbers, booleans, decimals, and strings and binaries. For all other
+types only nulls are counted.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ __all__ = [
     "Pieces",
     "ZoneStats",
     "array_of",
+    "bytes_read_per_row",
     "is_bytes",
     "is_text",
     "leaves_of",
-    "looked_at_bytes",
     "number_dtype",
     "ordered_type",
     "values_of",
 ]
 
-MAX_BOUND_BYTES: Final = 64  # longer bounds are cut
+MAX_BOUND_BYTES: Final = 64  # longer bounds are truncated
 
 Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZoneStats:
-    """Bounds of one field, one entry per zone.
+    """Statistics of one field, with one entry per zone.
 
-    `min` and `max` are None where the type has no order; a null entry is a bound that is not known. `nan_count` is
-    there for floating point only, and not in 0.1; a `null_count` of None, in 0.1 only, is not known.
+    `min` and `max` are None if the type is not ordered; a null entry is an unknown bound. `nan_count` is None except
+    for floating point types of 2.x files. `null_count` is None if it is unknown, which occurs only in 0.1.
     """
 
     null_count: Int64 | None
@@ -60,7 +60,7 @@ class ZoneStats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Consecutive pieces of a batch, none of which crosses the border of a zone."""
+    """Consecutive row ranges of a batch, each within one zone. Iteration yields (start, number of rows)."""
 
     starts: Int64
     ends: Int64
@@ -70,17 +70,18 @@ class Pieces:
 
 
 class _Summary(Protocol):
-    """What is kept of the pieces of one leaf."""
+    """Accumulator of the statistics of one leaf."""
 
-    def add(self, array: pa.Array, pieces: Pieces) -> None: ...
+    def add(self, array: pa.Array, pieces: Pieces) -> None:
+        """Add the values of a batch."""
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
-        """`firsts` are the first pieces of the zones."""
+        """Return the statistics. `firsts` has the number of the first piece of each zone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """A field with an entry, how to find its values in a batch, and their summary."""
+    """Field with an entry in the zone maps, its path in a batch, and its summary."""
 
     field: Field
     column: int
@@ -88,24 +89,28 @@ class Leaf:
     summary: _Summary
 
     def pick(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the values of the leaf in a batch, as the type of the field unless only nulls are counted."""
         array = batch.column(self.column)
         for child in self.path:
-            array = _plain(array)
-            # Only flatten() hands the nulls of a struct down to its children.
+            array = _storage(array)
+            # flatten(), unlike field(), applies the nulls of a struct to its children.
             array = array.flatten()[child] if array.null_count else array.field(child)
-        array = _plain(array)
+        array = _storage(array)
         if isinstance(self.summary, _NullSummary) or array.type.equals(self.field.data_type):
             return array
         return array.cast(self.field.data_type)
 
-    def kept(self, array: pa.Array) -> pa.Array:
-        """What has to wait of an array."""
+    def reduce(self, array: pa.Array) -> pa.Array:
+        """Reduce an array to the part that the summary needs, to queue as few bytes as possible."""
         return _nulls_only(array) if isinstance(self.summary, _NullSummary) else array
 
 
 def leaves_of(field: Field, column: int, path: tuple[int, ...] = ()) -> Iterator[Leaf]:
-    """The entries of a top-level field, which is column `column` of its batches: of itself or of what is below it."""
-    # The parts of a blob's description have no ids, and nobody asks for them.
+    """Iterate over the leaves of a top-level field, which is number `column` of its batches.
+
+    A top-level struct itself is also returned, with null counts only.
+    """
+    # The children of a blob description have no field ids and are not used in predicates.
     if field.is_struct and field.children and BLOB_KEY not in field.metadata:
         if not path:
             yield Leaf(field, column, path, _NullSummary())
@@ -128,34 +133,34 @@ def _summary_for(field: Field) -> _Summary:
     return _BytesSummary(kind)
 
 
-def looked_at_bytes(leaf: Leaf) -> int:
-    """About how many bytes of each row are looked at."""
+def bytes_read_per_row(leaf: Leaf) -> int:
+    """Estimate the bytes per row that the summary of a leaf reads."""
     if isinstance(leaf.summary, _NullSummary | _BoolSummary):
         return 0
     try:
         return int(leaf.field.data_type.bit_width) // 8
     except ValueError:
-        return 32  # a string takes as long as some numbers
+        return 32  # a string takes about as long as several numbers
 
 
 def ordered_type(field: Field) -> pa.DataType | None:
-    """The type of the field's bounds, None if it has no bounds."""
+    """Return the type of the bounds of a field, or None if the field has no bounds."""
     if field.is_blob or field.is_json or field.extension_name is not None:
         return None
     kind = field.data_type
     ordered = pa.types.is_floating(kind) or pa.types.is_boolean(kind) or _is_integral(kind)
-    # Arrow compares no decimals of negative scale.
+    # Arrow cannot compare decimals of negative scale.
     ordered = ordered or (pa.types.is_decimal(kind) and kind.scale >= 0)
     return kind if ordered or is_text(kind) or is_bytes(kind) else None
 
 
 def _is_integral(kind: pa.DataType) -> bool:
-    """Integers, and what is stored as one."""
+    """Return True for integers and for temporal types, which are stored as integers."""
     return bool(pa.types.is_integer(kind) or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind)))
 
 
 def number_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
-    """NumPy type of what is stored as a number of its own, None for other types."""
+    """Return the NumPy type of a type whose values are stored as numbers, or None for other types."""
     if pa.types.is_floating(kind):
         return np.dtype(f"<f{kind.bit_width // 8}")
     if _is_integral(kind):
@@ -164,21 +169,21 @@ def number_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether bounds are text."""
+    """Return True if bounds of the type are strings."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether bounds are bytes."""
+    """Return True if bounds of the type are binaries."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def _storage(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def _nulls_only(array: pa.Array) -> pa.BooleanArray:
-    """Some array of the same nulls."""
+    """Return a boolean array that is null where `array` is null."""
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
         valid = pc.fill_null(array.dictionary.is_valid().take(array.indices), False)
     elif array.null_count:
@@ -212,12 +217,12 @@ def _true_counts(array: pa.BooleanArray, pieces: Pieces) -> Int64:
 
 
 def values_of(array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The values of an array as numbers, whatever stands at nulls."""
+    """Return the values of an array as numbers; values at nulls are undefined."""
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
 class _NullSummary:
-    """Null counts alone, of arrays of any type."""
+    """Null counts of arrays of any type."""
 
     def __init__(self) -> None:
         self._nulls: list[Int64] = []
@@ -230,7 +235,7 @@ class _NullSummary:
 
 
 class _NumberSummary:
-    """Integers and temporal types, through their integers, and floating point, where NaN is counted and ignored."""
+    """Bounds of integers, temporal types and floating point numbers. NaN is counted but does not affect bounds."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
@@ -243,8 +248,8 @@ class _NumberSummary:
         self._pieces.append(zones.number_zones(values, validity, array.offset, pieces.starts, pieces.ends))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
-        nulls = _sums([each.nulls for each in self._pieces], firsts)
-        lows, highs = [each.low for each in self._pieces], [each.high for each in self._pieces]
+        nulls = _sums([piece.nulls for piece in self._pieces], firsts)
+        lows, highs = [piece.low for piece in self._pieces], [piece.high for piece in self._pieces]
         if self._dtype.kind != "f":
             low = _reduce(np.minimum, lows, firsts, self._dtype)
             high = _reduce(np.maximum, highs, firsts, self._dtype)
@@ -252,7 +257,7 @@ class _NumberSummary:
             if unknown.any():
                 low[unknown], high[unknown] = np.iinfo(self._dtype).min, np.iinfo(self._dtype).max
             return ZoneStats(nulls, array_of(self._kind, low), array_of(self._kind, high), None)
-        nans = _sums([each.nans for each in self._pieces], firsts)
+        nans = _sums([piece.nans for piece in self._pieces], firsts)
         low = _reduce(np.fmin, lows, firsts, self._dtype)
         high = _reduce(np.fmax, highs, firsts, self._dtype)
         unknown = nulls + nans == zone_rows
@@ -262,7 +267,7 @@ class _NumberSummary:
 
 
 class _BoolSummary:
-    """Booleans, false below true."""
+    """Bounds of booleans, where false is less than true."""
 
     def __init__(self) -> None:
         self._nulls: list[Int64] = []
@@ -280,24 +285,24 @@ class _BoolSummary:
 
 
 class _ScalarSummary:
-    """Types whose bounds are rows of the array, and compared by Python where a zone has several pieces."""
+    """Base for types whose bounds are taken from the array and, if a zone has several pieces, compared in Python."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._nulls: list[Int64] = []
-        self._low: list[pa.Array] = []  # a bound for each piece, null where all is null
+        self._low: list[pa.Array] = []  # one bound per piece, null if all values are null
         self._high: list[pa.Array] = []
 
     def add(self, array: pa.Array, pieces: Pieces) -> None:
         self._nulls.append(_null_counts(array, pieces))
         rows = self._extremes(array, pieces) if len(array) else None
         if rows is not None:
-            low, high = (array.take(pa.array(each, mask=each < 0)) for each in rows)
+            low, high = (array.take(pa.array(indices, mask=indices < 0)) for indices in rows)
         else:
-            found = [pc.min_max(array.slice(start, count)) for start, count in pieces]
-            low, high = (pa.array([each[which] for each in found], array.type) for which in ("min", "max"))
-        self._low.append(self._kept(low))
-        self._high.append(self._kept(high))
+            extremes = [pc.min_max(array.slice(start, count)) for start, count in pieces]
+            low, high = (pa.array([pair[name] for pair in extremes], array.type) for name in ("min", "max"))
+        self._low.append(self._shorten(low))
+        self._high.append(self._shorten(high))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         low = self._bounds(min, self._low, firsts)
@@ -312,25 +317,28 @@ class _ScalarSummary:
             return whole  # each piece is a zone
         values = whole.to_pylist()
         borders = [*firsts.tolist(), len(values)]
-        known = ([v for v in values[a:b] if v is not None] for a, b in pairwise(borders))
-        return pa.array([choose(each) if each else None for each in known], whole.type)
+        valid_values = ([value for value in values[a:b] if value is not None] for a, b in pairwise(borders))
+        return pa.array([choose(valid) if valid else None for valid in valid_values], whole.type)
 
     def _extremes(self, array: pa.Array, pieces: Pieces) -> tuple[Int64, Int64] | None:
-        """The rows of the least and the greatest value of each piece, -1 where all is null; None without kernels."""
+        """Return the rows of the minimum and the maximum of each piece, -1 if all values are null.
+
+        Returns None if there is no compiled kernel for the type.
+        """
         width = self._kind.byte_width
         if native_write is None or width == 0:
             return None
-        number = pa.types.is_decimal(self._kind)
-        if number and width % 8:
+        is_decimal = pa.types.is_decimal(self._kind)
+        if is_decimal and width % 8:
             return None
         values = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
         validity = array.buffers()[0] if array.null_count else None
-        found: tuple[Int64, Int64] = native_write.wide_extremes(
-            values, width, number, validity, array.offset, pieces.starts, pieces.ends
+        extremes: tuple[Int64, Int64] = native_write.wide_extremes(
+            values, width, is_decimal, validity, array.offset, pieces.starts, pieces.ends
         )
-        return found
+        return extremes
 
-    def _kept(self, bounds: pa.Array) -> pa.Array:
+    def _shorten(self, bounds: pa.Array) -> pa.Array:
         return bounds
 
     def _minimum(self, bounds: pa.Array) -> pa.Array:
@@ -341,21 +349,21 @@ class _ScalarSummary:
 
 
 class _DecimalSummary(_ScalarSummary):
-    """Decimals; a bound that is not known is the widest value of the precision."""
+    """Bounds of decimals. An unknown bound is the widest value of the precision."""
 
     def _minimum(self, bounds: pa.Array) -> pa.Array:
-        return self._filled(bounds, 1)
+        return self._fill_nulls(bounds, 1)
 
     def _maximum(self, bounds: pa.Array) -> pa.Array:
-        return self._filled(bounds, 0)
+        return self._fill_nulls(bounds, 0)
 
-    def _filled(self, bounds: pa.Array, sign: int) -> pa.Array:
+    def _fill_nulls(self, bounds: pa.Array, sign: int) -> pa.Array:
         widest = Decimal((sign, (9,) * self._kind.precision, -self._kind.scale))
         return bounds.fill_null(pa.scalar(widest, self._kind)) if bounds.null_count else bounds
 
 
 class _BytesSummary(_ScalarSummary):
-    """Strings and binary, compared as bytes, which is also the order of code points."""
+    """Bounds of strings and binaries, compared as bytes; for UTF-8 this is also the order of code points."""
 
     def add(self, array: pa.Array, pieces: Pieces) -> None:
         if pa.types.is_string(self._kind):
@@ -374,24 +382,25 @@ class _BytesSummary(_ScalarSummary):
         offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
         data = b"" if content is None else content
         valid = bitmap if array.null_count else None
-        found: tuple[Int64, Int64] = native_write.extremes(
+        extremes: tuple[Int64, Int64] = native_write.extremes(
             offsets, data, valid, array.offset, pieces.starts, pieces.ends, dtype.itemsize
         )
-        return found
+        return extremes
 
-    def _kept(self, bounds: pa.Array) -> pa.Array:
-        """Not more than it takes to cut a bound."""
+    def _shorten(self, bounds: pa.Array) -> pa.Array:
+        """Shorten long bounds; keep enough bytes to truncate them exactly later."""
         return bounds if self._are_short(bounds) else pc.binary_slice(bounds, 0, 2 * MAX_BOUND_BYTES)
 
     def _minimum(self, bounds: pa.Array) -> pa.Array:
-        return self._cut(bounds, self._floor)
+        return self._truncate(bounds, self._floor)
 
     def _maximum(self, bounds: pa.Array) -> pa.Array:
-        return self._cut(bounds, self._ceiling)
+        return self._truncate(bounds, self._ceiling)
 
-    def _cut(self, bounds: pa.Array, cut: Callable[[bytes], bytes | None]) -> pa.Array:
+    def _truncate(self, bounds: pa.Array, truncate: Callable[[bytes], bytes | None]) -> pa.Array:
         if not self._are_short(bounds):
-            bounds = pa.array([None if each is None else cut(each) for each in bounds.to_pylist()], bounds.type)
+            values = bounds.to_pylist()
+            bounds = pa.array([None if value is None else truncate(value) for value in values], bounds.type)
         return bounds.view(self._kind) if is_text(self._kind) else bounds
 
     def _are_short(self, bounds: pa.Array) -> bool:
@@ -405,44 +414,44 @@ class _BytesSummary(_ScalarSummary):
             return value
         if pa.types.is_fixed_size_binary(self._kind):
             return None
-        return _cut_text(value) if is_text(self._kind) else value[:MAX_BOUND_BYTES]
+        return _truncate_string(value) if is_text(self._kind) else value[:MAX_BOUND_BYTES]
 
     def _ceiling(self, value: bytes) -> bytes | None:
         if len(value) <= MAX_BOUND_BYTES:
             return value
         if pa.types.is_fixed_size_binary(self._kind):
             return None
-        return _raise_text(_cut_text(value)) if is_text(self._kind) else _raise_bytes(value[:MAX_BOUND_BYTES])
+        return _string_above(_truncate_string(value)) if is_text(self._kind) else _bytes_above(value[:MAX_BOUND_BYTES])
 
 
-def _cut_text(value: bytes) -> bytes:
-    """At most 64 bytes of UTF-8, cut between characters."""
+def _truncate_string(value: bytes) -> bytes:
+    """Truncate UTF-8 to at most 64 bytes at a character boundary."""
     end = MAX_BOUND_BYTES
     while end > 0 and value[end] & 0xC0 == 0x80:
         end -= 1
     return value[:end]
 
 
-def _raise_bytes(prefix: bytes) -> bytes | None:
-    """The least byte string above all that start with `prefix`, None if there is none."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+def _bytes_above(prefix: bytes) -> bytes | None:
+    """Return the smallest byte string greater than all that start with `prefix`, or None if there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
-def _raise_text(prefix: bytes) -> bytes | None:
-    """A string of at most 64 bytes above all that start with `prefix`, None if there is none."""
+def _string_above(prefix: bytes) -> bytes | None:
+    """Return a string of at most 64 bytes greater than all that start with `prefix`, or None if there is none."""
     try:
-        text = prefix.decode("utf-8")
+        string = prefix.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    for end in range(len(text), 0, -1):
-        code = ord(text[end - 1]) + 1
-        if 0xD800 <= code <= 0xDFFF:
+    for end in range(len(string), 0, -1):
+        code = ord(string[end - 1]) + 1
+        if 0xD800 <= code <= 0xDFFF:  # surrogates
             code = 0xE000
         if code <= 0x10FFFF:
-            raised = (text[: end - 1] + chr(code)).encode("utf-8")
-            if len(raised) <= MAX_BOUND_BYTES:
-                return raised
+            bound = (string[: end - 1] + chr(code)).encode("utf-8")
+            if len(bound) <= MAX_BOUND_BYTES:
+                return bound
     return None
 
 
@@ -466,5 +475,5 @@ def _from_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def array_of(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
-    """Numbers as an array of a type whose values they are."""
+    """Return an array of a type whose values are stored as the given numbers."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])

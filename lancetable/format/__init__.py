@@ -1,1 +1,1 @@
-"""The nouns of the format: frozen values with from_proto / to_proto, and the rules for names. No I/O."""
+"""Value types of the table format, with their conversion to and from protobuf, and its naming rules. No I/O."""

@@ -1,7 +1,9 @@
-"""Extension types of Arrow: their names and parameters as metadata of fields, and back.
+"""Conversion between Arrow extension types and the field metadata that describes them.
 
-pa.json_()  <->  ARROW:extension:name, ARROW:extension:metadata        through the C data interface, the one door
-                                                                       that shows and resolves all of them
+pa.json_()  <->  ARROW:extension:name, ARROW:extension:metadata
+
+The conversion uses the Arrow C data interface, because only that interface exposes the parameters of every extension
+type and resolves the registered ones at every depth.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ __all__ = ["SchemaCapsule", "extension_metadata", "restore_extensions"]
 
 
 class SchemaCapsule:
-    """Shows an Arrow field or schema through the C data interface only, so that pyarrow imports it anew."""
+    """Wrapper that exports an Arrow field or schema only through the C data interface, so that pyarrow imports it."""
 
     __slots__ = ("_arrow",)
 
@@ -28,19 +30,19 @@ class SchemaCapsule:
 
 
 def restore_extensions(arrow: pa.Field) -> pa.Field:
-    """The same field, with every extension type that is registered in this process in place of its metadata.
+    """Return the field with each extension type that is registered in this process restored from its metadata.
 
-    Importing is pyarrow's one door that resolves extension names, nested ones too.
+    Importing through the C data interface resolves extension names at every depth, which pyarrow's constructors do not.
     """
     try:
         return pa.field(SchemaCapsule(arrow))
     except (pa.ArrowException, ValueError, TypeError, KeyError):
-        # The name is known but not with this storage or parameters: show what is stored.
+        # The registered type rejects this storage type or these parameters: return the storage type.
         return arrow
 
 
 class _ArrowSchema(ctypes.Structure):
-    """The start of struct ArrowSchema of the Arrow C data interface."""
+    """First members of struct ArrowSchema of the Arrow C data interface."""
 
     _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
 
@@ -51,9 +53,9 @@ _capsule_pointer: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, cty
 
 
 def extension_metadata(data_type: pa.BaseExtensionType) -> dict[bytes, bytes]:
-    """Name and serialized parameters of an extension type, as field metadata.
+    """Return the name and the serialized parameters of an extension type, as field metadata.
 
-    pyarrow's own extension types do not show their parameters in Python, but the C data interface carries them.
+    pyarrow does not expose the parameters of its built-in extension types in Python; the C data interface does.
     """
     capsule = pa.field("", data_type).__arrow_c_schema__()
     exported = _ArrowSchema.from_address(_capsule_pointer(capsule, b"arrow_schema"))
@@ -61,11 +63,14 @@ def extension_metadata(data_type: pa.BaseExtensionType) -> dict[bytes, bytes]:
 
 
 def _parse_c_metadata(address: int | None) -> dict[bytes, bytes]:
-    """int32 count, then for each pair: int32 length, key, int32 length, value."""
+    """Parse metadata of the C data interface.
+
+    The layout is an int32 count, then for each pair: int32 length, key, int32 length, value.
+    """
     if not address:
         return {}
 
-    def take(position: int) -> tuple[bytes, int]:
+    def parse_item(position: int) -> tuple[bytes, int]:
         (length,) = struct.unpack("=i", ctypes.string_at(position, 4))
         return ctypes.string_at(position + 4, length), position + 4 + length
 
@@ -73,6 +78,6 @@ def _parse_c_metadata(address: int | None) -> dict[bytes, bytes]:
     metadata: dict[bytes, bytes] = {}
     position = address + 4
     for _ in range(count):
-        key, position = take(position)
-        metadata[key], position = take(position)
+        key, position = parse_item(position)
+        metadata[key], position = parse_item(position)
     return metadata

@@ -1,17 +1,18 @@
-"""Blobs: large values that lie apart from their column, which describes where each of them is.
+"""Blob columns: large values stored apart from their column, which stores a description of each value.
 
-    first form    large_binary, key lance-encoding:blob    column: position, size      bytes in the data file
-    second form   extension lance.blob.v2 (from 2.2 on)    column: kind, position, size, blob_id, blob_uri
+    version 1   large_binary, key lance-encoding:blob    column: position, size      bytes in the data file
+    version 2   extension lance.blob.v2 (from 2.2 on)    column: kind, position, size, blob_id, blob_uri
 
     kind 0  inline      in the data file, at `position`
          1  packed      in a file that several blobs share, at `position`     data/<stem of the data file>/<name>.blob
          2  dedicated   in a file of its own
-         3  external    in an object named by `blob_uri`, below the base path whose id is `blob_id` (0: anywhere)
-         4  managed     in an object below the root of the table that wrote the data file, `blob_uri` from there
-         5  the same    below the base path whose id is `blob_id`
+         3  external    in an object named by `blob_uri`, below the base path with id `blob_id` (0: an absolute URI)
+         4  managed     in an object with path `blob_uri` below the root of the table that wrote the data file
+         5  managed     in an object with path `blob_uri` below the base path with id `blob_id`
 
-The name of a blob file is its 32-bit id, the least significant bit first: 1 -> 1000..., 2 -> 0100... Descriptions are
-children of no id, so they are never fields of a table. Source: fact sheets of the table format and of version 2.2.
+The name of a blob file is its 32-bit id, the least significant bit first: 1 -> 1000..., 2 -> 0100... The fields of a
+description have no field ids, so they are never fields of a table. Source: fact sheets of the table format and of
+version 2.2.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _BINARY: Final = "large_binary"
 
 
 class BlobKind(IntEnum):
-    """Where a blob of the second form is."""
+    """Storage location of a version 2 blob."""
 
     INLINE = 0
     PACKED = 1
@@ -59,7 +60,7 @@ class BlobKind(IntEnum):
 
 
 DESCRIPTION: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
-"""What the column of a blob of the first form holds. Size 0: empty at position 0, else null."""
+"""Description of a version 1 blob. Size 0 means an empty blob if the position is 0, and null otherwise."""
 
 DESCRIPTION_V2: Final = pa.struct(
     [
@@ -70,7 +71,7 @@ DESCRIPTION_V2: Final = pa.struct(
         pa.field("blob_uri", pa.string(), False),
     ]
 )
-"""What the column of a blob of the second form holds; a null blob is a null struct."""
+"""Description of a version 2 blob; a null blob is a null struct."""
 
 PREPARED: Final = pa.struct(
     [
@@ -82,7 +83,7 @@ PREPARED: Final = pa.struct(
         ("position", pa.uint64()),
     ]
 )
-"""A blob on its way into a data file, of which the writer already knows where it is going to lie."""
+"""A blob to be written whose storage location is already decided."""
 
 _PREPARED_PARTS: Final = tuple(
     Field(part.name, -1, -1, kind)
@@ -92,40 +93,46 @@ _METADATA_V2: Final[Mapping[str, bytes]] = {PACKED_KEY: b"true", BLOB_KEY: b"tru
 
 
 def described(field: Field) -> Field:
-    """The field with every blob in it replaced by its description. The field itself where it holds no blob."""
-    return _replaced(field, _description)
+    """Return the field with every blob replaced by its description; the same object if it contains no blob."""
+    return _replace_blob_fields(field, _description)
 
 
 def with_bytes(field: Field) -> Field:
-    """The field with every blob of the second form replaced by a large binary; those of the first are that already."""
-    return _replaced(field, _bytes)
+    """Return the field with every version 2 blob replaced by a large binary.
+
+    Version 1 blobs already are large binaries.
+    """
+    return _replace_blob_fields(field, _large_binary)
 
 
 def stored_schema(schema: Schema) -> Schema:
-    """The schema that a data file has: blobs of the second form as their descriptions, those of the first unchanged."""
-    fields = tuple(
-        _replaced(field, lambda each: _description(each) if each.is_blob_v2 else each) for field in schema.fields
-    )
+    """Return the schema of a data file: version 2 blobs become their descriptions, version 1 blobs are unchanged."""
+    fields = tuple(_replace_blob_fields(field, _description_v2_only) for field in schema.fields)
     return schema if all(new is old for new, old in zip(fields, schema.fields)) else Schema(fields, schema.metadata)
 
 
 def holds_blobs(field: Field) -> bool:
-    """Whether the field is a blob of the second form or holds one."""
-    return any(each.is_blob_v2 for each in field.walk())
+    """Return True if the field is a version 2 blob or contains one."""
+    return any(descendant.is_blob_v2 for descendant in field.walk())
 
 
-def with_prepared(field: Field, found: pa.DataType) -> Field:
-    """The field with those blobs prepared that are it in `found`, the Arrow type of its values."""
-    if isinstance(found, pa.BaseExtensionType):
-        found = found.storage_type
+def with_prepared(field: Field, data_type: pa.DataType) -> Field:
+    """Return the field with each blob whose type in `data_type` is PREPARED changed to prepared form.
+
+    `data_type` is the Arrow type of the values to be written.
+    """
+    if isinstance(data_type, pa.BaseExtensionType):
+        data_type = data_type.storage_type
     if field.is_blob_v2:
-        return replace(field, children=_PREPARED_PARTS) if found.equals(PREPARED) else field
+        return replace(field, children=_PREPARED_PARTS) if data_type.equals(PREPARED) else field
     types = pa.types
-    if field.is_list and (types.is_list(found) or types.is_large_list(found)):
-        children: tuple[Field, ...] = (with_prepared(field.children[0], found.value_type),)
-    elif field.is_struct and types.is_struct(found):
-        known = {each.name: each.type for each in found}
-        children = tuple([with_prepared(child, known.get(child.name, child.data_type)) for child in field.children])
+    if field.is_list and (types.is_list(data_type) or types.is_large_list(data_type)):
+        children: tuple[Field, ...] = (with_prepared(field.children[0], data_type.value_type),)
+    elif field.is_struct and types.is_struct(data_type):
+        types_by_name = {part.name: part.type for part in data_type}
+        children = tuple(
+            [with_prepared(child, types_by_name.get(child.name, child.data_type)) for child in field.children]
+        )
     else:
         return field
     return field if all(new is old for new, old in zip(children, field.children)) else replace(field, children=children)
@@ -134,10 +141,21 @@ def with_prepared(field: Field, found: pa.DataType) -> Field:
 def replace_blobs(
     array: pa.Array, field: Field, data_type: pa.DataType, convert: Callable[[Field, pa.Array], pa.Array]
 ) -> pa.Array:
-    """`array`, an array of `field`, as `data_type`, where only blobs differ.
+    """Return `array` as `data_type`, a type that differs from the array's type only in blobs.
 
-    What lies below structs and lists and differs is replaced by `convert(its field, its values)`. Values of null
-    lists are left out, those of null structs are null.
+    Each differing value array below structs and lists is replaced by `convert(field, values)`. The values of null lists
+    are left out; those of null structs are null.
+
+    Parameters
+    ----------
+    array
+        Values of `field`.
+    field
+        The field whose children describe the nesting of `array`.
+    data_type
+        The type of the result.
+    convert
+        Function from a blob field and its values to the values in the new type.
     """
     if array.type.equals(data_type):
         return array
@@ -146,7 +164,7 @@ def replace_blobs(
         return pa.Array.from_buffers(data_type, len(array), _list_buffers(array), array.null_count, 0, [items])
     if not field.is_struct or field.is_blob_v2 or not field.children:
         return convert(field, array)
-    # Only flatten() hands the nulls of a struct down to its children.
+    # flatten() propagates the nulls of a struct to its children; field() does not.
     parts = array.flatten() if array.null_count else [array.field(number) for number in range(len(field.children))]
     children = [
         replace_blobs(part, child, data_type.field(number).type, convert)
@@ -157,7 +175,7 @@ def replace_blobs(
 
 
 def _list_buffers(array: pa.Array) -> list[pa.Buffer | None]:
-    """Validity and offsets of a list array over its `flatten()`."""
+    """Return the validity and offset buffers that match the result of `array.flatten()`."""
     valid = None
     lengths = np.asarray(array.value_lengths().fill_null(0))
     offsets: Any = np.zeros(len(array) + 1, np.int64 if pa.types.is_large_list(array.type) else np.int32)
@@ -168,16 +186,16 @@ def _list_buffers(array: pa.Array) -> list[pa.Buffer | None]:
 
 
 def blob_directory(data_file: str) -> str:
-    """Where the blob files lie that a data file at this path describes."""
+    """Return the path of the directory for the blob files that a data file describes."""
     return data_file.removesuffix(".lance")
 
 
 def blob_file_path(data_file: str, blob_id: int) -> str:
-    """The blob file with this id, which a data file at this path describes."""
+    """Return the path of the blob file with this id that the data file at `data_file` describes."""
     return f"{blob_directory(data_file)}/{f'{blob_id:032b}'[::-1]}.blob"
 
 
-def _stored(field: Field) -> Field:
+def _description_v2_only(field: Field) -> Field:
     return _description(field) if field.is_blob_v2 else field
 
 
@@ -193,17 +211,17 @@ def _description(field: Field) -> Field:
     return replace(field, logical_type=_STRUCT, children=parts, metadata=_METADATA_V2)
 
 
-def _bytes(field: Field) -> Field:
+def _large_binary(field: Field) -> Field:
     if field.is_blob:
         return field
     metadata = {key: value for key, value in field.metadata.items() if key != EXTENSION_NAME_KEY}
     return replace(field, logical_type=_BINARY, children=(), metadata=metadata)
 
 
-def _replaced(field: Field, make: Callable[[Field], Field]) -> Field:
+def _replace_blob_fields(field: Field, make: Callable[[Field], Field]) -> Field:
     if field.is_blob or field.is_blob_v2:
         return make(field)
     if not field.children or BLOB_KEY in field.metadata:
         return field
-    children = tuple([_replaced(child, make) for child in field.children])
+    children = tuple([_replace_blob_fields(child, make) for child in field.children])
     return field if all(new is old for new, old in zip(children, field.children)) else replace(field, children=children)

@@ -1,4 +1,4 @@
-"""Dotted paths of fields: `point.x`, and names in backticks where they hold dots: "`a.b`.c"."""
+"""Dotted paths of fields: `point.x`; backticks quote a name that contains dots: "`a.b`.c"."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ __all__ = ["format_path", "parse_path"]
 
 
 def parse_path(path: str) -> list[str]:
-    """Names along a dotted path; a name in backticks may hold dots, and a doubled backtick stands for one.
+    """Split a dotted path into names.
 
-    Raises InvalidInputError for an open quote or an empty name.
+    A name in backticks may contain dots; two backticks inside it are one literal backtick.
+
+    Raises
+    ------
+    InvalidInputError
+        If a backtick is not closed, a quoted name is not followed by a dot, or a name is empty.
     """
     if "`" not in path:
         names = path.split(".")
     else:
         names = _parse_quoted_path(path)
     if "" in names:
-        raise InvalidInputError(f"column path {path!r} has an empty name")
+        raise InvalidInputError(f"column path {path!r} contains an empty name")
     return names
 
 
@@ -32,7 +37,7 @@ def _parse_quoted_path(path: str) -> list[str]:
             while True:
                 end = path.find("`", end)
                 if end < 0:
-                    raise InvalidInputError(f"column path {path!r} has an open backtick")
+                    raise InvalidInputError(f"column path {path!r} contains an unclosed backtick")
                 if path[end : end + 2] != "``":
                     break
                 end += 2
@@ -50,7 +55,7 @@ def _parse_quoted_path(path: str) -> list[str]:
 
 
 def format_path(names: Iterable[str]) -> str:
-    """Inverse of `parse_path`."""
+    """Join names into a dotted path, quoting where needed. Inverse of `parse_path`."""
     return ".".join(
         "`" + name.replace("`", "``") + "`" if not name or "." in name or "`" in name else name for name in names
     )

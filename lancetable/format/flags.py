@@ -1,7 +1,8 @@
-"""Feature flags: two 64-bit words by which a table says what its readers and writers must understand.
+"""Feature flags: two 64-bit words that declare the features readers and writers of a table must support.
 
-A reader refuses a table whose reader word has a bit it does not know, a writer likewise with the writer word. Each
-commit computes both words anew from what the version contains; only sticky bits are carried over from the last one.
+A reader refuses a table if the reader word has a bit that it does not support; a writer checks the writer word in the
+same way. Each commit computes both words from the contents of the new version; only sticky bits are copied from the
+previous version.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ NO_FIELD_ID_REUSE: Final = 1 << 15
 ZONE_WRITE_SEEDS: Final = 1 << 16
 
 MANAGED_BLOBS_KEY: Final = "lance.blob.managed"
-"""Schema metadata of tables that may refer to objects of their own as blobs, `true` then."""
+"""Schema metadata key; "true" if blobs may be objects that the table manages itself."""
 
-# Indices are carried along and never used to find rows, so what only concerns them does not stop a reader.
+# Indices are preserved but never used to find rows, so flags that concern only indices do not stop a reader.
 READER_KNOWN: Final = (
     DELETIONS
     | STABLE_ROW_IDS
@@ -68,7 +69,7 @@ READER_KNOWN: Final = (
     | SPILLED_LINEAGE
     | MANAGED_BLOBS
 )
-# Hidden columns are read; a commit would have to move row ids and versions out of them.
+# Row ids in hidden columns can be read; a commit would have to move row ids and versions out of these columns.
 WRITER_KNOWN: Final = READER_KNOWN & ~SPILLED_LINEAGE
 
 STICKY: Final = MIXED_FILE_VERSIONS | MANAGED_BLOBS
@@ -106,7 +107,7 @@ _FEATURES: Final = {
 
 
 def describe(flags: int) -> list[str]:
-    """One phrase per set bit, lowest first."""
+    """Return one phrase for each set bit, lowest bit first."""
     bits = [1 << position for position in range(flags.bit_length()) if flags >> position & 1]
     return [
         f"bit {bit.bit_length() - 1} ({_FEATURES[bit].meaning})" if bit in _FEATURES else f"bit {bit.bit_length() - 1}"
@@ -115,10 +116,23 @@ def describe(flags: int) -> list[str]:
 
 
 def check_readable(reader_flags: int, where: str, *, writer_flags: int | None = None) -> None:
-    """Refuse to read a table with features that are not understood; `where` names it.
+    """Check that this library can read a table.
 
-    Raises UnsupportedFeatureError and, if the writer word is given too, CorruptFileError for words that contradict
-    each other.
+    Parameters
+    ----------
+    reader_flags
+        The reader word of the manifest.
+    where
+        Name of the table or path of the manifest, for error messages.
+    writer_flags
+        The writer word, if the two words are to be compared.
+
+    Raises
+    ------
+    UnsupportedFeatureError
+        If the reader word has a bit that is not supported.
+    CorruptFileError
+        If `writer_flags` is given and the two words contradict each other.
     """
     if reader_flags & ~READER_KNOWN:
         raise _refusal("read", reader_flags & ~READER_KNOWN, where)
@@ -127,7 +141,7 @@ def check_readable(reader_flags: int, where: str, *, writer_flags: int | None = 
 
 
 def check_writable(writer_flags: int, where: str, *, reader_flags: int | None = None) -> None:
-    """Refuse to write a table with features that are not understood; `where` names it. Raises as `check_readable`."""
+    """Check that this library can write to a table. Parameters and errors as in `check_readable`."""
     if writer_flags & ~WRITER_KNOWN:
         raise _refusal("write", writer_flags & ~WRITER_KNOWN, where)
     if reader_flags is not None:
@@ -145,7 +159,7 @@ def compute(
     transaction_file: bool = True,
     previous: tuple[int, int] = (0, 0),
 ) -> tuple[int, int]:
-    """(reader word, writer word) of a version with these properties; sticky bits come from the `previous` words."""
+    """Return (reader word, writer word) of a version with these properties, plus the sticky bits of `previous`."""
     both = (
         (DELETIONS if has_deletions else 0)
         | (STABLE_ROW_IDS if stable_row_ids else 0)
@@ -166,9 +180,9 @@ def compute_for(
     indices: Iterable[table_pb2.IndexMetadata] = (),
     previous: tuple[int, int] = (0, 0),
 ) -> tuple[int, int]:
-    """(reader word, writer word) for a manifest that is about to be written, with its indices.
+    """Return (reader word, writer word) for a manifest that is about to be written, and its indices.
 
-    `has_deletions` saves a look at every fragment.
+    If `has_deletions` is None, all fragments are searched for deletion files.
     """
     if has_deletions is None:
         has_deletions = any(fragment.HasField("deletion_file") for fragment in manifest.fragments)
@@ -188,14 +202,14 @@ def _check_pairs(reader_flags: int, writer_flags: int, where: str) -> None:
     one_sided = (reader_flags ^ writer_flags) & PAIRED
     if one_sided:
         raise CorruptFileError(
-            f"{where}: {describe(one_sided)[0]} is set in one of the two feature words only",
+            f"{where}: {describe(one_sided)[0]} is set in only one of the two feature words",
             path=where,
             expected="both or none",
             found=(reader_flags, writer_flags),
         )
     if reader_flags & NO_FIELD_ID_REUSE:
         raise CorruptFileError(
-            f"{where}: {describe(NO_FIELD_ID_REUSE)[0]} is set in the reader word, where it has no meaning",
+            f"{where}: {describe(NO_FIELD_ID_REUSE)[0]} is set in the reader word; it is valid only in the writer word",
             path=where,
             found=reader_flags,
         )

@@ -1,4 +1,4 @@
-"""Fragments and the files they consist of, as a manifest records them."""
+"""Fragments, data files and deletion files, as a manifest records them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "LineagePlace",
 ]
 
-# Field ids that name no column of the table.
+# Special field ids, which do not belong to columns of the table.
 TOMBSTONE: Final = -2  # a column of the file that is no longer used
 ROW_ID_FIELD: Final = -3
 CREATED_AT_FIELD: Final = -4
@@ -35,22 +35,24 @@ MAX_ROWS: Final = 2**32  # a row offset has 32 bits
 
 
 class DeletionKind(Enum):
-    """How a deletion file stores its row offsets; `suffix` ends its name, `label` is the word in JSON."""
+    """Encoding of the row offsets in a deletion file."""
 
     ARROW_ARRAY = 0
     BITMAP = 1
 
     @property
     def suffix(self) -> str:
+        """File name extension, without a dot."""
         return "arrow" if self is DeletionKind.ARROW_ARRAY else "bin"
 
     @property
     def label(self) -> str:
+        """Name of the kind in the JSON form."""
         return "array" if self is DeletionKind.ARROW_ARRAY else "bitmap"
 
 
 class LineagePlace(Enum):
-    """Where a fragment keeps its row ids or row versions if not inline."""
+    """Location of a fragment's row ids or row versions when they are not inline in the manifest."""
 
     EXTERNAL = "external"  # a file of its own; no current writer makes these
     COLUMN = "column"  # a hidden column of one of the data files
@@ -58,7 +60,7 @@ class LineagePlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One data file and the columns it gives to its fragment. Source: protos/table.proto, DataFile.
+    """One data file and the columns that it stores for its fragment. Source: protos/table.proto, DataFile.
 
     `path` is relative to the data directory. `fields[i]` is stored in the file's column `column_indices[i]`; 0.1 files
     have no column indices. `size_bytes` is None if unknown.
@@ -74,17 +76,24 @@ class DataFile:
 
     @property
     def file_version(self) -> FileVersion:
-        """Raises UnsupportedFeatureError for a newer version, CorruptFileError for a pair nobody wrote."""
+        """Version of the data file format.
+
+        Raises UnsupportedFeatureError for a newer version and CorruptFileError for a pair that was never a version.
+        """
         return FileVersion.from_manifest_pair(self.major, self.minor, self.path)
 
     @property
     def is_legacy(self) -> bool:
-        """Whether this is a 0.1 file, which lists no column indices."""
+        """True for a 0.1 file, which has no column indices."""
         return self.major == 0 and self.minor < 3
 
     @classmethod
     def from_proto(cls, message: table_pb2.DataFile) -> DataFile:
-        """Raises CorruptFileError for an unsafe path or lists that do not fit together."""
+        """Convert from protobuf.
+
+        Raises CorruptFileError if the path is unsafe, the numbers of fields and column indices differ, or a field id or
+        column index is out of range.
+        """
         path = check_relative(message.path)
         fields = tuple(message.fields)
         column_indices = tuple(message.column_indices)
@@ -111,6 +120,7 @@ class DataFile:
         )
 
     def to_proto(self) -> table_pb2.DataFile:
+        """Convert to protobuf."""
         message = table_pb2.DataFile(
             path=self.path,
             fields=self.fields,
@@ -124,7 +134,7 @@ class DataFile:
         return message
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready form, keys as pylance names and orders them."""
+        """Return a dict for JSON, with the keys of pylance in the order of pylance."""
         return {
             "fields": list(self.fields),
             "column_indices": list(self.column_indices),
@@ -137,7 +147,7 @@ class DataFile:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DataFile:
-        """Inverse of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
+        """Parse the result of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
         path = _json_str(value, "path")
         return cls.from_proto(
             _json_message(
@@ -155,21 +165,21 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class DeletionFile:
-    """Where a fragment's deleted row offsets are stored. Source: protos/table.proto, DeletionFile."""
+    """Reference to the file that stores a fragment's deletion vector. Source: protos/table.proto, DeletionFile."""
 
-    kind: DeletionKind  # also decides the suffix
-    read_version: int  # version the delete was computed from
-    id: int  # random; only keeps names apart
+    kind: DeletionKind  # also determines the suffix of the name
+    read_version: int  # version that the delete was computed from
+    id: int  # random, to make the name unique
     num_deleted_rows: int | None = None  # None: unknown until the file is read
     base_id: int | None = None
 
     def name(self, fragment_id: int) -> str:
-        """File name below `_deletions`."""
+        """Return the file name below `_deletions`."""
         return deletion_name(fragment_id, self.read_version, self.id, self.kind.suffix)
 
     @classmethod
     def from_proto(cls, message: table_pb2.DeletionFile) -> DeletionFile:
-        """Raises CorruptFileError for a kind nobody knows."""
+        """Convert from protobuf. Raises CorruptFileError if the kind of file is unknown."""
         file_type = message.file_type
         if file_type not in (0, 1):
             raise CorruptFileError(f"unknown kind of deletion file: {file_type}", expected="0 or 1", found=file_type)
@@ -182,6 +192,7 @@ class DeletionFile:
         )
 
     def to_proto(self) -> table_pb2.DeletionFile:
+        """Convert to protobuf."""
         message = table_pb2.DeletionFile(
             file_type=table_pb2.DeletionFile.DeletionFileType.Name(self.kind.value),
             read_version=self.read_version,
@@ -193,7 +204,7 @@ class DeletionFile:
         return message
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready form, keys as pylance names and orders them."""
+        """Return a dict for JSON, with the keys of pylance in the order of pylance."""
         return {
             "read_version": self.read_version,
             "id": self.id,
@@ -204,7 +215,7 @@ class DeletionFile:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DeletionFile:
-        """Inverse of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
+        """Parse the result of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
         label = _json_str(value, "file_type")
         kinds = {kind.label: kind.value for kind in DeletionKind}
         if label not in kinds:
@@ -223,11 +234,12 @@ class DeletionFile:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A horizontal slice of the table: some data files that hold the same rows. Source: protos/table.proto.
+    """A horizontal slice of the table: data files that store columns of the same rows. Source: protos/table.proto.
 
-    `physical_rows` counts deleted rows too; None if the writer left it out. `row_ids`, `created_at` and
-    `last_updated_at` are serialized sequences (see `lancetable.rowids`); a LineagePlace says that they lie elsewhere,
-    None that there are none. `overlays` are serialized DataOverlayFile messages, carried along.
+    `physical_rows` includes deleted rows; it is None if the writer did not record it. `row_ids`, `created_at` and
+    `last_updated_at` are serialized sequences (see `lancetable.rowids`), a LineagePlace if the sequence is stored
+    elsewhere, or None if the fragment has none. `overlays` are serialized DataOverlayFile messages, preserved as they
+    are.
     """
 
     id: int
@@ -242,12 +254,12 @@ class Fragment:
 
     @property
     def num_deletions(self) -> int | None:
-        """Deleted rows; None if the deletion file has to be read to know."""
+        """Number of deleted rows; None if it is known only after the deletion file is read."""
         return 0 if self.deletion_file is None else self.deletion_file.num_deleted_rows
 
     @property
     def num_rows(self) -> int | None:
-        """Live rows; None if a file has to be read to know."""
+        """Number of live rows; None if it is known only after a file is read."""
         if self.physical_rows is None:
             return None
         deletions = self.num_deletions
@@ -255,7 +267,7 @@ class Fragment:
 
     @classmethod
     def from_proto(cls, message: table_pb2.DataFragment) -> Fragment:
-        """Raises CorruptFileError for ids, counts and paths outside their bounds."""
+        """Convert from protobuf. Raises CorruptFileError for ids, counts and paths that are out of range or unsafe."""
         fragment_id, physical_rows = message.id, message.physical_rows
         deletion_file = DeletionFile.from_proto(message.deletion_file) if message.HasField("deletion_file") else None
         _check_counts(fragment_id, physical_rows, deletion_file)
@@ -272,7 +284,10 @@ class Fragment:
         )
 
     def to_proto(self) -> table_pb2.DataFragment:
-        """Raises ValueError for a sequence that lies in a file of its own, which is never written."""
+        """Convert to protobuf.
+
+        Raises UnsupportedFeatureError if a sequence is stored in a file of its own, which this library never writes.
+        """
         message = table_pb2.DataFragment(
             id=self.id,
             files=[file.to_proto() for file in self.files],
@@ -287,7 +302,7 @@ class Fragment:
         return message
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready form, keys as pylance names and orders them; byte strings become lists of numbers."""
+        """Return a dict for JSON, with the keys of pylance in the order of pylance; bytes become lists of integers."""
         return {
             "id": self.id,
             "files": [file.to_json() for file in self.files],
@@ -301,14 +316,14 @@ class Fragment:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Fragment:
-        """Inverse of `to_json`; id, files and physical_rows are required.
+        """Parse the result of `to_json`; the keys id and files are required.
 
         Raises CorruptFileError for missing keys, values of the wrong type and paths that leave the data directory.
         """
         message = _json_message(table_pb2.DataFragment, id=value.get("id"), physical_rows=value.get("physical_rows"))
         files = value.get("files")
         if not isinstance(files, list) or value.get("id") is None:
-            raise CorruptFileError("fragment JSON without id or files", expected="id and files", found=sorted(value))
+            raise CorruptFileError("fragment JSON lacks id or files", expected="id and files", found=sorted(value))
         deletion_json = value.get("deletion_file")
         deletion_file = None if deletion_json is None else DeletionFile.from_json(deletion_json)
         _check_counts(message.id, message.physical_rows, deletion_file)
@@ -325,33 +340,33 @@ class Fragment:
 
 
 def _check_counts(fragment_id: int, physical_rows: int, deletion_file: DeletionFile | None) -> None:
-    """`physical_rows` is 0 if unknown."""
+    """Raise CorruptFileError if an id or a count is out of range. `physical_rows` is 0 if unknown."""
     if fragment_id > MAX_FRAGMENT_ID:
         raise CorruptFileError(
             f"fragment id {fragment_id} does not fit 32 bits", expected=MAX_FRAGMENT_ID, found=fragment_id
         )
     if physical_rows > MAX_ROWS:
         raise CorruptFileError(
-            f"fragment {fragment_id} claims {physical_rows} rows; a row offset has 32 bits",
+            f"fragment {fragment_id} has {physical_rows} rows, but row offsets have 32 bits",
             expected=MAX_ROWS,
             found=physical_rows,
         )
     if deletion_file is not None and physical_rows and (deletion_file.num_deleted_rows or 0) > physical_rows:
         raise CorruptFileError(
-            f"fragment {fragment_id} has {physical_rows} rows and {deletion_file.num_deleted_rows} deleted ones",
+            f"fragment {fragment_id} has {physical_rows} rows, but {deletion_file.num_deleted_rows} deleted rows",
             expected=physical_rows,
             found=deletion_file.num_deleted_rows,
         )
 
 
 def _lineage(message: table_pb2.DataFragment, oneof: Any) -> bytes | LineagePlace | None:
-    arm = message.WhichOneof(oneof)
-    if arm is None:
+    oneof_case = message.WhichOneof(oneof)
+    if oneof_case is None:
         return None
-    if arm.startswith("inline"):
-        inline: bytes = getattr(message, arm)
+    if oneof_case.startswith("inline"):
+        inline: bytes = getattr(message, oneof_case)
         return inline
-    return LineagePlace.COLUMN if arm.startswith("column") else LineagePlace.EXTERNAL
+    return LineagePlace.COLUMN if oneof_case.startswith("column") else LineagePlace.EXTERNAL
 
 
 def _set_lineage(message: table_pb2.DataFragment, name: str, value: bytes | LineagePlace | None) -> None:
@@ -363,7 +378,7 @@ def _set_lineage(message: table_pb2.DataFragment, name: str, value: bytes | Line
         getattr(message, f"column_{name}").SetInParent()
     else:
         raise UnsupportedFeatureError(
-            f"fragment {message.id}: row ids or row versions in files of their own are not written",
+            f"fragment {message.id}: cannot write row ids or row versions that are stored in a separate file",
             feature="external row id sequences",
         )
 
@@ -394,14 +409,14 @@ def _json_message(kind: Any, **values: Any) -> Any:
 
 
 def _json_str(value: Any, key: str) -> str:
-    text = value.get(key) if isinstance(value, Mapping) else None
-    if not isinstance(text, str):
-        raise CorruptFileError(f"JSON without {key}", expected=key, found=type(text).__name__)
-    return text
+    string = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(string, str):
+        raise CorruptFileError(f"expected a string for {key} in the JSON", expected=key, found=type(string).__name__)
+    return string
 
 
 def _json_bytes(value: Any) -> bytes:
     try:
         return bytes(value)
     except (TypeError, ValueError) as error:
-        raise CorruptFileError(f"JSON without a list of bytes: {error}") from error
+        raise CorruptFileError(f"expected a list of bytes in the JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""Secondary indices, as far as a table without an index engine needs them: carried along, not interpreted."""
+"""Metadata of secondary indices. Commits preserve index entries; this library does not read index contents."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class IndexFile:
 class IndexMetadata:
     """One index segment. Source: protos/table.proto, IndexMetadata.
 
-    `fragment_bitmap` is a portable roaring bitmap of the fragment ids the segment covers; None if absent. `raw` is the
-    message as it was read: `to_proto` starts from it, so that parts unknown here survive.
+    `fragment_bitmap` is a portable roaring bitmap of the ids of the indexed fragments; None if absent. `raw` is the
+    message as it was read; `to_proto` starts from it, so that fields unknown to this library are preserved.
     """
 
     uuid: uuid_module.UUID
@@ -49,12 +49,12 @@ class IndexMetadata:
 
     @property
     def is_system(self) -> bool:
-        """Whether the table itself uses this entry, like the map of compacted rows."""
+        """True if the table itself uses this entry, for example the map of compacted rows."""
         return self.name.startswith("__lance_")
 
     @classmethod
     def from_proto(cls, message: table_pb2.IndexMetadata) -> IndexMetadata:
-        """Raises CorruptFileError if the uuid does not have 16 bytes."""
+        """Convert from protobuf. Raises CorruptFileError if the uuid does not have 16 bytes."""
         return cls(
             parse_uuid(message.uuid),
             message.name,
@@ -71,6 +71,7 @@ class IndexMetadata:
         )
 
     def to_proto(self) -> table_pb2.IndexMetadata:
+        """Convert to protobuf."""
         message = table_pb2.IndexMetadata.FromString(self.raw)
         for name in ("fields", "files", "covering_fields", "fragment_bitmap", "index_version", "created_at", "base_id"):
             message.ClearField(name)
@@ -101,38 +102,49 @@ class IndexSection:
 
     @classmethod
     def from_proto(cls, message: table_pb2.IndexSection) -> IndexSection:
+        """Convert from protobuf. Raises CorruptFileError if a uuid does not have 16 bytes."""
         return cls(tuple(IndexMetadata.from_proto(index) for index in message.indices))
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, path: str | None = None) -> IndexSection:
-        """Raises CorruptFileError, naming `path`, if the bytes are no index section."""
+        """Parse an index section. Raises CorruptFileError, with `path`, if the bytes are malformed."""
         return cls(tuple(map(IndexMetadata.from_proto, index_messages(data, path))))
 
     def to_proto(self) -> table_pb2.IndexSection:
+        """Convert to protobuf."""
         return table_pb2.IndexSection(indices=[index.to_proto() for index in self.indices])
 
     def to_bytes(self) -> bytes:
+        """Serialize the section."""
         return self.to_proto().SerializeToString()
 
 
 def index_messages(section: bytes | memoryview | None, path: str | None = None) -> list[table_pb2.IndexMetadata]:
-    """The indices of a section as they were written, none without one. Raises CorruptFileError, naming `path`."""
+    """Return the index messages of a section unchanged; an empty list if `section` is None.
+
+    Raises CorruptFileError, with `path`, if the bytes are malformed.
+    """
     if section is None:
         return []
     try:
         return list(table_pb2.IndexSection.FromString(bytes(section)).indices)
     except DecodeError as error:
-        raise CorruptFileError(f"malformed index section: {path or 'no path'}", path=path) from error
+        raise CorruptFileError(f"malformed index section: {path or 'unknown path'}", path=path) from error
 
 
 def parse_uuid(message: table_pb2.UUID) -> uuid_module.UUID:
-    """Raises CorruptFileError if there are not 16 bytes."""
+    """Convert a uuid from protobuf. Raises CorruptFileError unless it has 16 bytes."""
     if len(message.uuid) != 16:
-        raise CorruptFileError(f"a uuid of {len(message.uuid)} bytes", expected=16, found=len(message.uuid))
+        raise CorruptFileError(
+            f"expected a uuid of 16 bytes, got {len(message.uuid)}", expected=16, found=len(message.uuid)
+        )
     return uuid_module.UUID(bytes=message.uuid)
 
 
 def uuid_text(data: bytes) -> str:
-    """The name of the directory with an index's files. Whatever its length is, nothing but hex digits and hyphens."""
+    """Return the directory name of an index.
+
+    The result has only hex digits and hyphens, whatever the length of `data`.
+    """
     digits = data.hex()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -1,11 +1,11 @@
-"""Logical type strings of the format <-> Arrow types.
+"""Conversion between the format's logical type strings and Arrow types.
 
     int32   timestamp:us:UTC   decimal:128:10:2   fixed_size_list:float:128   dict:string:int8:false
     struct  list  list.struct  large_list  large_list.struct  map  fixed_size_list:struct:2      (these have children)
 
-A fixed-size list of anything but structs and a dictionary say everything in their string; the other nested types leave
-their element types to child fields. Extension types appear as the type they are stored in; the extension itself lies
-in the field's metadata, except JSON, which has a string of its own and is stored as JSONB bytes.
+The strings of dictionaries and of fixed-size lists of anything but structs are complete; the element types of the
+other nested types are in child fields. An extension type has the string of its storage type, and the extension itself
+is recorded in the field's metadata. The exception is JSON, which has a string of its own and is stored as JSONB bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BFLOAT16_ITEM: Final = pa.field(
     "item", pa.binary(2), metadata={EXTENSION_NAME_KEY: BFLOAT16_NAME, EXTENSION_METADATA_KEY: ""}
 )
 
-# Strings that stand for themselves: no parameters, no child fields.
+# Types without parameters and child fields.
 SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "null": pa.null(),
     "bool": pa.bool_(),
@@ -76,7 +76,7 @@ SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "duration:us": pa.duration("us"),
     "duration:ns": pa.duration("ns"),
 }
-_STRINGS: Final = {data_type: text for text, data_type in SIMPLE.items() if text != "json"} | {
+_STRINGS: Final = {data_type: name for name, data_type in SIMPLE.items() if name != "json"} | {
     pa.string_view(): "string",
     pa.binary_view(): "binary",
 }
@@ -87,16 +87,24 @@ _VAR_BINARY: Final = frozenset({"string", "large_string", "binary", "large_binar
 
 
 class _UnknownType(Exception):
-    """A string that is no logical type; turned into a typed error where the column's name is known."""
+    """Signals an invalid logical type string.
+
+    The caller, which has the whole string, replaces it with a public error.
+    """
 
 
 # ---------------------------------------------------------------------------------------------------- from strings
 
 
 def num_children(logical_type: str) -> int | None:
-    """How many child fields this type has; None means any number (a struct).
+    """Return the number of child fields of a type; None if it is variable (a struct).
 
-    Raises UnsupportedFeatureError for an unknown string and CorruptFileError for impossible sizes.
+    Raises
+    ------
+    UnsupportedFeatureError
+        If the string is not a logical type of this library.
+    CorruptFileError
+        If a size in the string is out of range.
     """
     if logical_type == "struct":
         return None
@@ -107,9 +115,9 @@ def num_children(logical_type: str) -> int | None:
 
 
 def leaf_type(logical_type: str) -> pa.DataType | None:
-    """The Arrow type of a string that needs no child fields, as it is stored; None for the nested ones.
+    """Return the Arrow storage type of a string that needs no child fields; None for the nested types.
 
-    Raises as `num_children`.
+    Raises the errors of `num_children`.
     """
     simple = SIMPLE.get(logical_type)
     if simple is not None:
@@ -120,9 +128,14 @@ def leaf_type(logical_type: str) -> pa.DataType | None:
 
 
 def to_arrow(logical_type: str, *, children: Sequence[pa.Field] = ()) -> pa.DataType:
-    """The Arrow type of a logical type string and its child fields, extensions left out.
+    """Return the Arrow type of a logical type string and its child fields, without extension types.
 
-    Raises UnsupportedFeatureError for an unknown string, CorruptFileError for one with impossible sizes or children.
+    Raises
+    ------
+    UnsupportedFeatureError
+        If the string is not a logical type of this library.
+    CorruptFileError
+        If a size or the children are impossible.
     """
     leaf = leaf_type(logical_type)
     if leaf is not None:
@@ -130,7 +143,7 @@ def to_arrow(logical_type: str, *, children: Sequence[pa.Field] = ()) -> pa.Data
     if logical_type == "struct":
         return pa.struct(children)
     if len(children) != 1:
-        raise _corrupt(logical_type, f"needs one child field, not {len(children)}")
+        raise _corrupt(logical_type, f"needs one child field, got {len(children)}")
     child = children[0]
     if logical_type.startswith("list"):
         return pa.list_(child)
@@ -138,7 +151,7 @@ def to_arrow(logical_type: str, *, children: Sequence[pa.Field] = ()) -> pa.Data
         return pa.large_list(child)
     if logical_type == "map":
         if not pa.types.is_struct(child.type) or child.type.num_fields != 2:
-            raise _corrupt(logical_type, "needs entries of a key and a value")
+            raise _corrupt(logical_type, "needs a struct of key and value as its child field")
         return pa.map_(child.type.field(0).with_nullable(False), child.type.field(1))
     return pa.list_(child, _fixed_size(logical_type, logical_type.rpartition(":")[2], minimum=1))
 
@@ -166,43 +179,43 @@ def _parse(logical_type: str, depth: int) -> pa.DataType | None:
     return parser(logical_type, rest, depth)
 
 
-def _parse_timestamp(text: str, rest: str, depth: int) -> pa.DataType:
+def _parse_timestamp(logical_type: str, rest: str, depth: int) -> pa.DataType:
     unit, colon, zone = rest.partition(":")
     if unit not in _UNITS or not colon:
         raise _UnknownType
     return pa.timestamp(unit, None if zone in ("-", "") else zone)
 
 
-def _parse_decimal(text: str, rest: str, depth: int) -> pa.DataType:
+def _parse_decimal(logical_type: str, rest: str, depth: int) -> pa.DataType:
     width, precision, scale = rest.split(":")
     if width not in ("128", "256"):
         raise _UnknownType
     if not -128 <= int(scale) <= 127:
-        raise _corrupt(text, "has a scale beyond 8 bits")
+        raise _corrupt(logical_type, "has a scale outside of -128 to 127")
     return pa.decimal128(int(precision), int(scale)) if width == "128" else pa.decimal256(int(precision), int(scale))
 
 
-def _parse_fixed_size_binary(text: str, rest: str, depth: int) -> pa.DataType:
-    return pa.binary(_fixed_size(text, rest, minimum=0))
+def _parse_fixed_size_binary(logical_type: str, rest: str, depth: int) -> pa.DataType:
+    return pa.binary(_fixed_size(logical_type, rest, minimum=0))
 
 
-def _parse_fixed_size_list(text: str, rest: str, depth: int) -> pa.DataType | None:
+def _parse_fixed_size_list(logical_type: str, rest: str, depth: int) -> pa.DataType | None:
     item, _, size = rest.rpartition(":")
-    num_items = _fixed_size(text, size, minimum=1)
+    num_items = _fixed_size(logical_type, size, minimum=1)
     if item == BFLOAT16_NAME:
         return pa.list_(BFLOAT16_ITEM, num_items)
     if item == "struct":
         return None
     item_type = _parse(item, depth + 1)
     if item_type is None:
-        # A fixed-size list of such lists would hide its struct two levels down, where nobody writes it.
+        # A struct below two levels of fixed-size lists: no writer creates such a type.
         raise _UnknownType
     if num_items * values_per_item(item_type) > MAX_FIXED_SIZE:
-        raise _corrupt(text, "has more values per row than 31 bits count")
+        raise _corrupt(logical_type, "has more than 2**31 - 1 values per row")
     return pa.list_(item_type, num_items)
 
 
-def _parse_dictionary(text: str, rest: str, depth: int) -> pa.DataType:
+def _parse_dictionary(logical_type: str, rest: str, depth: int) -> pa.DataType:
     value, index, ordered = rest.rsplit(":", 2)
     if index not in _INDEX_TYPES or ordered not in ("true", "false"):
         raise _UnknownType
@@ -222,7 +235,7 @@ _PARSERS: Final[Mapping[str, Callable[[str, str, int], pa.DataType | None]]] = {
 
 
 def values_per_item(data_type: pa.DataType) -> int:
-    """How many innermost values one value of a (nested) fixed-size list holds; 1 for any other type."""
+    """Return the number of innermost values in one value of a (nested) fixed-size list; 1 for any other type."""
     count = 1
     while pa.types.is_fixed_size_list(data_type):
         count *= data_type.list_size
@@ -230,11 +243,10 @@ def values_per_item(data_type: pa.DataType) -> int:
     return count
 
 
-def _fixed_size(text: str, size: str, *, minimum: int) -> int:
-    if not (size.isascii() and size.isdecimal()) or len(size) > 10:
-        raise _corrupt(text, "has no size in range")
-    if not minimum <= int(size) <= MAX_FIXED_SIZE:
-        raise _corrupt(text, "has no size in range")
+def _fixed_size(logical_type: str, size: str, *, minimum: int) -> int:
+    is_number = size.isascii() and size.isdecimal() and len(size) <= 10
+    if not is_number or not minimum <= int(size) <= MAX_FIXED_SIZE:
+        raise _corrupt(logical_type, f"needs a size from {minimum} to 2**31 - 1")
     return int(size)
 
 
@@ -246,25 +258,31 @@ def _corrupt(logical_type: str, complaint: str) -> CorruptFileError:
 
 
 def storage_type(data_type: pa.DataType) -> pa.DataType:
-    """The type under an extension type; other types are returned as they are."""
+    """Return the storage type of an extension type; return other types unchanged."""
     while isinstance(data_type, pa.BaseExtensionType):
         data_type = data_type.storage_type
     return data_type
 
 
 def from_arrow(data_type: pa.DataType) -> str:
-    """The logical type string of an Arrow type.
+    """Return the logical type string of an Arrow type.
 
-    Views become their plain counterparts, an ordered dictionary loses its order, and the items of a fixed-size list
-    lose their name and nullability: the format has no words for these.
-    Raises UnsupportedFeatureError for types that the format cannot store, InvalidSchemaError for size 0 lists.
+    Some properties are lost, because the format cannot represent them: views become the plain types, an ordered
+    dictionary becomes unordered, and the items of a fixed-size list lose their name and nullability.
+
+    Raises
+    ------
+    UnsupportedFeatureError
+        If the format cannot store the type.
+    InvalidSchemaError
+        If a fixed-size list has size 0.
     """
-    # Extension types first: those made in Python may not be hashable.
+    # Extension types are handled first, because those defined in Python may not be hashable.
     if isinstance(data_type, pa.BaseExtensionType):
         return "json" if data_type.extension_name in JSON_NAMES else from_arrow(storage_type(data_type))
-    text = _STRINGS.get(data_type)
-    if text is not None:
-        return text
+    logical_type = _STRINGS.get(data_type)
+    if logical_type is not None:
+        return logical_type
     types = pa.types
     if types.is_timestamp(data_type):
         return f"timestamp:{data_type.unit}:{data_type.tz or '-'}"
@@ -296,16 +314,16 @@ def _fixed_size_list_string(data_type: pa.DataType) -> str:
     name = _extension_name(item)
     if name == BFLOAT16_NAME:
         return f"fixed_size_list:{BFLOAT16_NAME}:{data_type.list_size}"
-    text = from_arrow(storage_type(item.type))
-    if text != "struct" and leaf_type(text) is None:
+    item_string = from_arrow(storage_type(item.type))
+    if item_string != "struct" and leaf_type(item_string) is None:
         raise UnsupportedFeatureError(f"Unsupported data type: {data_type}", feature=f"data type {data_type}")
-    return f"fixed_size_list:{text}:{data_type.list_size}"
+    return f"fixed_size_list:{item_string}:{data_type.list_size}"
 
 
 def _dictionary_string(data_type: pa.DataType) -> str:
     value = from_arrow(storage_type(data_type.value_type))
     if value not in SIMPLE or ":" in value or value == "json":
-        # Other readers split the string at its colons and cannot tell such values from the rest.
+        # Other readers split the string at its colons, so a value type with a colon is ambiguous.
         raise UnsupportedFeatureError(
             f"Unsupported data type: {data_type}: dictionaries hold booleans, numbers, strings or bytes",
             feature=f"data type {data_type}",
@@ -325,7 +343,7 @@ def _is_struct(data_type: pa.DataType) -> bool:
 
 
 def encoding_of(logical_type: str) -> int:
-    """The number writers put into Field.encoding (lance.file.Encoding); only the 0.1 format reads it."""
+    """Return the value of Field.encoding (lance.file.Encoding) for a logical type; only the 0.1 format reads it."""
     if logical_type in ("struct", "null"):
         return 0
     if logical_type in _VAR_BINARY:

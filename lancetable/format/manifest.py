@@ -1,8 +1,8 @@
-"""One version of a table: its schema, its fragments, and what was decided about the whole.
+"""The metadata of one version of a table: schema, fragments, config, feature flags and references.
 
-A manifest may list 100,000 fragments, most of which a request never looks at. So this class reads the parsed message
-where it is asked to: a fragment becomes a value, and is checked, when it is touched, and a commit copies the messages
-of untouched fragments as they are.
+A manifest may list 100,000 fragments, most of which a request never needs. For this reason, `Manifest` reads from the
+parsed protobuf message on access: a fragment is converted and checked on first access, and a commit copies the
+messages of unchanged fragments.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ __all__ = ["BasePath", "DataStorageFormat", "FragmentList", "Manifest", "WriterV
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _STABLE_ROW_IDS: Final = 2
 _V2_FORMAT: Final = 4
-# Above this, values made of fragments are not kept: a walk over all of them must not fill the memory.
-_KEPT_FRAGMENTS: Final = 8192
+# Longer lists do not cache their converted fragments, to bound the memory of a scan over all of them.
+_MAX_CACHED_FRAGMENTS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class BasePath:
-    """Another place in which files of the table may lie. Source: protos/table.proto, BasePath.
+    """An additional location for files of the table. Source: protos/table.proto, BasePath.
 
-    With `is_dataset_root` the files lie below `data`, `_deletions` and `_indices` of `path`, else directly in it.
+    If `is_dataset_root` is set, the files are in the directories `data`, `_deletions` and `_indices` below `path`;
+    otherwise they are directly in `path`.
     """
 
     id: int
@@ -46,17 +47,19 @@ class BasePath:
 
     @classmethod
     def from_proto(cls, message: table_pb2.BasePath) -> BasePath:
+        """Convert from protobuf."""
         return cls(
             message.id, message.path, message.is_dataset_root, message.name if message.HasField("name") else None
         )
 
     def to_proto(self) -> table_pb2.BasePath:
+        """Convert to protobuf."""
         return table_pb2.BasePath(id=self.id, path=self.path, is_dataset_root=self.is_dataset_root, name=self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class WriterVersion:
-    """The program that made a version."""
+    """The library that wrote a version."""
 
     library: str
     version: str
@@ -65,6 +68,7 @@ class WriterVersion:
 
     @classmethod
     def from_proto(cls, message: table_pb2.Manifest.WriterVersion) -> WriterVersion:
+        """Convert from protobuf."""
         return cls(
             message.library,
             message.version,
@@ -73,6 +77,7 @@ class WriterVersion:
         )
 
     def to_proto(self) -> table_pb2.Manifest.WriterVersion:
+        """Convert to protobuf."""
         return table_pb2.Manifest.WriterVersion(
             library=self.library,
             version=self.version,
@@ -90,22 +95,24 @@ class DataStorageFormat:
 
     @classmethod
     def from_proto(cls, message: table_pb2.Manifest.DataStorageFormat) -> DataStorageFormat:
+        """Convert from protobuf."""
         return cls(message.version, message.file_format)
 
     def to_proto(self) -> table_pb2.Manifest.DataStorageFormat:
+        """Convert to protobuf."""
         return table_pb2.Manifest.DataStorageFormat(file_format=self.file_format, version=self.version)
 
 
 class FragmentList(Sequence[Fragment]):
-    """The fragments of a manifest, made when touched. Positions follow the manifest, sorted by id as a rule."""
+    """The fragments of a manifest, converted on access. The order is that of the manifest, usually by id."""
 
-    __slots__ = ("_counted", "_ids", "_kept", "_messages", "_order", "_row_counts")
+    __slots__ = ("_cached", "_ids", "_messages", "_order", "_row_counts", "_trust_row_counts")
 
-    def __init__(self, messages: Sequence[table_pb2.DataFragment], *, counted: bool = True) -> None:
-        """`counted`: whether numbers of rows can be believed; if not, the files have to be asked."""
+    def __init__(self, messages: Sequence[table_pb2.DataFragment], *, trust_row_counts: bool = True) -> None:
+        """Wrap the messages. If `trust_row_counts` is False, the recorded row counts are ignored as unreliable."""
         self._messages = messages
-        self._counted = counted
-        self._kept: dict[int, Fragment] = {}
+        self._trust_row_counts = trust_row_counts
+        self._cached: dict[int, Fragment] = {}
         self._ids: npt.NDArray[np.uint64] | None = None
         self._order: npt.NDArray[np.intp] | None = None
         self._row_counts: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
@@ -118,17 +125,17 @@ class FragmentList(Sequence[Fragment]):
     @overload
     def __getitem__(self, index: slice) -> list[Fragment]: ...
     def __getitem__(self, index: int | slice) -> Fragment | list[Fragment]:
-        """Raises CorruptFileError if the fragment touched breaks the format."""
+        """Return one fragment or a list of fragments. Raises CorruptFileError if a fragment violates the format."""
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self._messages)))]
-        kept = self._kept.get(index)
-        if kept is None:
-            kept = Fragment.from_proto(self._messages[index])
-            if not self._counted:
-                kept = _uncounted(kept)
-            if len(self._messages) <= _KEPT_FRAGMENTS:
-                self._kept[index] = kept
-        return kept
+            return [self[position] for position in range(*index.indices(len(self._messages)))]
+        fragment = self._cached.get(index)
+        if fragment is None:
+            fragment = Fragment.from_proto(self._messages[index])
+            if not self._trust_row_counts:
+                fragment = _without_row_counts(fragment)
+            if len(self._messages) <= _MAX_CACHED_FRAGMENTS:
+                self._cached[index] = fragment
+        return fragment
 
     def __iter__(self) -> Iterator[Fragment]:
         return (self[index] for index in range(len(self._messages)))
@@ -137,87 +144,88 @@ class FragmentList(Sequence[Fragment]):
         return f"FragmentList({len(self)} fragments)"
 
     def message(self, index: int) -> table_pb2.DataFragment:
-        """The message itself, not to be changed: for splicing into the next manifest."""
+        """Return one message, which must not be modified."""
         return self._messages[index]
 
     def messages(self) -> Sequence[table_pb2.DataFragment]:
-        """All messages, not to be changed."""
+        """Return all messages, which must not be modified."""
         return self._messages
 
     def ids(self) -> npt.NDArray[np.uint64]:
-        """(n,) fragment ids in list order, read-only. Raises CorruptFileError if two are equal."""
+        """Return the (n,) fragment ids in list order, read-only. Raises CorruptFileError if an id is not unique."""
         ids = self._ids
         if ids is None:
             ids = np.fromiter((message.id for message in self._messages), np.uint64, len(self._messages))
             ids.flags.writeable = False
             if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():
                 self._order = np.argsort(ids, kind="stable")
-                in_order = ids[self._order]
-                twice = in_order[1:][in_order[1:] == in_order[:-1]]
-                if len(twice):
-                    raise CorruptFileError(f"fragment id {twice[0]} occurs twice", found=int(twice[0]))
+                sorted_ids = ids[self._order]
+                duplicates = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
+                if len(duplicates):
+                    raise CorruptFileError(f"fragment id {duplicates[0]} occurs twice", found=int(duplicates[0]))
             self._ids = ids
         return ids
 
     def position(self, fragment_id: int) -> int | None:
-        """Where the fragment with this id stands in the list; None if it is not there."""
+        """Return the list position of the fragment with this id; None if there is no such fragment."""
         ids = self.ids()
-        found = int(np.searchsorted(ids, np.uint64(fragment_id), sorter=self._order))
-        if found == len(ids):
+        rank = int(np.searchsorted(ids, np.uint64(fragment_id), sorter=self._order))
+        if rank == len(ids):
             return None
-        index = found if self._order is None else int(self._order[found])
+        index = rank if self._order is None else int(self._order[rank])
         return index if int(ids[index]) == fragment_id else None
 
     def positions(self, fragment_ids: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-        """(n,) ids -> (n,) positions in the list, -1 for ids that are not there."""
+        """Return the list positions of fragment ids: (n,) ids -> (n,) positions, -1 for an unknown id."""
         ids = self.ids()
         wanted = np.asarray(fragment_ids, dtype=np.uint64)
         if not len(ids):
             return np.full(len(wanted), -1, np.intp)
-        found = np.minimum(np.searchsorted(ids, wanted, sorter=self._order), len(ids) - 1)
+        positions = np.minimum(np.searchsorted(ids, wanted, sorter=self._order), len(ids) - 1)
         if self._order is not None:
-            found = self._order[found]
-        return np.where(ids[found] == wanted, found, -1)
+            positions = self._order[positions]
+        return np.where(ids[positions] == wanted, positions, -1)
 
     def by_id(self, fragment_id: int) -> Fragment | None:
-        """The fragment with this id."""
+        """Return the fragment with this id; None if there is no such fragment."""
         position = self.position(fragment_id)
         return None if position is None else self[position]
 
     def physical_rows(self) -> npt.NDArray[np.int64]:
-        """(n,) rows including deleted ones, in list order, read-only; 0 where the writer left the count out."""
-        return self._rows()[0]
+        """Return (n,) row counts, deleted rows included, in list order, read-only; 0 if the count was not recorded."""
+        return self._count_rows()[0]
 
     def num_deleted_rows(self) -> npt.NDArray[np.int64]:
-        """(n,) deleted rows in list order, read-only; -1 where the deletion file has to be read to know."""
-        return self._rows()[1]
+        """Return (n,) counts of deleted rows in list order, read-only; -1 if the count is only in the deletion file."""
+        return self._count_rows()[1]
 
-    def _rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Both counts, from one walk: with a million fragments it takes half a second."""
+    def _count_rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return both counts, collected in one pass, because a pass over a million fragments takes half a second."""
         if self._row_counts is None:
-            physical, deleted, counted = [], [], self._counted
-            marked = []
-            for at, message in enumerate(self._messages):
+            physical, deleted, trusted = [], [], self._trust_row_counts
+            positions = []  # of fragments with a deletion file
+            for position, message in enumerate(self._messages):
                 physical.append(message.physical_rows)
                 if message.HasField("deletion_file"):
-                    marked.append(at)
-                    deleted.append(message.deletion_file.num_deleted_rows * counted or -1)
-            rows, marks = _row_counts(physical if counted else [0] * len(physical)), np.zeros(len(physical), np.int64)
-            marks[marked] = _row_counts(deleted)
-            rows.flags.writeable = marks.flags.writeable = False
-            self._row_counts = rows, marks
+                    positions.append(position)
+                    deleted.append(message.deletion_file.num_deleted_rows * trusted or -1)
+            physical_rows = _row_counts(physical if trusted else [0] * len(physical))
+            deleted_rows = np.zeros(len(physical), np.int64)
+            deleted_rows[positions] = _row_counts(deleted)
+            physical_rows.flags.writeable = deleted_rows.flags.writeable = False
+            self._row_counts = physical_rows, deleted_rows
         return self._row_counts
 
     def num_rows(self) -> int | None:
-        """Live rows of all fragments; None if a file has to be read to know."""
+        """Return the number of live rows of all fragments; None if it is known only after a file is read."""
         rows, deleted = self.physical_rows(), self.num_deleted_rows()
         if (rows == 0).any() or (deleted < 0).any():
             return None
         return int(rows.sum() - deleted.sum())
 
 
-def _uncounted(fragment: Fragment) -> Fragment:
-    """The fragment without what its record says of its rows."""
+def _without_row_counts(fragment: Fragment) -> Fragment:
+    """Return the fragment without the recorded row counts."""
     deletion_file = fragment.deletion_file
     if deletion_file is not None:
         deletion_file = replace(deletion_file, num_deleted_rows=None)
@@ -226,43 +234,45 @@ def _uncounted(fragment: Fragment) -> Fragment:
 
 
 def _row_counts(counts: list[int]) -> npt.NDArray[np.int64]:
+    """Return the counts as an array. Raises CorruptFileError if one exceeds the range of row offsets."""
     if max(counts, default=0) > MAX_ROWS:
         raise CorruptFileError(
-            f"a fragment claims {max(counts)} rows; a row offset has 32 bits", expected=MAX_ROWS, found=max(counts)
+            f"a fragment has {max(counts)} rows, but row offsets have 32 bits", expected=MAX_ROWS, found=max(counts)
         )
     return np.array(counts, np.int64)
 
 
 class Manifest:
-    """One version of a table, over the message it was read from. Source: protos/table.proto, Manifest.
+    """One version of a table, backed by its protobuf message. Source: protos/table.proto, Manifest.
 
-    `message` belongs to this object and must not be changed; a commit works on a copy.
+    `message` belongs to this object and must not be modified; a commit works on a copy.
     """
 
     __slots__ = ("_fragments", "_schema", "message", "path")
 
     def __init__(self, message: table_pb2.Manifest, path: str | None = None) -> None:
         self.message = message
-        self.path = path  # where it was read, for errors
+        self.path = path  # of the manifest file, for error messages
         self._schema: Schema | None = None
         self._fragments: FragmentList | None = None
 
     @classmethod
     def from_proto(cls, message: table_pb2.Manifest, path: str | None = None) -> Manifest:
+        """Wrap a parsed message; `path` is used in error messages."""
         return cls(message, path)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, path: str | None = None) -> Manifest:
-        """Raises CorruptFileError, naming `path`, if the bytes are no Manifest message."""
+        """Parse a manifest. Raises CorruptFileError, with `path`, if the bytes are not a Manifest message."""
         message = table_pb2.Manifest()
         try:
             message.ParseFromString(data)  # type: ignore[arg-type]  # the stub misses memoryview
         except DecodeError as error:
-            raise CorruptFileError(f"malformed manifest: {path or 'no path'}", path=path) from error
+            raise CorruptFileError(f"malformed manifest: {path or 'unknown path'}", path=path) from error
         return cls(message, path)
 
     def to_proto(self) -> table_pb2.Manifest:
-        """A copy, free to be changed."""
+        """Return a copy of the message."""
         message = table_pb2.Manifest()
         message.CopyFrom(self.message)
         return message
@@ -275,8 +285,10 @@ class Manifest:
 
     @property
     def schema(self) -> Schema:
-        """Built at first use. Raises UnsupportedFeatureError or CorruptFileError as `Schema.from_protos` does, and the
-        latter if two fields of one parent share a name, which no table has and no query could tell apart."""
+        """Schema of the table, built on first access.
+
+        Raises the errors of `Schema.from_protos`, and CorruptFileError if two fields of one parent have the same name.
+        """
         schema = self._schema
         if schema is None:
             schema = Schema.from_protos(self.message.fields, self.message.schema_metadata, self.path)
@@ -285,24 +297,26 @@ class Manifest:
         return schema
 
     def _check_names(self, siblings: Sequence[Field], parent: str) -> None:
-        if len({each.name for each in siblings}) < len(siblings):
-            name = Counter(each.name for each in siblings).most_common(1)[0][0]
+        if len({field.name for field in siblings}) < len(siblings):
+            name = Counter(field.name for field in siblings).most_common(1)[0][0]
             raise CorruptFileError(f"{parent} has two fields named {name!r}", path=self.path, found=name)
-        for each in siblings:
-            if each.children:
-                self._check_names(each.children, f"field {each.name!r}")
+        for field in siblings:
+            if field.children:
+                self._check_names(field.children, f"field {field.name!r}")
 
     @property
     def fragments(self) -> FragmentList:
+        """The fragments, converted on access."""
         fragments = self._fragments
         if fragments is None:
-            # Writers that left no version behind counted wrong at times.
-            counted = self.message.HasField("writer_version")
-            fragments = self._fragments = FragmentList(self.message.fragments, counted=counted)
+            # Early writers, which did not record their version, could record wrong row counts.
+            trusted = self.message.HasField("writer_version")
+            fragments = self._fragments = FragmentList(self.message.fragments, trust_row_counts=trusted)
         return fragments
 
     @property
     def version(self) -> int:
+        """Version number."""
         return self.message.version
 
     @property
@@ -313,34 +327,42 @@ class Manifest:
 
     @property
     def timestamp(self) -> datetime:
-        """Commit time, aware, in UTC, cut to microseconds. Raises CorruptFileError beyond the years 1 to 9999."""
+        """Commit time as an aware datetime in UTC, truncated to microseconds.
+
+        Raises CorruptFileError if the year is not between 1 and 9999.
+        """
         try:
             return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
         except OverflowError:
             raise CorruptFileError(
-                f"commit time {self.message.timestamp.seconds} s is no date", path=self.path, found=self.timestamp_ns
+                f"commit time {self.message.timestamp.seconds} s is not a valid date",
+                path=self.path,
+                found=self.timestamp_ns,
             ) from None
 
     @property
     def timestamp_local(self) -> datetime:
-        """Commit time, naive, in the local time zone, as `versions()` shows it."""
+        """Commit time as a naive datetime in the local time zone, as `versions()` returns it."""
         return self.timestamp.astimezone().replace(tzinfo=None)
 
     @property
     def reader_flags(self) -> int:
+        """Feature flags that a reader must support; see `lancetable.format.flags`."""
         return self.message.reader_feature_flags
 
     @property
     def writer_flags(self) -> int:
+        """Feature flags that a writer must support; see `lancetable.format.flags`."""
         return self.message.writer_feature_flags
 
     @property
     def has_stable_row_ids(self) -> bool:
+        """True if rows keep their ids when they are moved."""
         return bool(self.message.reader_feature_flags & _STABLE_ROW_IDS)
 
     @property
     def max_fragment_id(self) -> int | None:
-        """Highest fragment id ever used or reserved; None if there never was one."""
+        """Highest fragment id ever used or reserved; None if no id was ever used."""
         return self.message.max_fragment_id if self.message.HasField("max_fragment_id") else None
 
     @property
@@ -350,7 +372,7 @@ class Manifest:
 
     @property
     def transaction_section(self) -> int | None:
-        """Position of the inline transaction in the manifest file, at whichever field number it was written."""
+        """Position of the inline transaction in the manifest file, from either of the two fields that may store it."""
         if self.message.HasField("transaction_section"):
             return self.message.transaction_section
         if self.message.HasField("transaction_section_deprecated"):
@@ -359,30 +381,31 @@ class Manifest:
 
     @property
     def index_section(self) -> int | None:
-        """Position of the index section in the manifest file; None without indices."""
+        """Position of the index section in the manifest file; None if the table has no indices."""
         return self.message.index_section if self.message.HasField("index_section") else None
 
     @property
     def next_row_id(self) -> int:
-        """The next stable row id to be given out."""
+        """The next stable row id to assign."""
         return self.message.next_row_id
 
     @property
     def data_format(self) -> str | None:
-        """Version number of the data file format as it is written; None if left out."""
+        """Recorded version number of the data file format; None if absent."""
         return self.message.data_format.version if self.message.HasField("data_format") else None
 
     @property
     def file_version(self) -> FileVersion:
-        """Format of new data files; that of the first data file where an old manifest says nothing, or says 0.1.
+        """Format of new data files.
 
-        Raises UnsupportedFeatureError for a newer version, CorruptFileError for one nobody wrote.
+        If an old manifest records no format, or 0.1, the format of the first data file is used instead.
+        Raises UnsupportedFeatureError for a newer version and CorruptFileError for an unknown one.
         """
         if self.message.HasField("data_format"):
-            stated = FileVersion.from_number(self.message.data_format.version, self.path)
-            if not stated.is_legacy:
-                return stated
-            # Release 0.16 wrote 0.1 here while it wrote newer files.
+            recorded = FileVersion.from_number(self.message.data_format.version, self.path)
+            if not recorded.is_legacy:
+                return recorded
+            # Release 0.16 of Lance recorded 0.1 here although it wrote newer files.
         for fragment in self.message.fragments:
             for file in fragment.files:
                 return FileVersion.from_manifest_pair(file.file_major_version, file.file_minor_version, self.path)
@@ -392,40 +415,47 @@ class Manifest:
 
     @property
     def config(self) -> Mapping[str, str]:
+        """Table config."""
         return dict(self.message.config)
 
     @property
     def table_metadata(self) -> Mapping[str, str]:
+        """Metadata of the table."""
         return dict(self.message.table_metadata)
 
     @property
     def schema_metadata(self) -> Mapping[str, bytes]:
+        """Metadata of the schema."""
         return dict(self.message.schema_metadata)
 
     @property
     def base_paths(self) -> Mapping[int, BasePath]:
-        """Other places of files, by id; 0 is an id like any other."""
+        """Additional file locations, by id; 0 is a valid id."""
         return {base.id: BasePath.from_proto(base) for base in self.message.base_paths}
 
     @property
     def branch(self) -> str | None:
-        """Name of the branch; None on main."""
+        """Name of the branch; None for the main branch."""
         return self.message.branch if self.message.HasField("branch") else None
 
     @property
     def tag(self) -> str:
-        """A text carried over from the transaction; unrelated to the tags that name versions."""
+        """A string copied from the transaction; unrelated to the tags that name versions."""
         return self.message.tag
 
     @property
     def writer_version(self) -> WriterVersion | None:
+        """The library that wrote this version; None if not recorded."""
         if not self.message.HasField("writer_version"):
             return None
         return WriterVersion.from_proto(self.message.writer_version)
 
     @property
     def max_field_id(self) -> int:
-        """Highest field id in the schema and in all data files; -1 without any. Walks all fragments."""
+        """Highest field id in the schema and in all data files; -1 if there are no fields.
+
+        Iterates over all fragments.
+        """
         highest = self.schema.max_id
         for fragment in self.message.fragments:
             for file in fragment.files:

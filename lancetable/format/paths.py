@@ -1,4 +1,4 @@
-"""Where everything of a table lies: every file name rule of the format.
+"""File and directory names of a table.
 
     R/_versions/{2^64-1 - version, 20 digits}.manifest           V2 naming
     R/_versions/{version}.manifest                               V1 naming
@@ -7,13 +7,13 @@
     R/data/{name}.lance
     R/_deletions/{fragment}-{read version}-{id}.{arrow|bin}
     R/_indices/{uuid}/...
-    R/_quarantine/{manifest name}-{UTC time}                     a damaged manifest, moved aside by a repair
+    R/_quarantine/{manifest name}-{UTC time}                     a damaged manifest, moved by a repair
     R/_refs/tags/{tag}.json
     R/_refs/branches/{branch, / as %2F}.json
-    R/tree/{branch}/...                                          a branch: a root of its own
+    R/tree/{branch}/...                                          root directory of a branch
 
-R is a path inside a store, "/"-separated. Names that come from a file are a stranger's: they pass `check_relative`
-before they are joined to anything.
+R is a "/"-separated path inside a store. Names that are read from a file are untrusted: they pass `check_relative`
+before they are joined to a directory.
 """
 
 from __future__ import annotations
@@ -78,14 +78,17 @@ HINT_NAME: Final = "latest_version_hint.json"
 
 MAX_VERSION: Final = 2**64 - 1
 DETACHED_BIT: Final = 1 << 63
-MAX_NAME_BYTES: Final = 1024  # as long as any store allows a whole key to be
+MAX_NAME_BYTES: Final = 1024  # the limit of object stores for a whole key
 
 _MANIFEST_SUFFIX: Final = ".manifest"
 _V2_DIGITS: Final = 20
 
 
 class ManifestNaming(Enum):
-    """How manifests are named: V1 by version, V2 by its complement, so that a listing shows the newest first."""
+    """Naming scheme of manifests.
+
+    V1 names contain the version. V2 names contain its complement, so that a listing returns the newest version first.
+    """
 
     V1 = 1
     V2 = 2
@@ -95,7 +98,7 @@ class ManifestNaming(Enum):
 
 
 def manifest_name(version: int, naming: ManifestNaming) -> str:
-    """File name of a version's manifest below `_versions`."""
+    """Return the file name of a version's manifest below `_versions`."""
     if version & DETACHED_BIT:
         return f"d{version}{_MANIFEST_SUFFIX}"
     if naming is ManifestNaming.V2:
@@ -104,14 +107,14 @@ def manifest_name(version: int, naming: ManifestNaming) -> str:
 
 
 def manifest_path(base: str, version: int, naming: ManifestNaming) -> str:
-    """Path of a version's manifest."""
+    """Return the path of a version's manifest."""
     return join(base, f"{VERSIONS_DIR}/{manifest_name(version, naming)}")
 
 
 def parse_manifest_name(name: str) -> tuple[int, ManifestNaming] | None:
-    """Version and naming of a file below `_versions`; None for anything that is no manifest.
+    """Parse a file name below `_versions` into (version, naming); return None if it is not a manifest.
 
-    A detached version has bit 63 set (`is_detached`) and counts as V2, like its writers.
+    A detached version has bit 63 set (see `is_detached`); its naming is reported as V2.
     """
     stem, dot, suffix = name.partition(".")
     if not dot or suffix != "manifest":
@@ -128,12 +131,12 @@ def parse_manifest_name(name: str) -> tuple[int, ManifestNaming] | None:
 
 
 def is_detached(version: int) -> bool:
-    """Whether this version stands beside the history of its table."""
+    """Return True if the version is detached, which means not part of the table's history."""
     return bool(version & DETACHED_BIT)
 
 
 def hint_path(base: str) -> str:
-    """Path of the best-effort note of the newest version."""
+    """Return the path of the version hint, a best-effort record of the newest version."""
     return join(base, f"{VERSIONS_DIR}/{HINT_NAME}")
 
 
@@ -141,17 +144,17 @@ def hint_path(base: str) -> str:
 
 
 def transaction_name(read_version: int, transaction_uuid: str) -> str:
-    """File name of a transaction below `_transactions`."""
+    """Return the file name of a transaction below `_transactions`."""
     return f"{read_version}-{transaction_uuid}.txn"
 
 
 def transaction_path(base: str, name: str) -> str:
-    """Path of a transaction file; `name` may come from a manifest."""
+    """Return the path of a transaction file. Raises CorruptFileError if `name` is unsafe; it may be from a manifest."""
     return join(base, f"{TRANSACTIONS_DIR}/{check_relative(name)}")
 
 
 def parse_transaction_name(name: str) -> tuple[int, str] | None:
-    """(read version, uuid) of a file below `_transactions`; None for anything else."""
+    """Parse a file name below `_transactions` into (read version, uuid); return None if it is not a transaction."""
     stem, dot, suffix = name.rpartition(".")
     if not dot or suffix != "txn":
         return None
@@ -161,31 +164,37 @@ def parse_transaction_name(name: str) -> tuple[int, str] | None:
 
 
 def new_data_file_name() -> str:
-    """A fresh name below `data`: a random uuid, its first three bytes in binary.
+    """Return a new name below `data`: a random uuid, with its first three bytes in binary digits.
 
-    The binary digits spread names evenly over the key ranges of an object store.
+    The binary digits distribute names evenly over the key ranges of an object store.
     """
     raw = uuid.uuid4().bytes
     return f"{int.from_bytes(raw[:3], 'big'):024b}{raw[3:].hex()}.lance"
 
 
 def data_path(base: str, name: str) -> str:
-    """Path of a data file; `name` is relative to the data directory and may come from a manifest."""
+    """Return the path of a data file.
+
+    `name` is relative to the data directory and may be from a manifest. Raises CorruptFileError if it is unsafe.
+    """
     return join(base, f"{DATA_DIR}/{check_relative(name)}")
 
 
 def deletion_name(fragment_id: int, read_version: int, deletion_id: int, suffix: str) -> str:
-    """File name of a deletion file below `_deletions`; `suffix` is "arrow" or "bin"."""
+    """Return the file name of a deletion file below `_deletions`; `suffix` is "arrow" or "bin"."""
     return f"{fragment_id}-{read_version}-{deletion_id}.{suffix}"
 
 
 def deletion_path(base: str, fragment_id: int, read_version: int, deletion_id: int, suffix: str) -> str:
-    """Path of a deletion file."""
+    """Return the path of a deletion file; `suffix` is "arrow" or "bin"."""
     return join(base, f"{DELETIONS_DIR}/{deletion_name(fragment_id, read_version, deletion_id, suffix)}")
 
 
 def parse_deletion_name(name: str) -> tuple[int, int, int, str] | None:
-    """(fragment id, read version, id, suffix) of a file below `_deletions`; None for anything else."""
+    """Parse a file name below `_deletions` into (fragment id, read version, id, suffix).
+
+    Returns None if it is not a deletion file.
+    """
     stem, dot, suffix = name.rpartition(".")
     parts = stem.split("-")
     if not dot or suffix not in ("arrow", "bin") or len(parts) != 3:
@@ -198,7 +207,7 @@ def parse_deletion_name(name: str) -> tuple[int, int, int, str] | None:
 
 
 def index_dir(base: str, index_uuid: str) -> str:
-    """Directory of one index segment."""
+    """Return the directory of one index segment. Raises CorruptFileError if `index_uuid` is unsafe."""
     return join(base, f"{INDICES_DIR}/{check_relative(index_uuid)}")
 
 
@@ -206,17 +215,26 @@ def index_dir(base: str, index_uuid: str) -> str:
 
 
 def tag_path(base: str, tag: str) -> str:
-    """Path of a tag's file; tags always lie below the root of the main branch."""
+    """Return the path of a tag's file; `base` is the root of the main branch.
+
+    Raises CorruptFileError if `tag` is unsafe.
+    """
     return join(base, f"{TAGS_DIR}/{check_relative(tag)}.json")
 
 
 def branch_path(base: str, branch: str) -> str:
-    """Path of a branch's file, below the root of the main branch."""
+    """Return the path of a branch's file; `base` is the root of the main branch.
+
+    Raises CorruptFileError if `branch` is unsafe.
+    """
     return join(base, f"{BRANCHES_DIR}/{check_relative(branch).replace('/', '%2F')}.json")
 
 
 def branch_root(base: str, branch: str) -> str:
-    """Root directory of a branch, shaped like the root of the table."""
+    """Return the root directory of a branch, which has the layout of a table.
+
+    Raises CorruptFileError if it is unsafe.
+    """
     return join(base, f"{TREE_DIR}/{check_relative(branch)}")
 
 
@@ -224,30 +242,34 @@ def branch_root(base: str, branch: str) -> str:
 
 
 def join(base: str, relative: str) -> str:
-    """`base` and a path below it; an empty base is the root of the store."""
+    """Join `base` and a path below it; an empty base is the root of the store."""
     if not base:
         return relative
     return f"{base}{relative}" if base.endswith("/") else f"{base}/{relative}"
 
 
 def check_relative(path: str) -> str:
-    """Return `path` if it surely stays below the directory it is joined to.
+    """Return `path` if it cannot leave the directory that it is joined to.
 
-    Raises CorruptFileError for absolute paths, `..` and `.`, backslashes, control characters, schemes and drive
-    letters, empty segments, and names no store could hold. Escapes spelled `%2e` are left alone: nothing here
-    decodes them.
+    Escapes such as `%2e` are allowed, because nothing in this library decodes them.
+
+    Raises
+    ------
+    CorruptFileError
+        For absolute paths, `..` and `.`, backslashes, control characters, schemes and drive letters, empty segments,
+        and names that exceed the limits of stores.
     """
-    complaint = _complaint(path)
-    if complaint is None:
+    problem = _find_problem(path)
+    if problem is None:
         return path
     shown = ascii(path if len(path) <= 100 else path[:100] + "...")
-    raise CorruptFileError(f"unsafe path {shown}: it {complaint}", expected="a relative path", found=shown)
+    raise CorruptFileError(f"unsafe path {shown}: it {problem}", expected="a relative path", found=shown)
 
 
-def _complaint(path: str) -> str | None:
+def _find_problem(path: str) -> str | None:
     if not path:
         return "is empty"
-    # The common name, checked at C speed.
+    # Fast path for ordinary names.
     if path.isascii() and path.replace(".", "").replace("-", "").replace("_", "").isalnum() and len(path) < 200:
         return "is a directory" if path in (".", "..") else None
     if len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
@@ -258,17 +280,17 @@ def _complaint(path: str) -> str | None:
         return "has a backslash"
     segments = path.split("/")
     if ".." in segments or "." in segments:
-        return "climbs out of its directory"
+        return "contains a '.' or '..' segment"
     if "" in segments:
         return "is absolute or has an empty segment"
     if ":" in segments[0]:
-        return "names a scheme or a drive"
+        return "has a scheme or a drive letter"
     return None
 
 
-def _parse_decimal(text: str) -> int | None:
-    """An unsigned 64-bit number in plain decimal digits, else None."""
-    if not text or len(text) > _V2_DIGITS or not (text.isascii() and text.isdecimal()):
+def _parse_decimal(string: str) -> int | None:
+    """Parse an unsigned 64-bit number in plain decimal digits; return None for any other string."""
+    if not string or len(string) > _V2_DIGITS or not (string.isascii() and string.isdecimal()):
         return None
-    number = int(text)
+    number = int(string)
     return number if number <= MAX_VERSION else None

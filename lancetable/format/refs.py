@@ -1,4 +1,4 @@
-"""Tags and branches: the small JSON files below `_refs`, and the names they may have."""
+"""Tags and branches: the JSON files below `_refs`, and the rules for their names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lancetable.errors import CorruptFileError, InvalidRefError
 __all__ = ["MAIN", "BranchContents", "TagContents", "check_branch_name", "check_tag_name", "format_time", "parse_time"]
 
 MAIN: Final = "main"
-MAX_REF_BYTES: Final = 240  # with ".json" and a temporary suffix still a legal file name everywhere
+MAX_REF_BYTES: Final = 240  # leaves room for ".json" and a temporary suffix within the limits of file systems
 MAX_U64: Final = 2**64 - 1
 
 _SEGMENT: Final = re.compile(r"[\w.\-]+")
@@ -22,7 +22,10 @@ _SEGMENT: Final = re.compile(r"[\w.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class TagContents:
-    """A tag: a name for one version. Times are text (RFC 3339, nanoseconds, UTC); older writers leave them out."""
+    """A tag: a name for one version.
+
+    Times are strings (RFC 3339, nanoseconds, UTC); older writers omit them.
+    """
 
     version: int
     manifest_size_bytes: int
@@ -32,7 +35,7 @@ class TagContents:
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> bytes:
-        """The file's bytes, laid out as other writers do."""
+        """Serialize the tag, with the keys in the order of other writers."""
         return _dump(
             {
                 "branch": self.branch,
@@ -46,7 +49,7 @@ class TagContents:
 
     @classmethod
     def from_json(cls, data: bytes | memoryview, path: str | None = None) -> TagContents:
-        """Raises CorruptFileError, naming `path`, for anything but a tag."""
+        """Parse a tag file. Raises CorruptFileError, with `path`, if it is malformed."""
         value = _load(data, path)
         return cls(
             _get(value, "version", int, path),
@@ -60,7 +63,7 @@ class TagContents:
 
 @dataclass(frozen=True, slots=True)
 class BranchContents:
-    """A branch and where it sprang from. `lineage` lists (parent version, 32 hex digits) from main on down."""
+    """A branch and its origin. `lineage` lists (parent version, 32 hex digits), starting at the main branch."""
 
     parent_version: int
     create_at_seconds: int
@@ -70,7 +73,7 @@ class BranchContents:
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> bytes:
-        """The file's bytes, laid out as other writers do."""
+        """Serialize the branch, with the keys in the order of other writers."""
         return _dump(
             {
                 "parentBranch": self.parent_branch,
@@ -84,14 +87,14 @@ class BranchContents:
 
     @classmethod
     def from_json(cls, data: bytes | memoryview, path: str | None = None) -> BranchContents:
-        """Raises CorruptFileError, naming `path`, for anything but a branch."""
+        """Parse a branch file. Raises CorruptFileError, with `path`, if it is malformed."""
         value = _load(data, path)
         identifier = _get_optional(value, "identifier", dict, path) or {}
         steps = identifier.get("version_mapping") or []
         try:
             lineage = tuple((int(version), str(step_id)) for version, step_id in steps)
         except (TypeError, ValueError, OverflowError) as error:
-            raise CorruptFileError(f"malformed branch lineage: {path or 'no path'}", path=path) from error
+            raise CorruptFileError(f"malformed branch lineage: {path or 'unknown path'}", path=path) from error
         return cls(
             _get(value, "parentVersion", int, path),
             _get(value, "createAt", int, path),
@@ -106,28 +109,28 @@ class BranchContents:
 
 
 def check_tag_name(name: str) -> str:
-    """Return the name if a tag may have it, else raise InvalidRefError saying why not."""
+    """Return the name if it is valid for a tag; otherwise raise InvalidRefError with the reason."""
     if not name:
         raise InvalidRefError("Ref is invalid: Ref cannot be empty", ref=name)
     if not _SEGMENT.fullmatch(name):
         raise InvalidRefError(
             f"Ref is invalid: {name!r}: Ref characters must be either alphanumeric, '.', '-' or '_'", ref=name
         )
-    for wrong, complaint in (
+    for invalid, reason in (
         (name.startswith("."), "cannot begin with a dot"),
         (name.endswith("."), "cannot end with a dot"),
         (".." in name, "cannot have two consecutive dots"),
         (name.endswith(".lock"), "cannot end with .lock"),
         (len(name.encode()) > MAX_REF_BYTES, f"cannot be longer than {MAX_REF_BYTES} bytes"),
     ):
-        if wrong:
-            raise InvalidRefError(f"Ref is invalid: {name!r}: Ref {complaint}", ref=name)
+        if invalid:
+            raise InvalidRefError(f"Ref is invalid: {name!r}: Ref {reason}", ref=name)
     return name
 
 
 def check_branch_name(name: str) -> str:
-    """Return the name if a branch may have it, else raise InvalidRefError saying why not."""
-    for wrong, complaint in (
+    """Return the name if it is valid for a branch; otherwise raise InvalidRefError with the reason."""
+    for invalid, reason in (
         (not name, "Branch name cannot be empty"),
         (name == MAIN, f'"{MAIN}" is reserved for the default branch; use a different branch name'),
         (name.startswith("/") or name.endswith("/"), "Branch name cannot start or end with a '/'"),
@@ -136,8 +139,8 @@ def check_branch_name(name: str) -> str:
         (name.endswith(".lock"), "Branch name cannot end with '.lock'"),
         (len(name.encode()) > MAX_REF_BYTES, f"Branch name cannot be longer than {MAX_REF_BYTES} bytes"),
     ):
-        if wrong:
-            raise InvalidRefError(f"Ref is invalid: {name!r}: {complaint}", ref=name)
+        if invalid:
+            raise InvalidRefError(f"Ref is invalid: {name!r}: {reason}", ref=name)
     for segment in name.split("/"):
         if segment == "." or not _SEGMENT.fullmatch(segment):
             raise InvalidRefError(
@@ -152,26 +155,26 @@ def check_branch_name(name: str) -> str:
 
 
 def format_time(nanoseconds: int) -> str:
-    """Nanoseconds since 1970 -> RFC 3339 in UTC, such as `2026-11-21T12:01:16.087970214Z`."""
+    """Format nanoseconds since 1970 as RFC 3339 in UTC, such as `2026-11-21T12:01:16.087970214Z`."""
     seconds, nanos = divmod(nanoseconds, 1_000_000_000)
     whole = datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
     if nanos == 0:
         return f"{whole}Z"
-    # Other writers print as few groups of three digits as the value needs.
+    # Other writers omit trailing groups of three zeros.
     digits = f"{nanos:09d}"
     while digits.endswith("000"):
         digits = digits[:-3]
     return f"{whole}.{digits}Z"
 
 
-def parse_time(text: str) -> int:
-    """Inverse of `format_time`, any zone offset allowed. Raises ValueError for other text."""
-    matched = _TIME.fullmatch(text)
-    if matched is None:
-        raise ValueError(f"no RFC 3339 time: {text[:50]!r}")
-    whole, fraction, zone = matched.groups()
-    moment = datetime.fromisoformat(whole.upper() + ("+00:00" if zone in "Zz" else zone))
-    seconds = (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(seconds=1)
+def parse_time(string: str) -> int:
+    """Parse an RFC 3339 time with any zone offset to nanoseconds since 1970. Raises ValueError for other strings."""
+    match = _TIME.fullmatch(string)
+    if match is None:
+        raise ValueError(f"not an RFC 3339 time: {string[:50]!r}")
+    whole, fraction, zone = match.groups()
+    time = datetime.fromisoformat(whole.upper() + ("+00:00" if zone in "Zz" else zone))
+    seconds = (time - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(seconds=1)
     return seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
 
 
@@ -189,39 +192,41 @@ def _load(data: bytes | memoryview, path: str | None) -> dict[str, Any]:
     try:
         value = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"malformed JSON: {path or 'no path'}: {error}", path=path) from error
+        raise CorruptFileError(f"malformed JSON: {path or 'unknown path'}: {error}", path=path) from error
     if not isinstance(value, dict):
-        raise CorruptFileError(f"not a JSON object: {path or 'no path'}", path=path, expected="an object")
+        raise CorruptFileError(f"not a JSON object: {path or 'unknown path'}", path=path, expected="an object")
     return value
 
 
 def _get(value: Mapping[str, Any], key: str, kind: type, path: str | None) -> Any:
-    found = _get_optional(value, key, kind, path)
-    if found is None:
-        raise CorruptFileError(f"missing field `{key}`: {path or 'no path'}", path=path, expected=key)
-    return found
+    item = _get_optional(value, key, kind, path)
+    if item is None:
+        raise CorruptFileError(f"missing field `{key}`: {path or 'unknown path'}", path=path, expected=key)
+    return item
 
 
 def _branch(value: Mapping[str, Any], key: str, path: str | None) -> str | None:
-    """The name of a branch, None for the main one: writers leave it out, others may call it by its name."""
+    """Return the name of a branch; None for the main branch, which writers omit or name "main"."""
     name = _get_optional(value, key, str, path)
     return None if name == MAIN else name
 
 
 def _get_optional(value: Mapping[str, Any], key: str, kind: type, path: str | None) -> Any:
-    found: Any = value.get(key)
-    if found is None:
+    item: Any = value.get(key)
+    if item is None:
         return None
-    suits = isinstance(found, kind) and not isinstance(found, bool)
-    if not suits or (isinstance(found, int) and not 0 <= found <= MAX_U64):
+    has_type = isinstance(item, kind) and not isinstance(item, bool)
+    if not has_type or (isinstance(item, int) and not 0 <= item <= MAX_U64):
         raise CorruptFileError(
-            f"field `{key}` is no {kind.__name__} in range: {path or 'no path'}", path=path, expected=kind.__name__
+            f"field `{key}` is not of type {kind.__name__} or out of range: {path or 'unknown path'}",
+            path=path,
+            expected=kind.__name__,
         )
-    return found
+    return item
 
 
 def _metadata(value: Mapping[str, Any], path: str | None) -> dict[str, str]:
     metadata = _get_optional(value, "metadata", dict, path) or {}
-    if not all(isinstance(text, str) for text in metadata.values()):
-        raise CorruptFileError(f"field `metadata` holds more than text: {path or 'no path'}", path=path)
+    if not all(isinstance(string, str) for string in metadata.values()):
+        raise CorruptFileError(f"field `metadata` has values that are not strings: {path or 'unknown path'}", path=path)
     return metadata

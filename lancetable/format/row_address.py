@@ -1,4 +1,7 @@
-"""Row addresses: fragment id in the upper 32 bits, offset within the fragment (deleted rows counted) in the lower."""
+"""Row addresses: the fragment id in the upper 32 bits, the row offset within the fragment in the lower 32 bits.
+
+Offsets count deleted rows.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,23 @@ _LOW = np.uint64(0xFFFF_FFFF)
 
 
 def address(fragment_id: int, row_offset: int) -> int:
-    """The address of one row."""
+    """Return the address of one row."""
     return fragment_id << 32 | row_offset
 
 
 def first(fragment_id: int) -> int:
-    """The address of a fragment's first row."""
+    """Return the address of a fragment's first row."""
     return fragment_id << 32
 
 
 def split(addresses: npt.NDArray[Any]) -> tuple[U64Array, U64Array]:
-    """(n,) addresses -> (n,) fragment ids and (n,) row offsets."""
+    """Split addresses: (n,) addresses -> (n,) fragment ids and (n,) row offsets."""
     values = np.asarray(addresses, dtype=np.uint64)
     return values >> _SHIFT, values & _LOW
 
 
 def join(fragment_ids: npt.NDArray[Any] | int, row_offsets: npt.NDArray[Any]) -> U64Array:
-    """Fragment ids (or one for all) and (n,) row offsets -> (n,) addresses."""
+    """Combine fragment ids (or one id for all rows) and (n,) row offsets into (n,) addresses."""
     high = np.asarray(fragment_ids, dtype=np.uint64) << _SHIFT
     addresses: U64Array = high | np.asarray(row_offsets, dtype=np.uint64)
     return addresses

@@ -1,4 +1,4 @@
-"""Fields and schemas: a tree of named, numbered fields, stored as a flat list in which a parent precedes its children.
+"""Fields and schemas: a tree of named fields with ids, stored as a flat list in which a parent precedes its children.
 
     id  parent  name   logical type                     top level: parent -1
      0    -1    id     int64
@@ -7,14 +7,15 @@
      3    -1    tags   list
      4     3    item   string
 
-A field keeps its id through renames; data files are joined to the schema by id alone. Fixed-size lists (except of
-structs) and dictionaries have no child fields, so their inner types have no ids.
+A field keeps its id when it is renamed; data files refer to fields only by id. Fixed-size lists (except of structs)
+and dictionaries have no child fields, so their element types have no ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import Final, cast
 
 import pyarrow as pa
@@ -48,12 +49,14 @@ PACKED_KEY: Final = "lance-encoding:packed"
 _NO_METADATA: Final[Mapping[str, bytes]] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Field:
-    """One field of a schema, with the tree below it. Source: protos/file.proto, Field.
+    """One field of a schema and its descendants; must not be modified. Source: protos/file.proto, Field.
 
-    `metadata` is the Arrow field metadata, the name of an extension type included. `encoding` and `dictionary` serve
-    the 0.1 format only: `dictionary` is (offset, length) of the dictionary's values in the manifest file.
+    `metadata` is the Arrow field metadata, including the name of an extension type. `encoding` and `dictionary` are
+    used only by the 0.1 format: `dictionary` is (offset, length) of the dictionary's values in the manifest file.
+
+    The class is not frozen, because that would make opening a table with many columns slower.
     """
 
     name: str
@@ -62,33 +65,32 @@ class Field:
     logical_type: str
     nullable: bool = True
     children: tuple[Field, ...] = ()
-    metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+    metadata: Mapping[str, bytes] = dataclass_field(default_factory=dict, hash=False)
     encoding: int = 0
     dictionary: tuple[int, int] | None = None
     is_primary_key: bool = False
     primary_key_position: int = 0  # counts from 1; 0: none
     is_clustering_key: bool = False
     clustering_key_position: int = 0
-    _data_type: pa.DataType | None = field(default=None, init=False, repr=False, compare=False)
+    _data_type: pa.DataType | None = dataclass_field(default=None, init=False, repr=False, compare=False)
 
     @property
     def data_type(self) -> pa.DataType:
-        """The Arrow type as it is stored: extension types at any depth appear as what they are stored in.
+        """The Arrow storage type: extension types at any depth are replaced by their storage types.
 
         JSON is stored as large binary (JSONB). A blob is large binary.
         """
-        cached = self._data_type
-        if cached is not None:
-            return cached
-        data_type = logical_types.leaf_type(self.logical_type)
+        data_type = self._data_type
         if data_type is None:
-            children = [_arrow_field(child.name, child.data_type, child.nullable) for child in self.children]
-            data_type = logical_types.to_arrow(self.logical_type, children=children)
-        object.__setattr__(self, "_data_type", data_type)
+            data_type = logical_types.leaf_type(self.logical_type)
+            if data_type is None:
+                children = [_arrow_field(child.name, child.data_type, child.nullable) for child in self.children]
+                data_type = logical_types.to_arrow(self.logical_type, children=children)
+            self._data_type = data_type
         return data_type
 
     def to_arrow(self) -> pa.Field:
-        """The Arrow field as users see it: with metadata, and extension types that pyarrow knows restored."""
+        """Return the Arrow field for users: with metadata and with the extension types that pyarrow supports."""
         arrow = self._to_plain_arrow()
         return restore_extensions(arrow) if self._has_extension() else arrow
 
@@ -100,54 +102,56 @@ class Field:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether this field has no child fields; true for an empty struct."""
+        """True if this field has no child fields; also true for an empty struct."""
         return not self.children
 
     @property
     def is_struct(self) -> bool:
+        """True if this is a struct."""
         return self.logical_type == "struct"
 
     @property
     def is_list(self) -> bool:
-        """Whether this is a list or large list, of structs or anything else."""
+        """True if this is a list or large list, of structs or of other types."""
         return self.logical_type in ("list", "list.struct", "large_list", "large_list.struct")
 
     @property
     def is_packed(self) -> bool:
-        """Whether this struct is stored row by row in one column."""
+        """True if this struct is stored row by row in one column."""
         if self.logical_type != "struct" or not self.metadata:
             return False
         return _is_true(self.metadata.get("packed")) or _is_true(self.metadata.get(PACKED_KEY))
 
     @property
     def is_blob(self) -> bool:
-        """Whether values lie apart from their column, which holds positions and sizes."""
+        """True if this is a version 1 blob: the column stores positions and sizes, the values are stored separately."""
         return bool(self.metadata) and self.logical_type == "large_binary" and BLOB_KEY in self.metadata
 
     @property
     def is_blob_v2(self) -> bool:
-        """Whether this struct is the second form of blobs (data format 2.2 on)."""
+        """True if this struct is a version 2 blob (data format 2.2 and later)."""
         return self.logical_type == "struct" and self.metadata.get(EXTENSION_NAME_KEY) == BLOB_V2_NAME
 
     @property
     def is_json(self) -> bool:
+        """True if this is a JSON column."""
         return self.logical_type == "json"
 
     def walk(self) -> Iterator[Field]:
-        """This field and all below it, parents first."""
+        """Iterate over this field and its descendants, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def child(self, name: str) -> Field | None:
-        """The direct child of this name."""
+        """Return the direct child with this name; None if there is no such child."""
         for child in self.children:
             if child.name == name:
                 return child
         return None
 
     def to_proto(self) -> file_pb2.Field:
-        """This field alone; its children are entries of their own in the flat list."""
+        """Convert this field to protobuf, without its children, which are separate entries of the flat list."""
         message = file_pb2.Field(
             name=self.name,
             id=self.id,
@@ -156,7 +160,7 @@ class Field:
             nullable=self.nullable,
             encoding=cast("file_pb2.Encoding", self.encoding),  # any number: only 0.1 reads it
         )
-        if self.metadata:  # what few fields have is not mentioned for the others: schemas can be wide
+        if self.metadata:  # rare properties are set only if present, because schemas can be wide
             message.metadata.update(self.metadata)
             message.extension_name = self.extension_name or ""
         if self.is_primary_key or self.is_clustering_key or self.primary_key_position or self.clustering_key_position:
@@ -172,7 +176,7 @@ class Field:
         return message
 
     def _to_plain_arrow(self) -> pa.Field:
-        """With metadata at every level; extension names stay metadata."""
+        """Return the Arrow field with metadata at every level; extension names remain metadata."""
         data_type = logical_types.leaf_type(self.logical_type)
         metadata: Mapping[str, bytes] = self.metadata
         if data_type is None:
@@ -193,15 +197,15 @@ class Field:
 _HAS_BFLOAT16: Final = f":{logical_types.BFLOAT16_NAME}:"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Schema:
-    """The fields of a table or of a data file, in order, and the schema's metadata."""
+    """The fields of a table or of a data file, in order, and the schema's metadata; must not be modified."""
 
     fields: tuple[Field, ...]
-    metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
-    _by_id: dict[int, Field] | None = field(default=None, init=False, repr=False, compare=False)
-    _by_name: dict[str, Field] | None = field(default=None, init=False, repr=False, compare=False)
-    _arrow: pa.Schema | None = field(default=None, init=False, repr=False, compare=False)
+    metadata: Mapping[str, bytes] = dataclass_field(default_factory=dict, hash=False)
+    _by_id: dict[int, Field] | None = dataclass_field(default=None, init=False, repr=False, compare=False)
+    _by_name: dict[str, Field] | None = dataclass_field(default=None, init=False, repr=False, compare=False)
+    _arrow: pa.Schema | None = dataclass_field(default=None, init=False, repr=False, compare=False)
 
     # ------------------------------------------------------------------------------------------------- conversions
 
@@ -209,48 +213,75 @@ class Schema:
     def from_protos(
         cls, fields: Iterable[file_pb2.Field], metadata: Mapping[str, bytes] = _NO_METADATA, path: str | None = None
     ) -> Schema:
-        """Build the tree from the flat list of a manifest or data file; `path` names that file in errors.
+        """Build the tree from the flat list of a manifest or data file.
 
-        Raises CorruptFileError if a child comes before its parent, an id occurs twice, a field has the wrong number
-        of children or the tree is deeper than 64; UnsupportedFeatureError for a logical type that is not known.
+        Parameters
+        ----------
+        fields
+            The field messages, parents first.
+        metadata
+            The schema metadata.
+        path
+            The path of the manifest or data file, for error messages.
+
+        Raises
+        ------
+        CorruptFileError
+            If a child precedes its parent, an id is not unique, a field has the wrong number of children, or the tree
+            is deeper than 64.
+        UnsupportedFeatureError
+            If this library does not support a logical type.
         """
         return cls(_build_tree(fields, path), dict(metadata) if metadata else {})
 
     def to_protos(self) -> list[file_pb2.Field]:
-        """The flat list, parents first."""
-        return [each.to_proto() for each in self.walk()]
+        """Return the flat list of fields, parents first."""
+        return [field.to_proto() for field in self.walk()]
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema, *, first_id: int = 0, check: bool = True) -> Schema:
-        """Number the fields of an Arrow schema, depth first from `first_id`.
+        """Build a schema from an Arrow schema.
 
-        Raises UnsupportedFeatureError for types that cannot be stored and, if `check` is set, InvalidSchemaError for
-        names no table may have (duplicate, with a dot, reserved) and for nullable key columns.
+        Parameters
+        ----------
+        schema
+            The Arrow schema.
+        first_id
+            The first field id; ids are assigned depth first.
+        check
+            Validate names and key columns.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If the format cannot store a type.
+        InvalidSchemaError
+            If a fixed-size list has size 0, a metadata key is not UTF-8 or the tree is too deep; with `check`, also if
+            a name is duplicate, contains a dot or is reserved, or a primary key column is nullable.
         """
         if check:
             _check_names(schema.names)
         numbering = _Numbering(first_id)
-        fields = tuple([_from_arrow(each, -1, numbering, each.name, 1) for each in schema])
+        fields = tuple([_from_arrow(arrow, -1, numbering, arrow.name, 1) for arrow in schema])
         result = cls(fields, _decode_metadata(schema.metadata))
         if check:
             _check_keys(fields)
         return result
 
     def to_arrow(self) -> pa.Schema:
-        """The Arrow schema as users see it; see `Field.to_arrow`. Cached."""
-        cached = self._arrow
-        if cached is not None:
-            return cached
-        schema = pa.schema([each._to_plain_arrow() for each in self.fields], metadata=self.metadata or None)
-        if any(each._has_extension() for each in self.fields):
-            schema = _restore_schema_extensions(schema, self.fields)
-        object.__setattr__(self, "_arrow", schema)
+        """Return the Arrow schema for users; see `Field.to_arrow`. Cached."""
+        schema = self._arrow
+        if schema is None:
+            schema = pa.schema([field._to_plain_arrow() for field in self.fields], metadata=self.metadata or None)
+            if any(field._has_extension() for field in self.fields):
+                schema = _restore_schema_extensions(schema, self.fields)
+            self._arrow = schema
         return schema
 
     def to_storage_arrow(self) -> pa.Schema:
-        """The Arrow schema as it is stored: field metadata at the top level only, extension types as their storage."""
+        """Return the Arrow schema of storage types, with field metadata at the top level only."""
         return pa.schema(
-            [_arrow_field(each.name, each.data_type, each.nullable, each.metadata) for each in self.fields],
+            [_arrow_field(field.name, field.data_type, field.nullable, field.metadata) for field in self.fields],
             metadata=self.metadata or None,
         )
 
@@ -259,69 +290,71 @@ class Schema:
     @property
     def names(self) -> list[str]:
         """Names of the top-level fields."""
-        return [each.name for each in self.fields]
+        return [field.name for field in self.fields]
 
     def walk(self) -> Iterator[Field]:
-        """All fields, parents first."""
-        for each in self.fields:
-            yield from each.walk()
+        """Iterate over all fields, parents first."""
+        for field in self.fields:
+            yield from field.walk()
 
     @property
     def by_id(self) -> Mapping[int, Field]:
-        """Every field by its id; the parts of a blob's description in a data file have none. Cached."""
-        cached = self._by_id
-        if cached is None:
-            cached = {each.id: each for each in self.walk() if each.id >= 0}
-            object.__setattr__(self, "_by_id", cached)
-        return cached
+        """All fields that have an id, by id. The parts of a blob's description in a data file have no ids. Cached."""
+        by_id = self._by_id
+        if by_id is None:
+            by_id = self._by_id = {field.id: field for field in self.walk() if field.id >= 0}
+        return by_id
 
     def ids(self) -> set[int]:
-        """Ids of all fields."""
+        """Return the ids of all fields."""
         return set(self.by_id)
 
     @property
     def max_id(self) -> int:
-        """Highest field id; -1 without fields."""
+        """Highest field id; -1 if there are no fields."""
         return max(self.by_id, default=-1)
 
     def field(self, path: str) -> Field | None:
-        """The field at a dotted path such as `point.x`; backticks quote names with dots. None if there is none.
+        """Return the field at a dotted path such as `point.x`; None if there is no such field.
 
-        A whole top-level name always wins, dots or not.
+        Backticks quote names that contain dots. A top-level field whose whole name equals `path` takes precedence.
+        Raises InvalidInputError if the path is malformed.
         """
         by_name = self._by_name
         if by_name is None:
-            by_name = {}
-            for each in self.fields:
-                by_name.setdefault(each.name, each)
-            object.__setattr__(self, "_by_name", by_name)
-        found = by_name.get(path)
-        if found is not None or ("." not in path and "`" not in path):
-            return found
+            # The first field if a name is not unique.
+            by_name = self._by_name = {field.name: field for field in reversed(self.fields)}
+        match = by_name.get(path)
+        if match is not None or ("." not in path and "`" not in path):
+            return match
         first, *rest = parse_path(path)
-        found = by_name.get(first)
+        match = by_name.get(first)
         for name in rest:
-            if found is None:
+            if match is None:
                 return None
-            found = found.child(name)
-        return found
+            match = match.child(name)
+        return match
 
     def field_case_insensitive(self, path: str) -> Field | None:
-        """As `field`, but falls back to names that differ only in case."""
+        """Return the field at a dotted path; if there is none, compare names without regard to case.
+
+        Returns None if there is no such field or the case-insensitive match is ambiguous.
+        Raises InvalidInputError if the path is malformed.
+        """
         exact = self.field(path)
         if exact is not None:
             return exact
         level: Sequence[Field] = self.fields
-        found: Field | None = None
+        match: Field | None = None
         for name in parse_path(path):
-            found = _find_ignoring_case(level, name)
-            if found is None:
+            match = _find_ignoring_case(level, name)
+            if match is None:
                 return None
-            level = found.children
-        return found
+            level = match.children
+        return match
 
     def path_of(self, field_id: int) -> str:
-        """Dotted path of a field, quoted where needed."""
+        """Return the dotted path of a field, quoted where needed."""
         names: list[str] = []
         by_id = self.by_id
         current: Field | None = by_id[field_id]
@@ -331,118 +364,147 @@ class Schema:
         return format_path(reversed(names))
 
     def primary_key(self) -> list[Field]:
-        """Fields of the unenforced primary key: by position, then those without one in schema order."""
-        keys = [each for each in self.walk() if each.is_primary_key]
-        return sorted(keys, key=lambda each: each.primary_key_position or 2**32)
+        """Return the fields of the unenforced primary key: first by position, then in schema order."""
+        keys = [field for field in self.walk() if field.is_primary_key]
+        return sorted(keys, key=lambda field: field.primary_key_position or 2**32)
 
     def clustering_key(self) -> list[Field]:
-        """Fields of the unenforced clustering key, by position."""
-        keys = [each for each in self.walk() if each.is_clustering_key or each.clustering_key_position]
-        return sorted(keys, key=lambda each: each.clustering_key_position or 2**32)
+        """Return the fields of the unenforced clustering key, by position."""
+        keys = [field for field in self.walk() if field.is_clustering_key or field.clustering_key_position]
+        return sorted(keys, key=lambda field: field.clustering_key_position or 2**32)
 
     # ------------------------------------------------------------------------------------------------ new schemas
 
     def project(self, paths: Sequence[str]) -> Schema:
-        """Only these columns, in this order; a nested path keeps its ancestors, pruned to what was asked for.
+        """Return a schema with only these columns, in this order; a nested column keeps its ancestors, pruned.
 
-        Ids stay. Raises ColumnNotFoundError for a path that is not there.
+        Field ids are unchanged. Raises ColumnNotFoundError if a path does not exist, and InvalidInputError if it is
+        malformed.
         """
-        wanted: dict[int, set[int] | None] = {}
+        selection: dict[int, set[int] | None] = {}
         for path in paths:
-            found = self.field(path)
-            if found is None:
+            match = self.field(path)
+            if match is None:
                 raise ColumnNotFoundError(f"column {path!r} is not in the schema; it has {', '.join(self.names)}")
-            self._want(found, wanted)
+            self._select(match, selection)
         by_id = self.by_id
-        fields = [_prune(by_id[field_id], kept) for field_id, kept in wanted.items()]
+        fields = [_prune(by_id[field_id], kept) for field_id, kept in selection.items()]
         return Schema(tuple(fields), self.metadata)
 
     def project_ids(self, ids: Iterable[int]) -> Schema:
-        """Only the fields with these ids and their ancestors, in schema order; a field asked for keeps all below it."""
-        wanted: dict[int, set[int] | None] = {}
+        """Return a schema with only the fields with these ids, their descendants and ancestors, in schema order.
+
+        Raises KeyError if an id does not exist.
+        """
+        selection: dict[int, set[int] | None] = {}
         for field_id in ids:
-            self._want(self.by_id[field_id], wanted)
-        return Schema(tuple(_prune(each, wanted[each.id]) for each in self.fields if each.id in wanted), self.metadata)
+            self._select(self.by_id[field_id], selection)
+        return Schema(
+            tuple(_prune(field, selection[field.id]) for field in self.fields if field.id in selection), self.metadata
+        )
 
     def without(self, ids: set[int]) -> Schema:
-        """Without the fields of these ids and all below them; a struct that loses all its children goes too."""
-        kept = [_remove(each, ids) for each in self.fields]
-        return Schema(tuple(each for each in kept if each is not None), self.metadata)
+        """Return a schema without the fields with these ids; a struct that loses all its children is removed too."""
+        kept = [_remove(field, ids) for field in self.fields]
+        return Schema(tuple(field for field in kept if field is not None), self.metadata)
 
     def difference(self, other: Schema) -> Schema:
-        """The fields whose ids the other schema does not have."""
-        return self.without({each.id for each in other.walk() if not each.children})
+        """Return a schema with the fields whose ids the other schema does not have."""
+        return self.without({field.id for field in other.walk() if not field.children})
 
     def merge(self, other: pa.Schema, *, first_id: int | None = None) -> Schema:
-        """With the fields of an Arrow schema added, numbered from `first_id` (default: after the highest id).
+        """Return a schema with the fields of an Arrow schema added; structs that exist in both are merged recursively.
 
-        Structs that both have are merged field by field. Raises InvalidSchemaError if a name exists with another type.
+        Parameters
+        ----------
+        other
+            The Arrow schema.
+        first_id
+            Id of the first new field; by default the highest id plus 1.
+
+        Raises
+        ------
+        InvalidSchemaError
+            If a field exists with another type, or a new field is invalid; see `from_arrow`.
+        UnsupportedFeatureError
+            If the format cannot store a type.
         """
         numbering = _Numbering(self.max_id + 1 if first_id is None else first_id)
         fields = _merge_fields(self.fields, other, numbering, -1, "")
-        _check_names([each.name for each in fields])
+        _check_names([field.name for field in fields])
         _check_keys(fields)
         return Schema(fields, {**self.metadata, **_decode_metadata(other.metadata)})
 
     def with_metadata(self, metadata: Mapping[str, bytes]) -> Schema:
-        """The same fields with other schema metadata."""
+        """Return a schema with the same fields and other schema metadata."""
         return Schema(self.fields, dict(metadata))
 
     def replace_field(self, new: Field) -> Schema:
-        """With the field of the same id replaced, wherever it stands."""
-        return Schema(tuple(_replace(each, new) for each in self.fields), self.metadata)
+        """Return a schema in which `new` replaces the field with the same id, at any depth."""
+        return Schema(tuple(_replace(field, new) for field in self.fields), self.metadata)
 
-    def _want(self, found: Field, wanted: dict[int, set[int] | None]) -> None:
-        """Note a field under its top-level ancestor: None means all of it, else the ids to keep whole."""
-        top = found
+    def _select(self, field: Field, selection: dict[int, set[int] | None]) -> None:
+        """Add a field to a selection: id of the top-level ancestor -> ids of selected descendants, or None for all."""
+        top = field
         while top.parent_id >= 0:
             top = self.by_id[top.parent_id]
-        if top is found:
-            wanted[top.id] = None
+        if top is field:
+            selection[top.id] = None
             return
-        kept = wanted.setdefault(top.id, set())
-        if kept is not None:
-            kept.add(found.id)
+        selected_ids = selection.setdefault(top.id, set())
+        if selected_ids is not None:
+            selected_ids.add(field.id)
 
 
 # ------------------------------------------------------------------------------------------------------ from protos
 
 
 def _build_tree(messages: Iterable[file_pb2.Field], path: str | None) -> tuple[Field, ...]:
-    fields: dict[int, Field] = {}
-    # Only of fields that may have children, in the order of the list; most fields may not.
-    children: dict[int, list[Field]] = {-1: []}
+    messages_by_id: dict[int, file_pb2.Field] = {}
+    # Only fields that can have children are keys of these two; most fields cannot. A field that can have children is
+    # represented by its message until all of its children are known.
+    children: dict[int, list[Field | file_pb2.Field]] = {-1: []}
     depths = {-1: 0}
-    blob: int | None = None
+    blob_id: int | None = None
     for message in messages:
-        each = _parse_field(message, path)
-        field_id = each.id
-        if field_id == -1 and blob is not None and each.logical_type in logical_types.SIMPLE:
-            # The description of a blob in the schema of a data file: it follows its field and has no ids.
-            children[blob].append(each)
+        field_id, logical_type = message.id, message.logical_type
+        is_simple = logical_type in logical_types.SIMPLE
+        if field_id == -1 and blob_id is not None and is_simple:
+            # The description of a blob in the schema of a data file follows the blob's field and has no ids.
+            children[blob_id].append(_parse_field(message))
             continue
-        blob = field_id if each.logical_type == "struct" and BLOB_KEY in each.metadata else None
-        siblings = children.get(each.parent_id)
-        if siblings is None or field_id in fields or field_id < 0:
-            raise _corrupt_tree(each, fields, path)
-        siblings.append(each)
-        fields[field_id] = each
-        depth = depths[each.parent_id] + 1
+        blob_id = field_id if logical_type == "struct" and BLOB_KEY in message.metadata else None
+        parent_id = message.parent_id
+        siblings = children.get(parent_id)
+        if siblings is None or field_id in messages_by_id or field_id < 0:
+            raise _corrupt_tree(message, messages_by_id, path)
+        messages_by_id[field_id] = message
+        depth = depths[parent_id] + 1
         if depth > MAX_DEPTH:
             raise CorruptFileError(f"the schema is nested deeper than {MAX_DEPTH}", path=path, expected=MAX_DEPTH)
-        if each.logical_type not in logical_types.SIMPLE:
+        if is_simple:
+            siblings.append(_parse_field(message))
+        else:
+            siblings.append(message)
             children[field_id] = []
             depths[field_id] = depth
-    top = tuple(children.pop(-1))
-    # A parent comes before its children, so walking backwards meets every subtree complete.
-    for field_id, below in reversed(children.items()):
-        if below:
-            object.__setattr__(fields[field_id], "children", tuple(below))
-        _check_children(fields[field_id], path)
-    return top
+    return _build_siblings(-1, children, path)
 
 
-def _parse_field(message: file_pb2.Field, path: str | None) -> Field:
+def _build_siblings(
+    parent_id: int, children: Mapping[int, list[Field | file_pb2.Field]], path: str | None
+) -> tuple[Field, ...]:
+    """Return the fields below one parent, each with its descendants."""
+    siblings = []
+    for field in children[parent_id]:
+        if not isinstance(field, Field):
+            field = _parse_field(field, _build_siblings(field.id, children, path))
+            _check_children(field, path)
+        siblings.append(field)
+    return tuple(siblings)
+
+
+def _parse_field(message: file_pb2.Field, children: tuple[Field, ...] = ()) -> Field:
     metadata = dict(message.metadata) if message.metadata else {}
     if message.extension_name and EXTENSION_NAME_KEY not in metadata:
         metadata[EXTENSION_NAME_KEY] = message.extension_name.encode()
@@ -452,7 +514,7 @@ def _parse_field(message: file_pb2.Field, path: str | None) -> Field:
         message.parent_id,
         message.logical_type,
         message.nullable,
-        (),
+        children,
         metadata,
         message.encoding,
         (message.dictionary.offset, message.dictionary.length) if message.HasField("dictionary") else None,
@@ -463,24 +525,25 @@ def _parse_field(message: file_pb2.Field, path: str | None) -> Field:
     )
 
 
-def _check_children(each: Field, path: str | None) -> None:
+def _check_children(field: Field, path: str | None) -> None:
     try:
-        expected = logical_types.num_children(each.logical_type)
+        expected = logical_types.num_children(field.logical_type)
     except UnsupportedFeatureError as error:
         raise UnsupportedFeatureError(
-            f"column {each.name!r}: {error}", feature=error.feature, path=path, column=each.name
+            f"column {field.name!r}: {error}", feature=error.feature, path=path, column=field.name
         ) from None
     except CorruptFileError as error:
-        raise CorruptFileError(f"column {each.name!r}: {error}", path=path, found=error.found) from None
-    if expected is not None and len(each.children) != expected:
+        raise CorruptFileError(f"column {field.name!r}: {error}", path=path, found=error.found) from None
+    if expected is not None and len(field.children) != expected:
         raise CorruptFileError(
-            f"column {each.name!r} of type {each.logical_type} has {len(each.children)} child fields, not {expected}",
+            f"column {field.name!r} of type {field.logical_type} needs {expected} child fields, "
+            f"got {len(field.children)}",
             path=path,
             expected=expected,
-            found=len(each.children),
+            found=len(field.children),
         )
     if expected == 1:
-        _check_only_child(each, each.children[0], path)
+        _check_only_child(field, field.children[0], path)
 
 
 def _check_only_child(parent: Field, child: Field, path: str | None) -> None:
@@ -500,23 +563,25 @@ def _check_only_child(parent: Field, child: Field, path: str | None) -> None:
         )
 
 
-def _corrupt_tree(each: Field, fields: Mapping[int, Field], path: str | None) -> CorruptFileError:
-    if each.id in fields:
-        complaint = f"has the id of column {fields[each.id].name!r}"
-    elif each.id < 0:
-        complaint = "has a negative id"
-    elif each.parent_id in fields:
-        complaint = f"is a child of column {fields[each.parent_id].name!r}, which can have none"
+def _corrupt_tree(
+    message: file_pb2.Field, messages_by_id: Mapping[int, file_pb2.Field], path: str | None
+) -> CorruptFileError:
+    if message.id in messages_by_id:
+        problem = f"has the id of column {messages_by_id[message.id].name!r}"
+    elif message.id < 0:
+        problem = "has a negative id"
+    elif message.parent_id in messages_by_id:
+        problem = f"is a child of column {messages_by_id[message.parent_id].name!r}, which cannot have children"
     else:
-        complaint = f"comes before its parent {each.parent_id}, or there is none"
-    return CorruptFileError(f"column {each.name!r} (id {each.id}) {complaint}", path=path, found=each.id)
+        problem = f"precedes its parent {message.parent_id}, or that field does not exist"
+    return CorruptFileError(f"column {message.name!r} (id {message.id}) {problem}", path=path, found=message.id)
 
 
 # ------------------------------------------------------------------------------------------------------- from Arrow
 
 
 class _Numbering:
-    """Gives out field ids in order."""
+    """A counter of field ids."""
 
     __slots__ = ("next_id",)
 
@@ -579,7 +644,7 @@ def _child_fields(data_type: pa.DataType, logical_type: str) -> list[pa.Field]:
 
 
 def _keys(metadata: Mapping[str, bytes]) -> tuple[bool, int, bool, int]:
-    """(is primary key, its position, is clustering key, its position), from the field's metadata."""
+    """Return (is primary key, its position, is clustering key, its position), from the field's metadata."""
     if not metadata:
         return False, 0, False, 0
     flag = metadata.get(PRIMARY_KEY)
@@ -588,12 +653,12 @@ def _keys(metadata: Mapping[str, bytes]) -> tuple[bool, int, bool, int]:
     return is_primary, position if is_primary else 0, False, _position(metadata.get(CLUSTERING_KEY_POSITION))
 
 
-def _position(text: bytes | None) -> int:
-    return int(text) if text is not None and text.isdigit() and len(text) < 10 else 0
+def _position(value: bytes | None) -> int:
+    return int(value) if value is not None and value.isdigit() and len(value) < 10 else 0
 
 
-def _is_true(text: bytes | None) -> bool:
-    return text is not None and text.lower() == b"true"
+def _is_true(value: bytes | None) -> bool:
+    return value is not None and value.lower() == b"true"
 
 
 def _decode_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:
@@ -612,62 +677,66 @@ def _check_names(names: Sequence[str]) -> None:
             raise InvalidSchemaError(f"duplicate field name {name!r} in the schema")
         if "." in name:
             raise InvalidSchemaError(
-                f"top-level field {name!r} cannot contain a dot; maybe a struct field was meant", column=name
+                f"the name of top-level field {name!r} contains a dot; use a struct field or another name", column=name
             )
         if name in RESERVED_NAMES:
-            raise InvalidSchemaError(f"the column {name} is a reserved name and cannot be used in a table", column=name)
+            raise InvalidSchemaError(f"column name {name!r} is reserved; use another name", column=name)
         seen.add(name)
 
 
 def _check_keys(fields: Iterable[Field]) -> None:
-    for each in fields:
-        if each.is_primary_key and each.nullable:
+    for field in fields:
+        if field.is_primary_key and field.nullable:
             raise InvalidSchemaError(
-                f"primary key column {each.name!r} and all its ancestors must not be nullable", column=each.name
+                f"primary key column {field.name!r} and all its ancestors must not be nullable", column=field.name
             )
-        if each.children:
-            keys = [below for below in each.walk() if below.is_primary_key]
-            if keys and each.nullable:
+        if field.children:
+            keys = [descendant for descendant in field.walk() if descendant.is_primary_key]
+            if keys and field.nullable:
                 raise InvalidSchemaError(
                     f"primary key column {keys[0].name!r} and all its ancestors must not be nullable",
                     column=keys[0].name,
                 )
-            _check_keys(each.children)
+            _check_keys(field.children)
 
 
 # -------------------------------------------------------------------------------------------------- editing the tree
 
 
-def _prune(each: Field, kept: set[int] | None) -> Field:
-    if kept is None or each.id in kept:
-        return each
-    children = tuple(_prune(child, kept) for child in each.children if any(below.id in kept for below in child.walk()))
-    return replace(each, children=children)
+def _prune(field: Field, selected_ids: set[int] | None) -> Field:
+    if selected_ids is None or field.id in selected_ids:
+        return field
+    children = tuple(
+        _prune(child, selected_ids)
+        for child in field.children
+        if any(descendant.id in selected_ids for descendant in child.walk())
+    )
+    return replace(field, children=children)
 
 
-def _remove(each: Field, ids: set[int]) -> Field | None:
-    if each.id in ids:
+def _remove(field: Field, ids: set[int]) -> Field | None:
+    if field.id in ids:
         return None
-    if not each.children:
-        return each
-    children = tuple(child for child in (_remove(child, ids) for child in each.children) if child is not None)
+    if not field.children:
+        return field
+    children = tuple(child for child in (_remove(child, ids) for child in field.children) if child is not None)
     if not children:
         return None
-    return each if children == each.children else replace(each, children=children)
+    return field if children == field.children else replace(field, children=children)
 
 
-def _replace(each: Field, new: Field) -> Field:
-    if each.id == new.id:
+def _replace(field: Field, new: Field) -> Field:
+    if field.id == new.id:
         return new
-    if not each.children:
-        return each
-    return replace(each, children=tuple(_replace(child, new) for child in each.children))
+    if not field.children:
+        return field
+    return replace(field, children=tuple(_replace(child, new) for child in field.children))
 
 
 def _merge_fields(
-    mine: tuple[Field, ...], other: Iterable[pa.Field], numbering: _Numbering, parent_id: int, prefix: str
+    fields: tuple[Field, ...], other: Iterable[pa.Field], numbering: _Numbering, parent_id: int, prefix: str
 ) -> tuple[Field, ...]:
-    merged = {each.name: each for each in mine}
+    merged = {field.name: field for field in fields}
     for arrow in other:
         path = prefix + arrow.name
         existing = merged.get(arrow.name)
@@ -678,17 +747,17 @@ def _merge_fields(
             raise InvalidSchemaError(
                 f"column {path!r} is {existing.data_type} and cannot be merged with {arrow.type}", column=path
             )
-        below = _child_fields(arrow.type, existing.logical_type)
-        if below:
-            children = _merge_fields(existing.children, below, numbering, existing.id, path + ".")
+        arrow_children = _child_fields(arrow.type, existing.logical_type)
+        if arrow_children:
+            children = _merge_fields(existing.children, arrow_children, numbering, existing.id, path + ".")
             merged[arrow.name] = replace(existing, children=children)
     return tuple(merged.values())
 
 
 def _find_ignoring_case(fields: Sequence[Field], name: str) -> Field | None:
     folded = name.lower()
-    matches = [each for each in fields if each.name.lower() == folded]
-    exact = [each for each in matches if each.name == name]
+    matches = [field for field in fields if field.name.lower() == folded]
+    exact = [field for field in matches if field.name == name]
     if exact:
         return exact[0]
     return matches[0] if len(matches) == 1 else None
@@ -701,7 +770,7 @@ def _arrow_field(
     name: str, data_type: pa.DataType, nullable: bool, metadata: Mapping[str, bytes] = _NO_METADATA
 ) -> pa.Field:
     if not nullable and pa.types.is_null(data_type):
-        # Nonsense, but others write it, and only pyarrow's constructor minds.
+        # Other writers create non-nullable null fields, which pyarrow's constructor rejects.
         return pa.field(name, data_type, True, metadata or None).with_nullable(False)
     return pa.field(name, data_type, nullable, metadata or None)
 
@@ -711,7 +780,7 @@ def _restore_schema_extensions(arrow: pa.Schema, fields: Sequence[Field]) -> pa.
         return pa.schema(SchemaCapsule(arrow))
     except (pa.ArrowException, ValueError, TypeError, KeyError):
         restored = [
-            restore_extensions(plain) if each._has_extension() else plain
-            for plain, each in zip(arrow, fields, strict=True)
+            restore_extensions(plain) if field._has_extension() else plain
+            for plain, field in zip(arrow, fields, strict=True)
         ]
         return pa.schema(restored, metadata=arrow.metadata)

@@ -1,8 +1,8 @@
-"""Transactions: what one commit does to a table, one class per operation.
+"""Transactions: the change that one commit makes to a table, with one class per operation.
 
-A transaction is written before its version, so that a rival commit can be judged against it. Fragments that are new
-in it have id 0 until a commit gives them one; only `Rewrite` carries ids reserved beforehand. An operation that is not
-known here reads as `UnknownOperation`, which conflicts with everything.
+A transaction is written before its version, so that concurrent commits can check for conflicts with it. Its new
+fragments have id 0 until a commit assigns ids; only `Rewrite` has ids that were reserved before. An operation that
+this library does not support is read as `UnknownOperation`, which conflicts with every other operation.
 
 Source: protos/transaction.proto.
 """
@@ -74,33 +74,37 @@ def _fragment_protos(fragments: Iterable[Fragment]) -> list[table_pb2.DataFragme
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Add fragments."""
+    """New fragments."""
 
-    arm: ClassVar[str] = "append"
+    oneof_case: ClassVar[str] = "append"
     fragments: tuple[Fragment, ...] = ()
 
     @classmethod
     def from_proto(cls, message: _Proto.Append) -> Append:
+        """Convert from protobuf."""
         return cls(_fragments(message.fragments))
 
     def to_proto(self) -> _Proto.Append:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.Append(fragments=_fragment_protos(self.fragments))
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Give fragments a new deletion file, and drop fragments in which no row is left."""
+    """Fragments with new deletion files, and ids of fragments that are removed because no live row is left."""
 
-    arm: ClassVar[str] = "delete"
+    oneof_case: ClassVar[str] = "delete"
     updated_fragments: tuple[Fragment, ...] = ()
     deleted_fragment_ids: tuple[int, ...] = ()
-    predicate: str = ""  # the text as it was given; for people
+    predicate: str = ""  # as the user passed it; informational
 
     @classmethod
     def from_proto(cls, message: _Proto.Delete) -> Delete:
+        """Convert from protobuf."""
         return cls(_fragments(message.updated_fragments), tuple(message.deleted_fragment_ids), message.predicate)
 
     def to_proto(self) -> _Proto.Delete:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.Delete(
             updated_fragments=_fragment_protos(self.updated_fragments),
             deleted_fragment_ids=self.deleted_fragment_ids,
@@ -110,9 +114,9 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Replace schema and fragments; with read version 0, create the table."""
+    """Replacement of schema and fragments; with read version 0, creation of the table."""
 
-    arm: ClassVar[str] = "overwrite"
+    oneof_case: ClassVar[str] = "overwrite"
     fragments: tuple[Fragment, ...]
     schema: Schema
     config_upsert: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -120,6 +124,7 @@ class Overwrite:
 
     @classmethod
     def from_proto(cls, message: _Proto.Overwrite) -> Overwrite:
+        """Convert from protobuf."""
         return cls(
             _fragments(message.fragments),
             Schema.from_protos(message.schema, message.schema_metadata),
@@ -128,6 +133,7 @@ class Overwrite:
         )
 
     def to_proto(self) -> _Proto.Overwrite:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.Overwrite(
             fragments=_fragment_protos(self.fragments),
             schema=self.schema.to_protos(),
@@ -139,20 +145,22 @@ class Overwrite:
 
 @dataclass(frozen=True, slots=True)
 class CreateIndex:
-    """Exchange index entries; without new ones, drop an index."""
+    """Replacement of index entries; without new entries, removal of an index."""
 
-    arm: ClassVar[str] = "create_index"
+    oneof_case: ClassVar[str] = "create_index"
     new_indices: tuple[IndexMetadata, ...] = ()
     removed_indices: tuple[IndexMetadata, ...] = ()
 
     @classmethod
     def from_proto(cls, message: _Proto.CreateIndex) -> CreateIndex:
+        """Convert from protobuf."""
         return cls(
             tuple(IndexMetadata.from_proto(index) for index in message.new_indices),
             tuple(IndexMetadata.from_proto(index) for index in message.removed_indices),
         )
 
     def to_proto(self) -> _Proto.CreateIndex:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.CreateIndex(
             new_indices=[index.to_proto() for index in self.new_indices],
             removed_indices=[index.to_proto() for index in self.removed_indices],
@@ -161,7 +169,7 @@ class CreateIndex:
 
 @dataclass(frozen=True, slots=True)
 class RewriteGroup:
-    """Fragments, and the ones that hold their live rows from now on, in the same order."""
+    """Old fragments and the new fragments that contain their live rows in the same order."""
 
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
@@ -169,7 +177,7 @@ class RewriteGroup:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenIndex:
-    """An index segment that was rewritten along with the rows it points to. `details` is a serialized Any."""
+    """An index segment that was rewritten because its rows moved. `details` is a serialized Any message."""
 
     old_id: uuid_module.UUID
     new_id: uuid_module.UUID
@@ -179,6 +187,7 @@ class RewrittenIndex:
 
     @classmethod
     def from_proto(cls, message: _Proto.Rewrite.RewrittenIndex) -> RewrittenIndex:
+        """Convert from protobuf. Raises CorruptFileError if a uuid does not have 16 bytes."""
         return cls(
             parse_uuid(message.old_id),
             parse_uuid(message.new_id),
@@ -188,6 +197,7 @@ class RewrittenIndex:
         )
 
     def to_proto(self) -> _Proto.Rewrite.RewrittenIndex:
+        """Convert to protobuf."""
         message = transaction_pb2.Transaction.Rewrite.RewrittenIndex(
             old_id=table_pb2.UUID(uuid=self.old_id.bytes),
             new_id=table_pb2.UUID(uuid=self.new_id.bytes),
@@ -202,23 +212,25 @@ class RewrittenIndex:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Put the same rows into other fragments: compaction."""
+    """Compaction: the same rows in other fragments."""
 
-    arm: ClassVar[str] = "rewrite"
+    oneof_case: ClassVar[str] = "rewrite"
     groups: tuple[RewriteGroup, ...] = ()
     rewritten_indices: tuple[RewrittenIndex, ...] = ()
 
     @classmethod
     def from_proto(cls, message: _Proto.Rewrite) -> Rewrite:
+        """Convert from protobuf."""
         groups = [
             RewriteGroup(_fragments(group.old_fragments), _fragments(group.new_fragments)) for group in message.groups
         ]
         if not groups and (message.old_fragments or message.new_fragments):
-            # Early writers had one group only, and no name for it.
+            # Early writers stored a single group directly in the operation.
             groups = [RewriteGroup(_fragments(message.old_fragments), _fragments(message.new_fragments))]
         return cls(tuple(groups), tuple(RewrittenIndex.from_proto(index) for index in message.rewritten_indices))
 
     def to_proto(self) -> _Proto.Rewrite:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.Rewrite(
             groups=[
                 transaction_pb2.Transaction.Rewrite.RewriteGroup(
@@ -233,15 +245,16 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Change the schema, with the complete list of fragments afterwards."""
+    """Change of the schema, with the complete list of resulting fragments."""
 
-    arm: ClassVar[str] = "merge"
+    oneof_case: ClassVar[str] = "merge"
     fragments: tuple[Fragment, ...]
     schema: Schema
     preserves_nullability: bool = False
 
     @classmethod
     def from_proto(cls, message: _Proto.Merge) -> Merge:
+        """Convert from protobuf."""
         return cls(
             _fragments(message.fragments),
             Schema.from_protos(message.schema, message.schema_metadata),
@@ -249,6 +262,7 @@ class Merge:
         )
 
     def to_proto(self) -> _Proto.Merge:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.Merge(
             fragments=_fragment_protos(self.fragments),
             schema=self.schema.to_protos(),
@@ -259,17 +273,19 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Change the schema without touching data: drop or rename columns. The schema carries no metadata here."""
+    """Change of the schema without change of data: dropped or renamed columns. The schema has no metadata here."""
 
-    arm: ClassVar[str] = "project"
+    oneof_case: ClassVar[str] = "project"
     schema: Schema
     preserves_nullability: bool = False
 
     @classmethod
     def from_proto(cls, message: _Proto.Project) -> Project:
+        """Convert from protobuf."""
         return cls(Schema.from_protos(message.schema), message.preserves_nullability)
 
     def to_proto(self) -> _Proto.Project:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.Project(
             schema=self.schema.to_protos(), preserves_nullability=self.preserves_nullability
         )
@@ -277,36 +293,40 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Make an old version the newest."""
+    """A new version with the contents of an old one."""
 
-    arm: ClassVar[str] = "restore"
+    oneof_case: ClassVar[str] = "restore"
     version: int
 
     @classmethod
     def from_proto(cls, message: _Proto.Restore) -> Restore:
+        """Convert from protobuf."""
         return cls(message.version)
 
     def to_proto(self) -> _Proto.Restore:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.Restore(version=self.version)
 
 
 @dataclass(frozen=True, slots=True)
 class ReserveFragments:
-    """Take fragment ids for a `Rewrite` to come."""
+    """Reservation of fragment ids for a later `Rewrite`."""
 
-    arm: ClassVar[str] = "reserve_fragments"
+    oneof_case: ClassVar[str] = "reserve_fragments"
     num_fragments: int
 
     @classmethod
     def from_proto(cls, message: _Proto.ReserveFragments) -> ReserveFragments:
+        """Convert from protobuf."""
         return cls(message.num_fragments)
 
     def to_proto(self) -> _Proto.ReserveFragments:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.ReserveFragments(num_fragments=self.num_fragments)
 
 
 class UpdateMode(Enum):
-    """Whether an update moves rows to new fragments or writes columns beside them."""
+    """Write strategy of an update: move rows to new fragments, or write new columns for existing fragments."""
 
     REWRITE_ROWS = 0
     REWRITE_COLUMNS = 1
@@ -314,14 +334,14 @@ class UpdateMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Change rows: update and merge-insert.
+    """Changed rows, written by update and merge-insert.
 
-    `compacted_sstables` and `inserted_rows` are serialized messages, carried along. `updated_offset_bitmaps` maps
-    fragment ids to portable roaring bitmaps of the row offsets whose columns were rewritten; `updated_offsets` is its
-    older form, with plain lists.
+    `compacted_sstables` and `inserted_rows` are serialized messages, preserved as they are. `updated_offset_bitmaps`
+    maps fragment ids to portable roaring bitmaps of the row offsets whose columns were rewritten; `updated_offsets` is
+    its older form, with plain lists.
     """
 
-    arm: ClassVar[str] = "update"
+    oneof_case: ClassVar[str] = "update"
     removed_fragment_ids: tuple[int, ...] = ()
     updated_fragments: tuple[Fragment, ...] = ()
     new_fragments: tuple[Fragment, ...] = ()
@@ -335,7 +355,7 @@ class Update:
 
     @classmethod
     def from_proto(cls, message: _Proto.Update) -> Update:
-        """Raises CorruptFileError for an update mode nobody knows."""
+        """Convert from protobuf. Raises CorruptFileError if the update mode is unknown."""
         if message.update_mode not in (0, 1):
             raise CorruptFileError(f"unknown update mode {message.update_mode}", found=message.update_mode)
         return cls(
@@ -352,6 +372,7 @@ class Update:
         )
 
     def to_proto(self) -> _Proto.Update:
+        """Convert to protobuf."""
         kind = transaction_pb2.Transaction
         message = kind.Update(
             removed_fragment_ids=self.removed_fragment_ids,
@@ -373,17 +394,19 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMap:
-    """Changes to a map of texts: None deletes a key; `replace` empties the map first."""
+    """Changes to a map of strings. The value None deletes a key; `replace` removes all existing entries first."""
 
     entries: Mapping[str, str | None] = field(default_factory=dict, hash=False)
     replace: bool = False
 
     @classmethod
     def from_proto(cls, message: _Proto.UpdateMap) -> UpdateMap:
+        """Convert from protobuf."""
         entries = {entry.key: entry.value if entry.HasField("value") else None for entry in message.update_entries}
         return cls(entries, message.replace)
 
     def to_proto(self) -> _Proto.UpdateMap:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.UpdateMap(
             update_entries=[
                 transaction_pb2.Transaction.UpdateMapEntry(key=key, value=value) for key, value in self.entries.items()
@@ -392,7 +415,7 @@ class UpdateMap:
         )
 
     def apply(self, old: Mapping[str, str]) -> dict[str, str]:
-        """The map after the change."""
+        """Return the changed map."""
         new = {} if self.replace else dict(old)
         for key, value in self.entries.items():
             if value is None:
@@ -404,9 +427,12 @@ class UpdateMap:
 
 @dataclass(frozen=True, slots=True)
 class UpdateConfig:
-    """Change the config or one of the metadata maps; None leaves a map alone. Field maps go by field id."""
+    """Changes to the config and the metadata maps; None leaves a map unchanged.
 
-    arm: ClassVar[str] = "update_config"
+    Keys of `field_metadata` are field ids.
+    """
+
+    oneof_case: ClassVar[str] = "update_config"
     config: UpdateMap | None = None
     table_metadata: UpdateMap | None = None
     schema_metadata: UpdateMap | None = None
@@ -414,10 +440,11 @@ class UpdateConfig:
 
     @classmethod
     def from_proto(cls, message: _Proto.UpdateConfig) -> UpdateConfig:
+        """Convert from protobuf."""
         config = _update_map(message, "config_updates")
         schema_metadata = _update_map(message, "schema_metadata_updates")
         field_metadata = {key: UpdateMap.from_proto(value) for key, value in message.field_metadata_updates.items()}
-        # The older form: upserts and deletions for the config, whole new maps for the others.
+        # The older form stores upserts and deletions for the config, and complete new maps for the others.
         if config is None and (message.upsert_values or message.delete_keys):
             config = UpdateMap({**message.upsert_values, **dict.fromkeys(message.delete_keys)})
         if schema_metadata is None and message.schema_metadata:
@@ -427,6 +454,7 @@ class UpdateConfig:
         return cls(config, _update_map(message, "table_metadata_updates"), schema_metadata, field_metadata)
 
     def to_proto(self) -> _Proto.UpdateConfig:
+        """Convert to protobuf."""
         message = transaction_pb2.Transaction.UpdateConfig(
             config_updates=None if self.config is None else self.config.to_proto(),
             table_metadata_updates=None if self.table_metadata is None else self.table_metadata.to_proto(),
@@ -443,7 +471,7 @@ def _update_map(message: _Proto.UpdateConfig, name: Any) -> UpdateMap | None:
 
 @dataclass(frozen=True, slots=True)
 class DataReplacementGroup:
-    """The new file of one fragment."""
+    """The new data file of one fragment."""
 
     fragment_id: int
     new_file: DataFile
@@ -451,13 +479,14 @@ class DataReplacementGroup:
 
 @dataclass(frozen=True, slots=True)
 class DataReplacement:
-    """Exchange data files that hold the same columns."""
+    """Replacement of data files by files with the same columns."""
 
-    arm: ClassVar[str] = "data_replacement"
+    oneof_case: ClassVar[str] = "data_replacement"
     replacements: tuple[DataReplacementGroup, ...] = ()
 
     @classmethod
     def from_proto(cls, message: _Proto.DataReplacement) -> DataReplacement:
+        """Convert from protobuf."""
         return cls(
             tuple(
                 DataReplacementGroup(group.fragment_id, DataFile.from_proto(group.new_file))
@@ -466,6 +495,7 @@ class DataReplacement:
         )
 
     def to_proto(self) -> _Proto.DataReplacement:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.DataReplacement(
             replacements=[
                 transaction_pb2.Transaction.DataReplacementGroup(
@@ -478,16 +508,18 @@ class DataReplacement:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMemWalState:
-    """State of a write-ahead log kept elsewhere: carried along as it is."""
+    """State of a write-ahead log that is stored elsewhere, preserved as it is."""
 
-    arm: ClassVar[str] = "update_mem_wal_state"
+    oneof_case: ClassVar[str] = "update_mem_wal_state"
     raw: bytes = b""
 
     @classmethod
     def from_proto(cls, message: _Proto.UpdateMemWalState) -> UpdateMemWalState:
+        """Convert from protobuf."""
         return cls(message.SerializeToString())
 
     def to_proto(self) -> _Proto.UpdateMemWalState:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.UpdateMemWalState.FromString(self.raw)
 
 
@@ -495,7 +527,7 @@ class UpdateMemWalState:
 class Clone:
     """The first version of a clone or branch."""
 
-    arm: ClassVar[str] = "clone"
+    oneof_case: ClassVar[str] = "clone"
     is_shallow: bool
     ref_version: int
     ref_path: str
@@ -504,6 +536,7 @@ class Clone:
 
     @classmethod
     def from_proto(cls, message: _Proto.Clone) -> Clone:
+        """Convert from protobuf."""
         return cls(
             message.is_shallow,
             message.ref_version,
@@ -513,6 +546,7 @@ class Clone:
         )
 
     def to_proto(self) -> _Proto.Clone:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.Clone(
             is_shallow=self.is_shallow,
             ref_version=self.ref_version,
@@ -524,16 +558,18 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class UpdateBases:
-    """Add base paths; id 0 asks for one to be assigned."""
+    """New base paths; id 0 means that the commit assigns an id."""
 
-    arm: ClassVar[str] = "update_bases"
+    oneof_case: ClassVar[str] = "update_bases"
     new_bases: tuple[BasePath, ...] = ()
 
     @classmethod
     def from_proto(cls, message: _Proto.UpdateBases) -> UpdateBases:
+        """Convert from protobuf."""
         return cls(tuple(BasePath.from_proto(base) for base in message.new_bases))
 
     def to_proto(self) -> _Proto.UpdateBases:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.UpdateBases(new_bases=[base.to_proto() for base in self.new_bases])
 
 
@@ -547,13 +583,14 @@ class OverlayGroup:
 
 @dataclass(frozen=True, slots=True)
 class DataOverlay:
-    """Lay files with single values over fragments; carried along, not applied."""
+    """Overlay files with single values for fragments. They are preserved, but not applied."""
 
-    arm: ClassVar[str] = "data_overlay"
+    oneof_case: ClassVar[str] = "data_overlay"
     groups: tuple[OverlayGroup, ...] = ()
 
     @classmethod
     def from_proto(cls, message: _Proto.DataOverlay) -> DataOverlay:
+        """Convert from protobuf."""
         return cls(
             tuple(
                 OverlayGroup(group.fragment_id, tuple(overlay.SerializeToString() for overlay in group.overlays))
@@ -562,6 +599,7 @@ class DataOverlay:
         )
 
     def to_proto(self) -> _Proto.DataOverlay:
+        """Convert to protobuf."""
         return transaction_pb2.Transaction.DataOverlay(
             groups=[
                 transaction_pb2.Transaction.DataOverlayGroup(
@@ -575,9 +613,9 @@ class DataOverlay:
 
 @dataclass(frozen=True, slots=True)
 class UnknownOperation:
-    """An operation newer than this library. `raw` is the serialized transaction it came in."""
+    """An operation that this library does not support. `raw` is the serialized transaction."""
 
-    arm: ClassVar[str] = ""
+    oneof_case: ClassVar[str] = ""
     raw: bytes = field(default=b"", repr=False)
 
 
@@ -601,9 +639,9 @@ Operation: TypeAlias = (
     | UpdateMemWalState
 )
 
-# Arm of the oneof -> class.
+# Case of the oneof `operation` -> class.
 OPERATIONS: Final[Mapping[str, Any]] = {
-    kind.arm: kind
+    kind.oneof_case: kind
     for kind in (
         Append,
         Clone,
@@ -630,7 +668,7 @@ OPERATIONS: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One commit. `read_version` is the version it was prepared on, 0 for a new table; `uuid` is hyphenated text."""
+    """One commit. `read_version` is the version that it was prepared from, 0 for a new table; `uuid` has hyphens."""
 
     read_version: int
     uuid: str
@@ -642,42 +680,51 @@ class Transaction:
     def create(
         cls, read_version: int, operation: Operation, *, tag: str = "", properties: Mapping[str, str] = _NOTHING
     ) -> Transaction:
-        """A transaction with a fresh uuid."""
+        """Return a transaction with a new uuid."""
         return cls(read_version, str(uuid_module.uuid4()), operation, tag, dict(properties))
 
     @property
     def commit_message(self) -> str | None:
+        """The commit message in the properties; None if there is none."""
         return self.properties.get(COMMIT_MESSAGE_KEY)
 
     @classmethod
     def from_proto(cls, message: _Proto) -> Transaction:
-        """Raises CorruptFileError or UnsupportedFeatureError for contents that break the format or are too new."""
-        arm = message.WhichOneof("operation")
+        """Convert from protobuf.
+
+        Raises CorruptFileError for contents that violate the format, and UnsupportedFeatureError for contents of a
+        newer format.
+        """
+        oneof_case = message.WhichOneof("operation")
         operation: Operation
-        if arm is None:
+        if oneof_case is None:
             operation = UnknownOperation(message.SerializeToString())
         else:
-            operation = OPERATIONS[arm].from_proto(getattr(message, arm))
+            operation = OPERATIONS[oneof_case].from_proto(getattr(message, oneof_case))
         properties = dict(message.transaction_properties) if message.transaction_properties else {}
         return cls(message.read_version, message.uuid, operation, message.tag, properties)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, path: str | None = None) -> Transaction:
-        """Raises CorruptFileError, naming `path`, if the bytes are no transaction."""
+        """Parse a transaction.
+
+        Raises CorruptFileError, with `path`, if the bytes are malformed; else as `from_proto`.
+        """
         try:
             message = transaction_pb2.Transaction.FromString(bytes(data))
         except DecodeError as error:
-            raise CorruptFileError(f"malformed transaction: {path or 'no path'}", path=path) from error
+            raise CorruptFileError(f"malformed transaction: {path or 'unknown path'}", path=path) from error
         return cls.from_proto(message)
 
     def to_proto(self) -> _Proto:
+        """Convert to protobuf."""
         operation = self.operation
         if isinstance(operation, UnknownOperation):
             message = transaction_pb2.Transaction.FromString(operation.raw)
             message.ClearField("transaction_properties")
         else:
-            message = transaction_pb2.Transaction(**{operation.arm: operation.to_proto()})  # type: ignore[arg-type]  # the arm is a name
-            getattr(message, operation.arm).SetInParent()
+            message = transaction_pb2.Transaction(**{operation.oneof_case: operation.to_proto()})  # type: ignore[arg-type]
+            getattr(message, operation.oneof_case).SetInParent()
         message.read_version = self.read_version
         message.uuid = self.uuid
         message.tag = self.tag
@@ -685,4 +732,5 @@ class Transaction:
         return message
 
     def to_bytes(self) -> bytes:
+        """Serialize the transaction."""
         return self.to_proto().SerializeToString()

@@ -1,4 +1,4 @@
-"""Versions of the data file format, and the number pairs that stand for them in files and manifests."""
+"""Versions of the data file format, and their representation in data files and manifests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["DEFAULT_VERSION", "STABLE_VERSION", "FileVersion"]
 class FileVersion(Enum):
     """A version of the data file format.
 
-    `number` is what manifests and users write; `footer_pair` stands at the end of a data file, `manifest_pair` in a
-    manifest's record of that file. The two differ for 2.0, whose footer still says 0.3.
+    `number` is the string that manifests and users write. `footer_pair` is stored at the end of a data file and
+    `manifest_pair` in the manifest's entry for the file. The two pairs differ for 2.0, whose footer stores 0.3.
     """
 
     LEGACY = ("0.1", (0, 2), (0, 2))
@@ -28,7 +28,7 @@ class FileVersion(Enum):
     def __new__(cls, number: str, footer_pair: tuple[int, int], manifest_pair: tuple[int, int]) -> FileVersion:
         member = object.__new__(cls)
         member._value_ = number
-        # Plain attributes: `.value` goes through a descriptor and is slow on hot paths.
+        # Plain attributes, because `.value` is a descriptor and slow on hot paths.
         member.number = number
         member.footer_pair = footer_pair
         member.manifest_pair = manifest_pair
@@ -39,35 +39,38 @@ class FileVersion(Enum):
 
     @property
     def is_legacy(self) -> bool:
-        """Whether this is the 0.1 format, which has batches and a page table instead of pages per column."""
+        """True for the 0.1 format, which has batches and a page table instead of pages per column."""
         return self is FileVersion.LEGACY
 
     @classmethod
-    def parse(cls, text: str) -> FileVersion:
-        """The version a user names: a number, "legacy" or "stable".
+    def parse(cls, name: str) -> FileVersion:
+        """Return the version for a user-supplied name: a number, "legacy" or "stable".
 
-        Raises InvalidInputError for names nobody knows and UnsupportedFeatureError for versions still in the making.
+        Raises InvalidInputError for unknown names and UnsupportedFeatureError for unreleased versions.
         """
-        version = _NAMES.get(text.lower())
+        version = _NAMES.get(name.lower())
         if version is not None:
             return version
-        if text.lower() in _UNRELEASED:
+        if name.lower() in _UNRELEASED:
             raise UnsupportedFeatureError(
-                f"data file version {text!r} is still in the making; the newest supported one is {STABLE_VERSION}",
-                feature=f"data file version {text}",
+                f"data file version {name!r} is not released; the newest supported version is {STABLE_VERSION}",
+                feature=f"data file version {name}",
             )
         known = ", ".join(version.number for version in cls)
-        raise InvalidInputError(f"Unknown Lance storage version: {text!r}; known are {known}, legacy and stable")
+        raise InvalidInputError(f"Unknown Lance storage version: {name!r}; use {known}, legacy or stable")
 
     @classmethod
     def from_number(cls, number: str, path: str | None = None) -> FileVersion:
-        """The version a manifest states; names such as "stable" are not allowed there."""
+        """Return the version for the number in a manifest, which cannot be a name such as "stable".
+
+        Raises UnsupportedFeatureError for newer versions and CorruptFileError for unknown ones.
+        """
         version = _NUMBERS.get(number)
         if version is not None:
             return version
         if number in _UNRELEASED or _is_newer(number):
             raise UnsupportedFeatureError(
-                f"the table is in data format {number[:20]!r}; the newest supported one is {STABLE_VERSION}",
+                f"the table has data format {number[:20]!r}; the newest supported version is {STABLE_VERSION}",
                 feature=f"data file version {number[:20]}",
                 path=path,
             )
@@ -77,25 +80,31 @@ class FileVersion(Enum):
 
     @classmethod
     def from_footer(cls, major: int, minor: int, path: str | None = None) -> FileVersion:
-        """The version of the file that ends in these two numbers."""
-        return _of_pair(_BY_FOOTER, major, minor, path)
+        """Return the version of a data file from the two numbers at its end.
+
+        Raises UnsupportedFeatureError for newer versions and CorruptFileError for unknown ones.
+        """
+        return _from_pair(_BY_FOOTER, major, minor, path)
 
     @classmethod
     def from_manifest_pair(cls, major: int, minor: int, path: str | None = None) -> FileVersion:
-        """The version of a data file whose manifest entry has these two numbers."""
-        return _of_pair(_BY_MANIFEST, major, minor, path)
+        """Return the version of a data file from the two numbers in its manifest entry.
+
+        Raises UnsupportedFeatureError for newer versions and CorruptFileError for unknown ones.
+        """
+        return _from_pair(_BY_MANIFEST, major, minor, path)
 
 
 _UNRELEASED = frozenset({"next", "2.3"})
 
 STABLE_VERSION = FileVersion.V2_2
-# Of new tables. Readers of 2.1 go back further than those of the stable version, which pylance writes by default.
+# Default for new tables. More readers support 2.1 than the stable version, which is the default of pylance.
 DEFAULT_VERSION = FileVersion.V2_1
 
 _NUMBERS = {version.number: version for version in FileVersion}
 _NAMES = _NUMBERS | {"legacy": FileVersion.LEGACY, "0.3": FileVersion.V2_0, "stable": STABLE_VERSION}
 
-# Early writers put other pairs; they are read, never written.
+# Early writers also used other pairs, which are accepted but never written.
 _BY_FOOTER = {version.footer_pair: version for version in FileVersion} | {
     (0, 0): FileVersion.LEGACY,
     (0, 1): FileVersion.LEGACY,
@@ -108,7 +117,7 @@ _BY_MANIFEST = {version.manifest_pair: version for version in FileVersion} | {
 }
 
 
-def _of_pair(table: dict[tuple[int, int], FileVersion], major: int, minor: int, path: str | None) -> FileVersion:
+def _from_pair(table: dict[tuple[int, int], FileVersion], major: int, minor: int, path: str | None) -> FileVersion:
     version = table.get((major, minor))
     if version is not None:
         return version

@@ -33,9 +33,9 @@ from lancetable.format.paths import (
     manifest_path,
     parse_manifest_name,
 )
-from lancetable.store.base import Durability, ObjectMeta, ObjectStore, PutOutcome
+from lancetable.store.base import Durability, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 
-__all__ = ["CommitHandler", "ManifestLocation", "VersionFinder", "look_back", "write_hint"]
+__all__ = ["CommitHandler", "ManifestLocation", "VersionFinder", "outcome_by_content", "write_hint"]
 
 _MAX_PROBES = 64  # further behind than this, a listing is cheaper than asking version by version
 _FIRST_PAGE = 8
@@ -86,7 +86,16 @@ class CommitHandler(Protocol):
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """The same as `history` after a version that the caller has seen; cheap where there is nothing new."""
 
-    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+    def commit(
+        self,
+        store: ObjectStore,
+        base: str,
+        version: int,
+        naming: ManifestNaming,
+        data: bytes,
+        *,
+        on_existing: OnExisting | None = None,
+    ) -> PutOutcome:
         """Publish a manifest as a version. WON: it is there and durable, and so is every file written below `base`.
 
         LOST: another writer has that version. UNKNOWN: it may become visible. Raises where nothing was published.
@@ -196,7 +205,7 @@ def write_hint(store: ObjectStore, base: str, version: int) -> None:
         store.put(hint_path(base), b'{"version":%d}' % version, durability=Durability.NEVER)
 
 
-def look_back(store: ObjectStore, base: str, path: str, data: bytes) -> PutOutcome:
+def outcome_by_content(store: ObjectStore, base: str, path: str, data: bytes) -> PutOutcome:
     """What became of a manifest whose publication had no clear answer: its bytes are unlike any other's."""
     try:
         found = store.read_all(path)

@@ -13,7 +13,7 @@ from lancetable.handlers.external import ExternalHandler, ExternalManifestStore
 from lancetable.handlers.locked import CommitLock, LockedHandler
 from lancetable.handlers.probe import ProvingHandler
 from lancetable.handlers.unsafe import UnsafeHandler
-from lancetable.store.base import ObjectStore, PutOutcome
+from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
 from lancetable.store.open import external_table, option
 
 __all__ = ["ReadOnlyHandler", "choose_handler"]
@@ -77,7 +77,16 @@ class ReadOnlyHandler(VersionFinder):
     def __repr__(self) -> str:
         return f"ReadOnlyHandler({self._uri!r})"
 
-    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+    def commit(
+        self,
+        store: ObjectStore,
+        base: str,
+        version: int,
+        naming: ManifestNaming,
+        data: bytes,
+        *,
+        on_existing: OnExisting | None = None,
+    ) -> PutOutcome:
         """Raises UnsupportedFeatureError: two writers could both publish this version."""
         raise UnsupportedFeatureError(
             f"{self._uri}: this store cannot create an object only where none exists, so two writers could commit the "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lancetable.format.paths import ManifestNaming, manifest_path
-from lancetable.handlers.base import VersionFinder, look_back, write_hint
-from lancetable.store.base import ObjectStore, PutOutcome
+from lancetable.handlers.base import VersionFinder, outcome_by_content, write_hint
+from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
 
 __all__ = ["ConditionalPutHandler"]
 
@@ -17,13 +17,22 @@ class ConditionalPutHandler(VersionFinder):
     def __repr__(self) -> str:
         return "ConditionalPutHandler()"
 
-    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+    def commit(
+        self,
+        store: ObjectStore,
+        base: str,
+        version: int,
+        naming: ManifestNaming,
+        data: bytes,
+        *,
+        on_existing: OnExisting | None = None,
+    ) -> PutOutcome:
         """See CommitHandler."""
         path = manifest_path(base, version, naming)
         store.sync(base)  # a manifest must never outlive the files that it names
-        outcome = store.put_if_absent(path, data)
+        outcome = store.put_if_absent(path, data, on_existing=on_existing)
         if outcome is PutOutcome.UNKNOWN:
-            outcome = look_back(store, base, path, data)
+            outcome = outcome_by_content(store, base, path, data)
         if outcome is PutOutcome.WON:
             write_hint(store, base, version)
         return outcome

@@ -33,9 +33,8 @@ from lancetable.format.paths import (
     manifest_path,
     parse_manifest_name,
 )
-from lancetable.handlers.base import ManifestLocation, VersionFinder, look_back
-from lancetable.store.base import ObjectStore, PutOutcome
-from lancetable.store.conditional import note_met
+from lancetable.handlers.base import ManifestLocation, VersionFinder, outcome_by_content
+from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
 
 __all__ = ["ExternalHandler", "ExternalManifestStore", "ManifestRow"]
 
@@ -202,7 +201,16 @@ class ExternalHandler(VersionFinder):
 
     # ---- committing -------------------------------------------------------------------------------------------
 
-    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+    def commit(
+        self,
+        store: ObjectStore,
+        base: str,
+        version: int,
+        naming: ManifestNaming,
+        data: bytes,
+        *,
+        on_existing: OnExisting | None = None,
+    ) -> PutOutcome:
         """See CommitHandler."""
         final = manifest_path(base, version, naming)
         store.sync(base)
@@ -218,10 +226,14 @@ class ExternalHandler(VersionFinder):
             _remove_quietly(store, staged.path)
             raise
         if outcome is PutOutcome.UNKNOWN:
-            outcome = look_back(store, base, final, data)  # somebody may have finished it: the bytes tell whose it is
+            outcome = outcome_by_content(
+                store, base, final, data
+            )  # somebody may have finished it: the bytes tell whose it is
         if outcome is PutOutcome.LOST:
             _remove_quietly(store, staged.path)
-            note_met(None if rival is None else self._met(store, base, rival))
+            existing = None if rival is None or on_existing is None else self._met(store, base, rival)
+            if existing is not None and on_existing is not None:
+                on_existing(existing)
         if outcome is not PutOutcome.WON:
             return outcome
         try:
@@ -300,7 +312,7 @@ class ExternalHandler(VersionFinder):
         """Step 3. WON: it is there, whoever put it. LOST: an object with other bytes is there, and stays."""
         if store.capabilities.conditional_create == "native":
             outcome = store.put_if_absent(final, data)
-            return outcome if outcome is PutOutcome.WON else look_back(store, base, final, data)
+            return outcome if outcome is PutOutcome.WON else outcome_by_content(store, base, final, data)
         store.put(final, data)
         return PutOutcome.WON
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from lancetable.errors import CommitConflictError, CommitStateUnknownError, LanceError, StoreError
 from lancetable.format.paths import ManifestNaming, manifest_path
-from lancetable.handlers.base import VersionFinder, look_back, write_hint
-from lancetable.store.base import ObjectStore, PutOutcome
+from lancetable.handlers.base import VersionFinder, outcome_by_content, write_hint
+from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
 
 __all__ = ["CommitLock", "LockedHandler"]
 
@@ -32,7 +32,16 @@ class LockedHandler(VersionFinder):
     def __repr__(self) -> str:
         return "LockedHandler()"
 
-    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+    def commit(
+        self,
+        store: ObjectStore,
+        base: str,
+        version: int,
+        naming: ManifestNaming,
+        data: bytes,
+        *,
+        on_existing: OnExisting | None = None,
+    ) -> PutOutcome:
         """See CommitHandler."""
         path = manifest_path(base, version, naming)
         store.sync(base)
@@ -40,7 +49,7 @@ class LockedHandler(VersionFinder):
         try:
             with self.lock(version):
                 if store.capabilities.conditional_create == "native" and not store.capabilities.unproven:
-                    outcome = store.put_if_absent(path, data)
+                    outcome = store.put_if_absent(path, data, on_existing=on_existing)
                 elif store.find(path) is not None:
                     outcome = PutOutcome.LOST
                 else:
@@ -59,7 +68,7 @@ class LockedHandler(VersionFinder):
                     raise
                 raise StoreError(f"the commit lock of version {version} failed: {error}", path=path) from error
         if outcome is PutOutcome.UNKNOWN or outcome is None:
-            outcome = look_back(store, base, path, data)
+            outcome = outcome_by_content(store, base, path, data)
         if outcome is PutOutcome.WON:
             write_hint(store, base, version)
         return outcome

@@ -19,7 +19,7 @@ from lancetable.errors import LanceError, StoreError, UnsupportedFeatureError
 from lancetable.format.paths import VERSIONS_DIR, ManifestNaming, join
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.conditional_put import ConditionalPutHandler
-from lancetable.store.base import ObjectStore, PutOutcome
+from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
 
 __all__ = ["ProvingHandler", "RaceResult", "is_honest", "prove", "race"]
 
@@ -41,12 +41,21 @@ class ProvingHandler(ConditionalPutHandler):
     def __repr__(self) -> str:
         return f"ProvingHandler({self._otherwise!r})"
 
-    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+    def commit(
+        self,
+        store: ObjectStore,
+        base: str,
+        version: int,
+        naming: ManifestNaming,
+        data: bytes,
+        *,
+        on_existing: OnExisting | None = None,
+    ) -> PutOutcome:
         """See CommitHandler. Raises UnsupportedFeatureError on a server that overwrites."""
         if self._otherwise is not None and not is_honest(store, base):
-            return self._otherwise.commit(store, base, version, naming, data)
+            return self._otherwise.commit(store, base, version, naming, data, on_existing=on_existing)
         prove(store, base)
-        return super().commit(store, base, version, naming, data)
+        return super().commit(store, base, version, naming, data, on_existing=on_existing)
 
 
 def is_honest(store: ObjectStore, base: str) -> bool:

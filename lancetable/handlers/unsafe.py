@@ -6,8 +6,8 @@ import warnings
 
 from lancetable.errors import StoreError
 from lancetable.format.paths import ManifestNaming, manifest_path
-from lancetable.handlers.base import VersionFinder, look_back, write_hint
-from lancetable.store.base import ObjectStore, PutOutcome
+from lancetable.handlers.base import VersionFinder, outcome_by_content, write_hint
+from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
 
 __all__ = ["UnsafeHandler"]
 
@@ -22,7 +22,16 @@ class UnsafeHandler(VersionFinder):
     def __repr__(self) -> str:
         return "UnsafeHandler()"
 
-    def commit(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming, data: bytes) -> PutOutcome:
+    def commit(
+        self,
+        store: ObjectStore,
+        base: str,
+        version: int,
+        naming: ManifestNaming,
+        data: bytes,
+        *,
+        on_existing: OnExisting | None = None,
+    ) -> PutOutcome:
         """See CommitHandler."""
         global _warned
         if not _warned:
@@ -41,7 +50,7 @@ class UnsafeHandler(VersionFinder):
             store.put(path, data)
             outcome = PutOutcome.WON
         except StoreError:
-            outcome = look_back(store, base, path, data)
+            outcome = outcome_by_content(store, base, path, data)
         if outcome is PutOutcome.WON:
             write_hint(store, base, version)
         return outcome

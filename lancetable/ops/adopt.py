@@ -1,4 +1,4 @@
-"""Data files that were written elsewhere, described as a manifest needs it."""
+"""Metadata of data files that were written elsewhere."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ __all__ = ["adopt_data_file", "adopt_fragment"]
 
 
 def adopt_data_file(version: TableVersion, name: str, *, base_id: int | None = None) -> tuple[DataFile, int]:
-    """A file below the data directory (of a base path), its columns matched to the table's by name; and its rows.
+    """Return a file children the data directory (of a base path) with columns matched by name, and its number of rows.
 
-    Raises NotFoundError, CorruptFileError, SchemaMismatchError for a column that the table has not, or has in another
+    Raises NotFoundError, CorruptFileError, and SchemaMismatchError for a column that the table lacks or has with
+    another
     type.
     """
     path = version.data_file_path(DataFile(path=name, fields=(), base_id=base_id))
     metadata = open_data_file(version.store, path)
     file_schema = metadata.schema
-    fields = tuple(_matched(each, version.schema.fields, each.name) for each in file_schema.fields)
+    fields = tuple(_matched(field, version.schema.fields, field.name) for field in file_schema.fields)
     ids, columns = number_columns(Schema(fields), metadata.version)
     major, minor = metadata.version.manifest_pair
     size = version.store.size(path)
@@ -32,14 +33,14 @@ def adopt_data_file(version: TableVersion, name: str, *, base_id: int | None = N
 
 
 def adopt_fragment(version: TableVersion, name: str, fragment_id: int) -> Fragment:
-    """A fragment made of one file below the data directory. Raises as `adopt_data_file`."""
+    """Return a fragment of one file children the data directory. Raises the errors of `adopt_data_file`."""
     file, num_rows = adopt_data_file(version, name)
     return Fragment(fragment_id, (file,), num_rows)
 
 
 def _matched(found: Field, candidates: tuple[Field, ...], path: str) -> Field:
-    """The table's field of the same name, with the children that the file has, in its order."""
-    expected = next((each for each in candidates if each.name == found.name), None)
+    """Return the table's field of the same name, with the children that the file has, in its order."""
+    expected = next((field for field in candidates if field.name == found.name), None)
     if expected is None:
         raise SchemaMismatchError(f"Schema mismatch: file has extra field '{path}'", column=path)
     if expected.logical_type != found.logical_type:
@@ -49,5 +50,5 @@ def _matched(found: Field, candidates: tuple[Field, ...], path: str) -> Field:
         )
     if not found.children or expected.is_blob_v2:
         return expected
-    below = tuple(_matched(child, expected.children, f"{path}.{child.name}") for child in found.children)
-    return replace(expected, children=below)
+    children = tuple(_matched(child, expected.children, f"{path}.{child.name}") for child in found.children)
+    return replace(expected, children=children)

@@ -1,4 +1,4 @@
-"""What one version added to the one before, for readers that follow a table."""
+"""Rows that one version added to its predecessor, for readers that follow a table."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _NO_ROWS = (
 
 
 class Appended(NamedTuple):
-    """The fragments that hold the rows that a version added; none if it changed no row."""
+    """The fragments that contain the rows added by a version; empty if it changed no row."""
 
     fragment_ids: frozenset[int]
 
 
 def appended_by(version: TableVersion) -> Appended | str:
-    """The rows that a version added, or, where it did something else to rows, what that was."""
+    """Return the rows that a version added, or a description of the change if it is not a pure append."""
     transaction = transactions.read(version.store, version.base, version.file)
     if transaction is None:
-        return "does not say what it changed"
+        return "has no transaction file that records its change"
     operation = transaction.operation
     if isinstance(operation, _NO_ROWS):
         return Appended(frozenset())
@@ -40,7 +40,7 @@ def appended_by(version: TableVersion) -> Appended | str:
         return Appended(_last_fragments(version, len(operation.fragments)))
     if isinstance(operation, tx.Overwrite):
         if version.version == 1:
-            return Appended(frozenset(each.id for each in version.manifest.fragments))
+            return Appended(frozenset(fragment.id for fragment in version.manifest.fragments))
         return "overwrote the table"
     if isinstance(operation, tx.Update):
         if operation.updated_fragments or operation.removed_fragment_ids:
@@ -54,6 +54,6 @@ def appended_by(version: TableVersion) -> Appended | str:
 
 
 def _last_fragments(version: TableVersion, count: int) -> frozenset[int]:
-    """The newest fragments: ids only rise, and a commit gives them to its new fragments last."""
-    ids = sorted(each.id for each in version.manifest.fragments)
+    """Return the `count` newest fragments. Ids only increase, and a commit assigns them to its new fragments last."""
+    ids = sorted(fragment.id for fragment in version.manifest.fragments)
     return frozenset(ids[len(ids) - count :]) if count else frozenset()

@@ -1,8 +1,8 @@
-"""The history of a table since an application last committed one of its numbered changes.
+"""History of a table since an application last committed one of its numbered changes.
 
-The config of a table survives an overwrite, so the number alone (`commit/once.py`) does not show that the rows it
-counts were replaced. The transactions since then do. A restore continues with the version that it restored, because the
-table has that version's rows.
+The config of a table survives an overwrite, so the number alone (`commit/once.py`) does not show whether the rows it
+counts were replaced. The transactions since then show it. The history of a restore continues with the version that it
+restored, because the table has that version's rows.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def follows(version: TableVersion, app: str, batch: int, *, remedy: str) -> bool
 def replaced_since(version: TableVersion, app: str) -> int | None:
     """Return the version that replaced all rows after the application's last change.
 
-    The newest such version; None if there is none, or if the config records no change of the application. Where a
-    cleanup removed versions in between the search ends with a warning, and the result is None.
+    Returns the newest such version, or None if there is none or the config records no change of the application. If a
+    cleanup removed versions in between, the search ends with a warning and returns None.
     """
     recorded = version.manifest.config.get(config_key(app))
     if recorded is None:
@@ -64,7 +64,7 @@ def replaced_since(version: TableVersion, app: str) -> int | None:
                 app,
             )
             return None
-        # A clone or a branch has the rows together with the config.
+        # A clone or a branch inherits the rows together with the config.
         if _records(transaction, app, recorded) or isinstance(transaction.operation, tx.Clone):
             return None
         if isinstance(transaction.operation, tx.Overwrite):
@@ -115,6 +115,8 @@ def _history(version: TableVersion) -> Iterator[tuple[int, Transaction | None]]:
             return
         if number not in known:
             first = max(0, number - _READ_AT_ONCE)
-            locations = [each for each in version.handler.history(store, base, first) if each.version <= number]
-            known = {file.location.version: each for file, each in transactions.read_since(store, base, locations)}
+            locations = [
+                location for location in version.handler.history(store, base, first) if location.version <= number
+            ]
+            known = {file.location.version: read for file, read in transactions.read_since(store, base, locations)}
         transaction = known.get(number)

@@ -1,10 +1,10 @@
-"""Blobs of chosen rows: found by their descriptions, then read whole, by ranges, or piece by piece through a handle.
+"""Blobs of selected rows: located by their descriptions, then read whole, by range, or through a handle.
 
     ids | addresses | indices   --find_blobs-->   FoundBlobs: row addresses, Places   --read_blobs-->   bytes
                                                                                       --handles---->   BlobHandle
 
-Only the descriptions are read to find blobs. Bytes that lie in one file are asked for in one call of the store, which
-merges what lies close together; for null and empty blobs nothing is read.
+Locating blobs reads only the descriptions. Blobs in one file are read by one call of the store, which coalesces
+adjacent ranges. Null and empty blobs cause no read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAX_LENGTH: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class FoundBlobs:
-    """The blobs of some rows, in the order asked for, repeats included. `addresses` is uint64."""
+    """Locations of the blobs of some rows, in the requested order with repeats. `addresses` is uint64."""
 
     addresses: npt.NDArray[np.uint64]
     places: Places
@@ -57,7 +57,7 @@ class FoundBlobs:
 
 @dataclass(frozen=True, slots=True)
 class BlobHandle:
-    """One blob that is not null: `size` bytes of an object from `position` on."""
+    """A blob that is not null: `size` bytes of an object, starting at `position`."""
 
     store: ObjectStore
     path: str
@@ -65,16 +65,19 @@ class BlobHandle:
     size: int
 
     def read(self, offset: int, length: int) -> memoryview:
-        """`length` bytes from `offset` on. Raises OutOfRangeError for a range that the blob does not have."""
+        """Return `length` bytes from `offset`. Raises OutOfRangeError for a range outside the blob."""
         start, end = self._range(offset, length)
         return self.store.read(self.path, start, end) if start < end else memoryview(b"")
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """Several ranges (offset, length) in one call of the store; results in the order of the ranges."""
+        """Read several ranges (offset, length) in one call of the store; results are in the order of the ranges.
+
+        Raises OutOfRangeError for a range outside the blob.
+        """
         wanted = [self._range(offset, length) for offset, length in ranges]
-        filled = [each for each in wanted if each.start < each.end]
-        found = iter(self.store.read_many(self.path, filled) if filled else ())
-        return [next(found) if each.start < each.end else memoryview(b"") for each in wanted]
+        filled = [part for part in wanted if part.start < part.end]
+        chunks = iter(self.store.read_many(self.path, filled) if filled else ())
+        return [next(chunks) if part.start < part.end else memoryview(b"") for part in wanted]
 
     def _range(self, offset: int, length: int) -> ByteRange:
         check_range(offset, length, self.size)
@@ -82,7 +85,7 @@ class BlobHandle:
 
 
 def check_range(offset: int, length: int, size: int) -> None:
-    """Raises OutOfRangeError unless `length` bytes from `offset` on lie within `size`."""
+    """Raise OutOfRangeError unless `length` bytes from `offset` are within `size`."""
     if offset < 0 or length < 0:
         raise OutOfRangeError(f"a blob range must not be negative: offset {offset}, length {length}")
     if offset + length > size:
@@ -94,11 +97,11 @@ def check_range(offset: int, length: int, size: int) -> None:
 def _missing_rows(
     version: TableVersion, selector: Selector, values: Indices, found: int
 ) -> InvalidInputError | UnsupportedFeatureError:
-    """What to say when not every row is there. The classes are those that pylance makes of deleted and unknown rows."""
+    """Return the error for missing rows. Its class is the one that pylance raises for deleted and for unknown rows."""
     counts = f"{len(values)} {selector} given, {found} of them have a live row"
     by_address = selector == "addresses" or not version.manifest.has_stable_row_ids
     known = set(version.manifest.fragments.ids().tolist()) if by_address else set()
-    if by_address and all(int(each) >> 32 in known for each in values):
+    if by_address and all(int(value) >> 32 in known for value in values):
         return UnsupportedFeatureError(
             f"A take operation that includes row addresses must not target deleted rows: {counts}",
             feature="blobs of deleted rows",
@@ -107,10 +110,31 @@ def _missing_rows(
 
 
 def find_blobs(version: TableVersion, column: str, selector: Selector, values: Indices) -> FoundBlobs:
-    """The blobs of rows chosen by row id, row address or position in scan order.
+    """Locate the blobs of rows selected by row id, row address or position in scan order.
 
-    `column` is a dotted path. Raises ColumnNotFoundError; InvalidInputError for a column that holds no blobs and for
-    rows that do not exist; UnsupportedFeatureError for deleted ones; OutOfRangeError beyond the end; TypeError.
+    Parameters
+    ----------
+    version
+        The version to read.
+    column
+        Dotted path of a blob column.
+    selector
+        "ids", "addresses" or "indices".
+    values
+        The row ids, addresses or positions.
+
+    Raises
+    ------
+    ColumnNotFoundError
+        If the column does not exist.
+    InvalidInputError
+        If the column is not a blob column or a row does not exist.
+    UnsupportedFeatureError
+        If a row is deleted.
+    OutOfRangeError
+        If a position is past the end.
+    TypeError
+        If `values` are not integers.
     """
     field = blob_field_of(version, column)
     take = {"ids": take_row_ids, "addresses": take_addresses, "indices": take_offsets}[selector]
@@ -129,9 +153,14 @@ def find_blobs(version: TableVersion, column: str, selector: Selector, values: I
 
 
 def blob_field_of(version: TableVersion, column: str) -> Field:
-    """The blob field at a path. Raises ColumnNotFoundError, InvalidInputError."""
+    """Return the blob field at a path.
+
+    Raises TypeError for a path that is not a string, ColumnNotFoundError, and InvalidInputError for a column that is
+    not a
+    blob or is inside a list.
+    """
     if not isinstance(column, str):
-        raise TypeError(f"blob_column must be text, not {type(column).__name__}")
+        raise TypeError(f"blob_column must be a string, not {type(column).__name__}")
     schema = version.schema
     field = schema.field(column)
     if field is None:
@@ -143,7 +172,7 @@ def blob_field_of(version: TableVersion, column: str) -> Field:
         above = schema.by_id[parent]
         if not above.is_struct:
             raise InvalidInputError(
-                f"blob column {column!r} lies inside of {above.name!r}, which is no struct", column=column
+                f"blob column {column!r} is nested in {above.name!r}, which is not a struct", column=column
             )
         parent = above.parent_id
     return field
@@ -155,7 +184,7 @@ def locate(
     descriptions: pa.Array | pa.ChunkedArray,
     addresses: npt.NDArray[np.uint64],
 ) -> Places:
-    """Where the blobs of these descriptions lie; `addresses` are those of their rows."""
+    """Locate the blobs of the descriptions; `addresses` are the addresses of their rows."""
     if isinstance(descriptions, pa.ChunkedArray):
         chunks = descriptions.chunks
         descriptions = (
@@ -175,7 +204,7 @@ def locate(
 
 
 def handles(version: TableVersion, places: Places) -> list[BlobHandle | None]:
-    """A handle for each row, None for a null. Reads nothing."""
+    """Return a handle for each row, None for a null. Reads nothing."""
     store, paths = version.store, places.paths
     return [
         BlobHandle(store, paths[number], position, size) if valid else None
@@ -186,7 +215,7 @@ def handles(version: TableVersion, places: Places) -> list[BlobHandle | None]:
 
 
 def read_blobs(version: TableVersion, found: FoundBlobs) -> list[tuple[int, bytes | None]]:
-    """(row address, bytes) of each row, None for a null. Rows that share a blob share its bytes."""
+    """Return (row address, bytes) of each row, None for a null. Rows that share a blob share the bytes object."""
     places = found.places
     kept: dict[tuple[int, int, int], bytes] = {}
     result: list[tuple[int, bytes | None]] = []
@@ -205,9 +234,9 @@ def read_blobs(version: TableVersion, found: FoundBlobs) -> list[tuple[int, byte
 def read_blob_ranges(
     version: TableVersion, column: str, requests: Sequence[tuple[int, int, int]], selector: Selector
 ) -> list[tuple[int, int, bytes | None]]:
-    """For each request (row, offset, length): its number, the row's address and the bytes, None for a null blob.
+    """Return for each request (row, offset, length) its number, the row address and the bytes, None for a null blob.
 
-    Raises as `find_blobs`, and OutOfRangeError for a range that a blob does not have.
+    Raises the errors of `find_blobs` and `checked_requests`, and OutOfRangeError for a range outside its blob.
     """
     rows, offsets, lengths = checked_requests(requests)
     found = find_blobs(version, column, selector, rows)
@@ -228,7 +257,7 @@ def read_blob_ranges(
 
 
 def checked_selector(selector: str) -> Selector:
-    """Raises InvalidInputError for anything but the three ways to choose rows."""
+    """Return `selector` if it is valid. Raises InvalidInputError otherwise."""
     for known in get_args(Selector):
         if selector == known:
             return known  # type: ignore[no-any-return]  # one of the literals
@@ -236,7 +265,12 @@ def checked_selector(selector: str) -> Selector:
 
 
 def checked_requests(requests: Any) -> tuple[list[int], list[int], list[int]]:
-    """Rows, offsets and lengths of requests. Raises TypeError, InvalidInputError, OutOfRangeError."""
+    """Return the rows, offsets and lengths of requests.
+
+    Raises TypeError for a request that is not a tuple of integers, InvalidInputError for a wrong length,
+    OutOfRangeError
+    for negative numbers and ranges beyond 64 bits.
+    """
     rows, offsets, lengths = [], [], []
     for number, request in enumerate(requests):
         if not isinstance(request, tuple):

@@ -1,10 +1,11 @@
-"""Branches: lines of versions that start as a shallow clone of one of the table's versions, below `tree` of its root.
+"""Branches: sequences of versions that start as a shallow clone of a table version, stored below `tree` of its root.
 
-    _refs/branches/{name}.json     that there is such a branch, and where it sprang from
-    tree/{name}/...                its manifests and files, as those of a table
+    _refs/branches/{name}.json     declares the branch and records the version it starts from
+    tree/{name}/...                its manifests and files, laid out like a table
 
-A branch is made directory first and ref last, and removed ref first: what a crash leaves behind is no branch. Such
-remains are in the way of another branch with the name, until `delete_branch` removes them.
+The directory of a branch is created before the ref, and the ref is deleted before the directory. After a crash the
+leftover files therefore do not count as a branch. They block the creation of a branch with the same name until
+`delete_branch` removes them.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ __all__ = ["create_branch", "delete_branch", "list_branches", "replace_branch_me
 
 
 def create_branch(version: TableVersion, name: str, reference: Reference | None = None) -> TableVersion:
-    """A branch that starts at `reference` (None: at `version`); returns its first version.
+    """Create a branch that starts at `reference`, by default at `version`, and return its first version.
 
-    Raises AlreadyExistsError for a name in use, InvalidRefError for one that no branch may have, VersionNotFoundError
-    and RefNotFoundError for the reference.
+    Raises AlreadyExistsError if the name is in use or leftover files block it, InvalidRefError for an invalid name,
+    VersionNotFoundError and RefNotFoundError if the reference does not exist or is deleted during the call, and
+    CommitStateUnknownError if that cannot be determined.
     """
     check_branch_name(name)
     store, main = version.store, version.main_base
@@ -56,8 +58,8 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
         if refs.find_branch(store, main, name) is not None:
             raise taken from error
         raise AlreadyExistsError(
-            f"{uri} holds the remains of a branch that was not made, or not deleted, to its end: delete branch {name} "
-            "and try again",
+            f"{uri} contains leftover files of a branch whose creation or deletion was interrupted: "
+            f"delete branch {name} and try again",
             path=uri,
         ) from error
     size = source.location.size_bytes
@@ -71,25 +73,25 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
     )
     if not refs.create_branch(store, main, name, contents):
         raise taken
-    # From here on others see the branch. Who did not may have taken what it springs from, and the files.
+    # From here on other writers see the branch. A cleanup or delete that started earlier may have removed its source.
     try:
-        gone = _gone(version, source)
+        source_removed = _source_removed(version, source)
     except StoreError as error:
         raise CommitStateUnknownError(
-            f"{version.uri}: branch {name} was made, but it cannot be seen whether what it springs from is still there:"
-            f" {error}. Read from the branch; if files are missing, delete it and make it again",
+            f"{version.uri}: branch {name} was created, but checking whether its source still exists failed:"
+            f" {error}. Read from the branch; if files are missing, delete and recreate it",
             version=first.version,
         ) from error
-    if gone is not None:
+    if source_removed is not None:
         delete_branch(version, name)
         raise VersionNotFoundError(
-            f"{version.uri}: {gone} while branch {name} was made from it", version=source.version
+            f"{version.uri}: {source_removed} while branch {name} was being created from it", version=source.version
         )
     return first
 
 
-def _gone(version: TableVersion, source: TableVersion) -> str | None:
-    """What has become of the version that a branch was made from, None if it is there."""
+def _source_removed(version: TableVersion, source: TableVersion) -> str | None:
+    """Return how the source version of a new branch was removed, or None if it still exists."""
     store, main = version.store, version.main_base
     if source.branch is not None and refs.find_branch(store, main, source.branch) is None:
         return f"branch {source.branch} was deleted"
@@ -99,35 +101,36 @@ def _gone(version: TableVersion, source: TableVersion) -> str | None:
 
 
 def list_branches(version: TableVersion) -> dict[str, BranchContents]:
-    """All branches of the table by name, main excluded."""
+    """Return all branches of the table by name, excluding main."""
     return refs.list_branches(version.store, version.main_base)
 
 
 def replace_branch_metadata(version: TableVersion, name: str, metadata: Mapping[str, str]) -> None:
-    """Give a branch other key/values. Raises RefNotFoundError."""
+    """Replace the metadata of a branch. Raises RefNotFoundError."""
     old = _read(version, name)
     refs.write_branch(version.store, version.main_base, name, replace(old, metadata=dict(metadata)))
 
 
 def delete_branch(version: TableVersion, name: str) -> None:
-    """Remove a branch with all its versions and files, or what is left of one; other branches below the same directory
-    stay.
+    """Remove a branch with all its versions and files, or the leftovers of an incomplete one.
 
-    Raises RefNotFoundError, and InvalidOperationError while other branches spring from it and need its files.
+    Other branches below the same directory are kept. Raises RefNotFoundError, and InvalidOperationError while other
+    branches start from it, because they need its files.
     """
     store, main = version.store, version.main_base
     root = branch_root(main, check_branch_name(name))
-    found = refs.find_branch(store, main, name)
-    if found is None and not _has_files(store, root):
+    contents = refs.find_branch(store, main, name)
+    if contents is None and not _has_files(store, root):
         raise _missing(name)
     _check_no_children(version, name)
-    if found is not None:
+    if contents is not None:
         refs.delete_branch(store, main, name)
         try:
             _check_no_children(version, name)
         except LanceError:
-            # Made meanwhile, from a branch that was still there to be seen: it needs the files.
-            refs.create_branch(store, main, name, found)
+            # A child branch was created concurrently, before the ref was deleted. It needs the files, so restore the
+            # ref.
+            refs.create_branch(store, main, name, contents)
             raise
     for folder in BRANCH_CONTENTS:
         store.delete_prefix(join(root, folder))
@@ -137,7 +140,9 @@ def delete_branch(version: TableVersion, name: str) -> None:
 
 def _check_no_children(version: TableVersion, name: str) -> None:
     children = [
-        (child, each.parent_version) for child, each in list_branches(version).items() if each.parent_branch == name
+        (child, contents.parent_version)
+        for child, contents in list_branches(version).items()
+        if contents.parent_branch == name
     ]
     if children:
         raise InvalidOperationError(
@@ -158,6 +163,6 @@ def _missing(name: str) -> RefNotFoundError:
 
 
 def _has_files(store: ObjectStore, root: str) -> bool:
-    """Whether anything of a branch lies below its directory; branches below that are others."""
+    """Return whether the branch's own directories contain an object; nested branches do not count."""
     folders = (store.list_recursive(join(root, folder)) for folder in BRANCH_CONTENTS)
     return any(next(iter(found), None) is not None for found in folders)

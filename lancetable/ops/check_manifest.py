@@ -82,7 +82,7 @@ def has_schema(version: TableVersion) -> bool:
 
 
 def _check_sections(version: TableVersion, data: bytes) -> Iterator[Finding]:
-    """Every byte of the file belongs to one section, and every section parses."""
+    """Yield a finding for bytes that do not belong to a section, and for sections that do not parse."""
     path = version.location.path
     sections = sorted(_sections(version, data))
     end = 0
@@ -105,7 +105,7 @@ def _check_sections(version: TableVersion, data: bytes) -> Iterator[Finding]:
 
 
 def _sections(version: TableVersion, data: bytes) -> Iterator[tuple[int, int, str]]:
-    """(start, end, name) of the sections of a manifest file, the footer included."""
+    """Return (start, end, name) of the sections of a manifest file, including the footer."""
     size, message = len(data), version.manifest.message
     position = int.from_bytes(data[-FOOTER_BYTES : 8 - FOOTER_BYTES], "little")
     yield size - FOOTER_BYTES, size, "footer"
@@ -130,7 +130,7 @@ def _sections(version: TableVersion, data: bytes) -> Iterator[tuple[int, int, st
 
 
 def _unread(message: Message, data: bytes, name: str, path: str) -> Iterator[Finding]:
-    """Bytes of a message that this release does not understand: unknown fields, or what writing does not reproduce."""
+    """Return the bytes of a message that this release does not understand or cannot reproduce."""
     known = type(message)()
     known.CopyFrom(message)
     known.DiscardUnknownFields()
@@ -175,7 +175,7 @@ def _unknown_fields(message: Message, name: str) -> list[str]:
 
 
 def _check_transaction(version: TableVersion, data: bytes) -> Iterator[Finding]:
-    """The inline transaction parses and is that of the transaction file."""
+    """Check that the inline transaction parses and equals that of the transaction file."""
     path, name = version.location.path, version.manifest.transaction_file
     inline = version.file.transaction_section(version.store)
     file_path = None if name is None else transaction_path(version.base, name)
@@ -214,7 +214,7 @@ def _check_transaction(version: TableVersion, data: bytes) -> Iterator[Finding]:
 
 
 def _check_schema(version: TableVersion, data: bytes) -> Iterator[Finding]:
-    """The fields make a tree of known types, and a scan of all columns can be planned."""
+    """Check that the fields form a tree of known types, and that a scan of all columns can be planned."""
     version.schema.to_arrow()
     version.schema.to_storage_arrow()
     plan_scan(version, ScanOptions())
@@ -227,7 +227,7 @@ def _check_schema(version: TableVersion, data: bytes) -> Iterator[Finding]:
 
 
 def _check_facts(version: TableVersion, data: bytes) -> Iterator[Finding]:
-    """Time, data format, base paths and config."""
+    """Check the commit time, data format, base paths and config."""
     manifest, path = version.manifest, version.location.path
     yield from _attempt(path, "commit time", lambda: manifest.timestamp)
     yield from _attempt(path, "data format", lambda: manifest.file_version)
@@ -267,7 +267,7 @@ def _is_valid(read: Callable[[str], Any], value: str) -> bool:
 
 
 def _check_flags(version: TableVersion, data: bytes) -> Iterator[Finding]:
-    """Flags that the contents require are set."""
+    """Check that the flags required by the contents are set."""
     manifest, path = version.manifest, version.location.path
     message = manifest.message
     try:
@@ -290,7 +290,7 @@ def _check_flags(version: TableVersion, data: bytes) -> Iterator[Finding]:
 
 
 def _check_fragments(version: TableVersion, data: bytes) -> Iterator[Finding]:
-    """Ids of fragments, and that each record can be used."""
+    """Check that fragment ids are valid and that each record can be used."""
     manifest, path = version.manifest, version.location.path
     fragments = manifest.fragments
     ids = fragments.ids()
@@ -309,7 +309,7 @@ def _check_fragments(version: TableVersion, data: bytes) -> Iterator[Finding]:
 
 
 def _check_indices(version: TableVersion, data: bytes) -> Iterator[Finding]:
-    """Records of secondary indices, and that their files are there; the content of the files is not read."""
+    """Check the records of secondary indices and that their files exist; file contents are not read."""
     path = version.location.path
     try:
         messages = index_messages(version.file.index_section(version.store), path)

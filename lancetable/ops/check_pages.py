@@ -43,7 +43,7 @@ from lancetable.table.version_rows import deleted_offsets, physical_rows, rows_o
 
 __all__ = ["PageCheck"]
 
-BATCH_BYTES = 16 << 20  # of decoded values, about
+BATCH_BYTES = 16 << 20  # approximate size of decoded values
 _FIRST_ROWS = 4096
 _MAX_ROWS = 1 << 20
 _MAX_FINDINGS = 8  # of one column of one file
@@ -77,7 +77,7 @@ class PageCheck:
         self.columns: set[str] = set()
 
     def check(self, version: TableVersion, fragment: Fragment) -> Iterator[Finding]:
-        """Read what the version has of a fragment."""
+        """Read the data of a fragment in this version."""
         path = version.location.path
         try:
             known = rows_of(version)
@@ -101,7 +101,7 @@ class PageCheck:
                     yield from self._check_part(version, fragment, part, read)
 
     def _read_as(self, field: Field) -> Field:
-        """The field with descriptions in place of blobs; the same object for the same field."""
+        """Return the field with descriptions in place of blobs; the same object for the same field."""
         found = self._described.get(id(field))
         if found is None or found[0] is not field:
             found = self._described[id(field)] = (field, described(field))
@@ -132,7 +132,7 @@ class PageCheck:
             yield from _live_nulls(version, fragment, part, field, found.nulls)
 
     def _read(self, version: TableVersion, fragment: Fragment, part: Part, field: Field, found: _Column) -> None:
-        """Read a column of a file batch by batch; findings and nulls go to `found`."""
+        """Read a column of a file batch by batch; add findings and nulls to `found`."""
         meta = part.metadata
         zones = self._zones(version, part, field, found)
         pace = _Pace(meta, part, field)
@@ -207,7 +207,7 @@ def _unified(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class _Pace:
-    """Row ranges of a column, each about `BATCH_BYTES` of decoded values and within one page where pages are known."""
+    """Yield row ranges of a column, each about `BATCH_BYTES` of decoded values, within one page if pages are known."""
 
     def __init__(self, meta: FileMetadata, part: Part, field: Field) -> None:
         self._num_rows = meta.num_rows

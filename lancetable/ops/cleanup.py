@@ -1,4 +1,4 @@
-"""Cleanup as users ask for it: explain, run; and the list of the files that versions name."""
+"""Public cleanup operations: explain and run a cleanup, and list the files that versions reference."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def policy_of(
     delete_unverified: bool,
     error_if_tagged: bool,
 ) -> Policy:
-    """The policy of a call; without any condition, versions older than 14 days."""
+    """Return the policy of a call; without any condition it selects versions older than 14 days."""
     if older_than is None and retain_versions is None and versions is None:
         older_than = DEFAULT_AGE
     chosen = None if versions is None else frozenset(versions)
@@ -57,7 +57,7 @@ def policy_of(
 
 
 def explain(version: TableVersion, policy: Policy) -> CleanupPlan:
-    """What `cleanup` would remove. Raises CleanupError for tagged versions."""
+    """Return what `cleanup` would remove. Raises CleanupError for tagged versions."""
     return plan_cleanup(version, policy)
 
 
@@ -69,7 +69,28 @@ def cleanup(
     concurrency: int | None = None,
     tracker: Tracker | None = None,
 ) -> CleanupCounts:
-    """Remove old versions and the files that only they name. Raises CleanupError for tagged versions."""
+    """Remove old versions and the files that only they reference.
+
+    Parameters
+    ----------
+    version
+        The newest version of the table.
+    policy
+        The versions to remove.
+    deletes_per_second
+        Limit of the delete rate; unlimited by default.
+    concurrency
+        Accepted for compatibility, and only checked.
+    tracker
+        Progress of the removal.
+
+    Raises
+    ------
+    CleanupError
+        If a version to remove is tagged, or `deletes_per_second` is less than 1.
+    OutOfRangeError
+        If `concurrency` is less than 1.
+    """
     if deletes_per_second is not None and deletes_per_second < 1:
         raise CleanupError(f"Cleanup error: delete_rate_limit must be greater than 0, got {deletes_per_second}")
     if concurrency is not None and concurrency < 1:
@@ -88,7 +109,7 @@ def cleanup(
 def tracked_files(
     version: TableVersion, *, min_version: int | None = None, progress: Callable[[int, int | None], None] | None = None
 ) -> pa.RecordBatchReader:
-    """Every file that a version from `min_version` on names, newest version first."""
+    """Return every file that a version from `min_version` on references, newest version first."""
     return pa.RecordBatchReader.from_batches(TRACKED_SCHEMA, _batches(version, min_version or 0, progress))
 
 

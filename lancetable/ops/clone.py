@@ -1,4 +1,4 @@
-"""A new table from a version of another: one that refers to its files, or one that has copies of them."""
+"""Clones: a new table that references the files of a version (shallow) or owns copies of them (deep)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _CHUNK_BYTES = 8 << 20
 
 
 def shallow_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, str] | None = None) -> TableVersion:
-    """A table at `uri` that starts as `source` and refers to its files; nothing but a manifest is written.
+    """Create a table at `uri` that starts as `source` and references its files; only a manifest is written.
 
-    The clone breaks when the source's files go: tag the version before old versions are cleaned up there.
-    Raises AlreadyExistsError, UnsupportedFeatureError for a clone in another store.
+    The clone breaks if the source's files are removed, so tag the version before cleaning up the source. Raises
+    AlreadyExistsError, UnsupportedFeatureError for a clone in another store.
     """
     store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
     if store.key("") != source.store.key(""):
         raise UnsupportedFeatureError(
-            f"a shallow clone of {source.uri} must lie in the same store, not at {uri}: make a deep clone",
+            f"a shallow clone of {source.uri} must be in the same store, not at {uri}; make a deep clone instead",
             feature="shallow clones in another store",
         )
     operation = tx.Clone(True, source.version, address_of(source), ref_name=source.branch)
@@ -42,9 +42,9 @@ def shallow_clone(source: TableVersion, uri: str, *, storage_options: Mapping[st
 
 
 def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, str] | None = None) -> TableVersion:
-    """A table at `uri` with copies of all files of `source`, in any store.
+    """Create a table at `uri` with copies of all files of `source`, in any store.
 
-    Raises AlreadyExistsError, and whatever copying raises, with nothing left behind.
+    Raises AlreadyExistsError and the errors of copying; after a failure the copies are removed.
     """
     store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
     handler = choose_handler(store, uri, storage_options=storage_options)
@@ -68,12 +68,12 @@ def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, 
 
 
 def address_of(source: TableVersion) -> str:
-    """The root of a table or branch as manifests write it."""
+    """Return the root of a table or branch as manifests record it."""
     return source.store.uri(source.base)
 
 
 def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
-    """Every file of a version, and where its copy goes."""
+    """Yield every file of a version with the path of its copy."""
     for fragment in source.manifest.fragments:
         for file in fragment.files:
             old, new = source.data_file_path(file), data_path(base, file.path)
@@ -93,7 +93,7 @@ def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
 
 
 def _managed_blobs(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
-    """Objects that descriptions of blobs name, where writers put them."""
+    """Yield the objects that blob descriptions reference below the data file roots."""
     if not source.manifest.reader_flags & flags.MANAGED_BLOBS:
         return
     files = [file for fragment in source.manifest.fragments for file in fragment.files]

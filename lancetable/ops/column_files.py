@@ -1,10 +1,10 @@
-"""New columns for rows that are there already: each fragment gets one more data file.
+"""New columns for existing rows: each fragment gets one more data file.
 
-    values of the live rows of a fragment ─► spread over its deleted rows too ─► data file ─► Fragment with that file
+    values of the live rows of a fragment ─► expanded to its deleted rows ─► data file ─► Fragment with that file
 
-A data file holds a value for every physical row. A deleted row repeats the value of the live row before it, which is
-valid for any type, needs no null and costs hardly a byte. Fields that the new file holds and an older file of the
-fragment held too become tombstones there, so that every field has one home.
+A data file stores a value for every physical row. A deleted row repeats the value of the preceding live row, which is
+valid for any type, needs no null and compresses well. Fields of the new file that an older file of the fragment also
+stores become tombstones there, so that every field is in one file.
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ def add_column_files(
     progress: WriteProgress | None = None,
     tracker: Tracker | None = None,
 ) -> tuple[Fragment, ...]:
-    """All fragments of `version`, each with one more data file that holds the fields of `schema`, with their ids.
+    """Write a data file with the fields of `schema` for every fragment, and return the fragments with their new files.
 
-    Files are durable after the store's next sync. On an error, whatever it is, the files written here are removed.
-    Raises InvalidInputError if a fragment gets too few or too many values.
+    Field ids are those of `schema`. Files are durable after the next sync of the store. After any error, the files
+    written
+    here are removed. Raises InvalidInputError if a fragment gets too few or too many values, UnsupportedFeatureError if
+    a
+    0.1 file would lose only its first column.
     """
     done: list[Fragment] = []
     try:
@@ -69,8 +72,10 @@ def add_column_file(
     progress: WriteProgress | None = None,
     tracker: Tracker | None = None,
 ) -> Fragment:
-    """One fragment with a data file of the fields of `schema` added; `batches` are the values of its live rows, which
-    `tracker` counts."""
+    """Return a fragment with a new data file of the fields of `schema`.
+
+    `batches` are the values of its live rows, which `tracker` counts. Raises the errors of `add_column_files`.
+    """
     num_rows = physical_rows(version, fragment)
     if tracker is not None:
         batches = tracker.counted(batches)
@@ -95,12 +100,12 @@ def add_column_file(
 
 
 def discard_column_files(version: TableVersion, fragments: Iterable[Fragment]) -> None:
-    """Remove the newest data file of each fragment: those that `add_column_files` wrote and nobody will commit."""
+    """Remove the newest data file of each fragment, written by `add_column_files`, that will not be committed."""
     remove_quietly(version.store, version.base, [replace(each, files=each.files[-1:]) for each in fragments])
 
 
 def batches_of(version: TableVersion, fragment: Fragment) -> list[int] | None:
-    """Rows of each batch of a fragment in 0.1: all its files have the same. None for other formats."""
+    """Return the rows of each batch of a 0.1 fragment, the same in all its files. None for other formats."""
     if not fragment.files or not fragment.files[0].is_legacy:
         return None
     metadata = file_metadata(version, fragment.files[0])
@@ -111,7 +116,7 @@ def batches_of(version: TableVersion, fragment: Fragment) -> list[int] | None:
 def _check_first_columns(fragment: Fragment, schema: Schema) -> None:
     """Raise UnsupportedFeatureError if a 0.1 file would lose its first column and keep others.
 
-    Pages are counted from the first field that the record of the file lists, so that place cannot be given up.
+    Pages are numbered from the first field of the file's record, so the first field must stay.
     """
     moved = schema.ids()
     for file in fragment.files:
@@ -135,18 +140,23 @@ def _without(files: Iterable[DataFile], moved: set[int]) -> Iterator[DataFile]:
 def spread(
     batches: Iterable[pa.RecordBatch], live: np.ndarray | None, num_rows: int, fragment_id: int
 ) -> Iterator[pa.RecordBatch]:
-    """The batches with a row for each physical row; `live` are the offsets of the live ones, None for all."""
+    """Expand batches of live rows to all physical rows; `live` are the offsets of the live rows, None if all are live.
+
+    Raises InvalidInputError if the number of rows differs from the number of live rows.
+    """
     if live is None:
         yield from batches
         return
     num_live, done = len(live), 0
     if not num_live:
-        raise InvalidInputError(f"fragment {fragment_id} has no live row that new columns could belong to")
+        raise InvalidInputError(
+            f"fragment {fragment_id} has only deleted rows, so it cannot get new columns; compact the table first"
+        )
     for batch in batches:
         if done + batch.num_rows > num_live:
             raise _wrong_count(fragment_id, num_live, done + batch.num_rows)
         if batch.num_rows:
-            # The first live row also stands for the deleted ones before it, the last of a batch for those after it.
+            # The first live row also fills deleted rows before it; the last row of a batch fills those after it.
             starts = live[done : done + batch.num_rows].copy()
             if done == 0:
                 starts[0] = 0
@@ -160,4 +170,4 @@ def spread(
 
 def _wrong_count(fragment_id: int, expected: int, found: int) -> LanceError:
     what = "at least " if found > expected else ""
-    return InvalidInputError(f"fragment {fragment_id} needs values for {expected} rows and got {what}{found}")
+    return InvalidInputError(f"fragment {fragment_id} needs values for {expected} rows, got {what}{found}")

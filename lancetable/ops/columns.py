@@ -1,11 +1,11 @@
-"""What the caller wants to see, and what has to be read for it.
+"""Projections: the columns of a result and the stored columns to read for them.
 
     columns=["s", "st.x", "_rowid"]      read: s, st{x}, _rowid        outputs: s | st -> x, called "st.x" | _rowid
     columns={"twice": "2 * n"}           read: n                       outputs: twice = 2 * n
 
-An `Output` is one column of the result, described by where its values come from; `Projection` is all of them together
-with the fields to read. Both are pure descriptions. `assemble` turns what was read into the result, without copying
-where a stored column is handed on as it is.
+An `Output` describes the source of one result column; a `Projection` holds all outputs and the fields to read. Both are
+pure descriptions. `assemble` builds the result from the columns read, without copying stored columns that are returned
+as they are.
 """
 
 from __future__ import annotations
@@ -47,15 +47,19 @@ __all__ = [
 ColumnLike: TypeAlias = "pa.ChunkedArray | pa.Array"
 
 ROW_OFFSET = "_rowoffset"
-# As `_rowaddr`, but deleted rows have one too. Not a name that a caller can ask for.
+# Like `_rowaddr`, but not null for deleted rows. Not a valid name for callers.
 PHYSICAL_ADDRESS = "_rowaddr, deleted or not"
 VIRTUAL = ("_rowid", "_rowaddr", ROW_OFFSET, "_row_created_at_version", "_row_last_updated_at_version")
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One column of the result: a stored column (`column` is its place among the fields read, `steps` lead into a
-    struct), a virtual column (`virtual` is its name), or the value of an `expression`."""
+    """One column of the result.
+
+    It is a stored column (`column` is its index among the fields read, `steps` the path into a struct), a virtual
+    column
+    (`virtual` is its name), or the value of an `expression`.
+    """
 
     field: pa.Field
     column: int = -1
@@ -66,10 +70,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The result's columns, and what has to be read for them: `columns` (fields) and `virtual` (names).
+    """The columns of the result, and what has to be read for them: `columns` (fields) and `virtual` (names).
 
-    `plain` says that the outputs are exactly the fields read followed by the virtual columns read, all of them in the
-    type they are stored in.
+    `plain` means that the outputs are exactly the fields read, followed by the virtual columns read, in their storage
+    types.
     """
 
     schema: pa.Schema
@@ -79,16 +83,18 @@ class Projection:
     plain: bool
 
 
-# --- making a projection ---------------------------------------------------------------------------------------------
+# --- building a projection ------------------------------------------------------------------------------------------
 
 
 def project_list(
     schema: Schema, names: Sequence[str] | None, *, add: Sequence[str] = (), blobs_as_bytes: bool = False
 ) -> Projection:
-    """A projection of columns by name or dotted path; None means all, `*` stands for all of them.
+    """Build a projection of columns given by name or dotted path; None selects all, `*` expands to all.
 
-    A nested column is called by the text it was asked for with. `add` are virtual columns that come last, wherever
-    else they were named. Raises ColumnNotFoundError, and InvalidInputError for a column asked for twice.
+    A nested column is named after the path in the request. `add` are virtual columns that are appended, even if `names`
+    contains them. Raises ColumnNotFoundError, InvalidInputError for a duplicate column, TypeError for a name that is
+    not a
+    string.
     """
     wanted = _expand(schema, names)
     wanted = [name for name in wanted if name not in add] + list(add)
@@ -98,9 +104,9 @@ def project_list(
     virtual = {*VIRTUAL, *add}
     stored = [name for name in wanted if name not in virtual]
     columns = read_set(schema, stored, blobs_as_bytes=blobs_as_bytes)
-    places = _places(columns)
+    indexes = _index_by_id(columns)
     outputs = [
-        _virtual_output(name, name) if name in virtual else _stored_output(schema, columns, places, name, name)
+        _virtual_output(name, name) if name in virtual else _stored_output(schema, columns, indexes, name, name)
         for name in wanted
     ]
     return _projection(schema, outputs, columns)
@@ -109,21 +115,21 @@ def project_list(
 def project_mapping(
     schema: Schema, expressions: Mapping[str, str], *, add: Sequence[str] = (), blobs_as_bytes: bool = False
 ) -> Projection:
-    """A projection of SQL expressions by the names their values get. Raises InvalidSqlError, ColumnNotFoundError."""
+    """Build a projection of SQL expressions by result name. Raises InvalidSqlError, ColumnNotFoundError."""
     arrow = evaluation_schema(schema, blobs_as_bytes)
     parsed = {name: parse_expression(text, arrow) for name, text in expressions.items() if name not in add}
     paths: dict[str, None] = {}
     for expression in parsed.values():
         paths.update(dict.fromkeys(path for path in columns_of(expression) if path not in VIRTUAL))
     columns = read_set(schema, list(paths), blobs_as_bytes=blobs_as_bytes)
-    places = _places(columns)
+    indexes = _index_by_id(columns)
     outputs = []
     for name, expression in parsed.items():
         if isinstance(expression, Column):
             if expression.virtual:
                 outputs.append(_virtual_output(name, expression.path[0]))
             else:
-                outputs.append(_stored_output(schema, columns, places, expression.name, name))
+                outputs.append(_stored_output(schema, columns, indexes, expression.name, name))
         else:
             outputs.append(Output(pa.field(name, expression.data_type), expression=expression))
     outputs += [_virtual_output(name, name) for name in add]
@@ -131,21 +137,23 @@ def project_mapping(
 
 
 def project_stored(schema: Schema, names: Sequence[str] | None, *, blobs_as_bytes: bool = False) -> Projection:
-    """A projection for takes: a nested path keeps its place inside its struct, a column named twice comes once. Virtual
-    columns come as often as they are named."""
+    """Build a projection for takes: a nested path keeps its position in its struct, and repeated columns are merged.
+
+    Repeated virtual columns are kept. Raises ColumnNotFoundError, TypeError for a name that is not a string.
+    """
     wanted = _expand(schema, names)
     columns = read_set(schema, [name for name in wanted if name not in VIRTUAL], blobs_as_bytes=blobs_as_bytes)
-    places = _places(columns)
+    indexes = _index_by_id(columns)
     outputs: list[Output] = []
-    placed: set[int] = set()
+    added: set[int] = set()
     for name in wanted:
         if name in VIRTUAL:
             outputs.append(_virtual_output(name, name))
             continue
-        place = places[_top_level(schema, name).id]
-        if place not in placed:
-            placed.add(place)
-            outputs.append(Output(columns[place].to_arrow(), column=place))
+        index = indexes[_top_level(schema, name).id]
+        if index not in added:
+            added.add(index)
+            outputs.append(Output(columns[index].to_arrow(), column=index))
     return _projection(schema, outputs, columns)
 
 
@@ -155,8 +163,8 @@ def _expand(schema: Schema, names: Sequence[str] | None) -> list[str]:
     expanded: list[str] = []
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"columns are named by text, not {type(name).__name__}")
-        expanded.extend([_quoted(each) for each in schema.names] if name == "*" else [name])
+            raise TypeError(f"column names must be strings, not {type(name).__name__}")
+        expanded.extend([_quoted(column) for column in schema.names] if name == "*" else [name])
     return expanded
 
 
@@ -187,23 +195,26 @@ def _virtual_output(name: str, virtual: str) -> Output:
 
 
 def _stored_output(
-    schema: Schema, columns: tuple[Field, ...], places: Mapping[int, int], path: str, name: str
+    schema: Schema, columns: tuple[Field, ...], indexes: Mapping[int, int], path: str, name: str
 ) -> Output:
     top = _top_level(schema, path)
-    place = places[top.id]
-    field = columns[place]
+    index = indexes[top.id]
+    field = columns[index]
     steps: list[int] = []
     for step in [] if schema.field(path) is top else parse_path(path)[1:]:
         if field.logical_type != "struct":
-            raise InvalidInputError(f"column {path!r} leads into {field.name!r}, which is no struct")
+            raise InvalidInputError(f"column {path!r} cannot be read: {field.name!r} is not a struct")
         at = next(at for at, child in enumerate(field.children) if child.name == step)
         steps.append(at)
         field = field.children[at]
-    return Output(field.to_arrow().with_name(name), column=place, steps=tuple(steps))
+    return Output(field.to_arrow().with_name(name), column=index, steps=tuple(steps))
 
 
 def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = False) -> tuple[Field, ...]:
-    """The top-level fields that hold `paths`, cut down to them; the schema's own object where all of it is wanted."""
+    """Return the top-level fields that contain `paths`, pruned to them.
+
+    A field that is needed as a whole is the schema's own object. Raises ColumnNotFoundError.
+    """
     for path in paths:
         if schema.field(path) is None:
             raise column_not_found(schema, path)
@@ -214,7 +225,7 @@ def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = Fal
 
 
 def _widest(schema: Schema, paths: Sequence[str]) -> list[str]:
-    """One path for each field: a blob's own parts, or parts of a list's items, are read with the whole of it."""
+    """Return one path per field; paths to parts of a blob or of list items are widened to the whole field."""
     widest: dict[str, None] = {}
     for path in paths:
         field = _top_level(schema, path)
@@ -237,12 +248,12 @@ def _top_level(schema: Schema, path: str) -> Field:
     return field
 
 
-def _places(columns: Sequence[Field]) -> dict[int, int]:
-    return {column.id: place for place, column in enumerate(columns)}
+def _index_by_id(columns: Sequence[Field]) -> dict[int, int]:
+    return {column.id: index for index, column in enumerate(columns)}
 
 
 def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
-    """The error for a column that is not there, with the names closest to it."""
+    """Return the error for a missing column, with the most similar names."""
     known = [schema.path_of(field.id) for field in schema.walk()]
     close = difflib.get_close_matches(path, [*known, *VIRTUAL], n=3)
     close += [name for name in known if name.lower() == path.lower() and name not in close]
@@ -251,18 +262,18 @@ def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
 
 
 def evaluation_schema(schema: Schema, blobs_as_bytes: bool = False) -> pa.Schema:
-    """The schema that expressions are typed against: the types that columns are read in, see `read_set`."""
+    """Return the schema for typing expressions: the types in which `read_set` reads columns."""
     fields = map(with_bytes if blobs_as_bytes else described, schema.fields)
     return pa.schema([pa.field(field.name, field.data_type, field.nullable) for field in fields])
 
 
-# --- using it --------------------------------------------------------------------------------------------------------
+# --- assembling results ---------------------------------------------------------------------------------------------
 
 
 def assemble(
     projection: Projection, columns: Sequence[ColumnLike], virtual: Mapping[str, ColumnLike], num_rows: int
 ) -> pa.Table:
-    """The result: `columns` are the arrays of `projection.columns`, `virtual` those of the virtual columns."""
+    """Build the result: `columns` are the arrays of `projection.columns`, `virtual` those of the virtual columns."""
     if projection.plain:
         arrays: list[ColumnLike] = [*columns, *[virtual[name] for name in projection.virtual]]
     else:
@@ -282,17 +293,17 @@ def assemble(
 
 
 def without_columns(num_rows: int, schema: pa.Schema) -> pa.Table:
-    """A table of so many rows and no columns, with the metadata of `schema`."""
-    # The only table without columns that knows its number of rows is one that lost them.
-    lost = pa.schema([pa.field("", pa.null())], metadata=schema.metadata)
-    return pa.Table.from_arrays([pa.nulls(num_rows)], schema=lost).select([])
+    """Return a table of `num_rows` rows without columns, with the metadata of `schema`."""
+    # A table without columns keeps its number of rows only if it is derived from one with columns.
+    dropped = pa.schema([pa.field("", pa.null())], metadata=schema.metadata)
+    return pa.Table.from_arrays([pa.nulls(num_rows)], schema=dropped).select([])
 
 
 def _expression_table(
     projection: Projection, columns: Sequence[ColumnLike], virtual: Mapping[str, ColumnLike], num_rows: int
 ) -> pa.Table:
     if not columns and not virtual:
-        return without_columns(num_rows, pa.schema([]))  # constants alone
+        return without_columns(num_rows, pa.schema([]))  # constants only
     names = [field.name for field in projection.columns]
     return pa.table([*columns, *virtual.values()], names=[*names, *virtual])
 
@@ -305,6 +316,6 @@ def _value(expression: Expr, table: pa.Table, num_rows: int) -> ColumnLike:
 
 
 def nested_value(column: ColumnLike, steps: Iterable[int]) -> ColumnLike:
-    """A field inside a struct column; a null struct makes it null."""
+    """Return a field inside a struct column; null where the struct is null."""
     steps = list(steps)
     return pc.struct_field(column, steps) if steps else column

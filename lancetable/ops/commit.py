@@ -31,12 +31,35 @@ def commit(
     v2_manifest_paths: bool = True,
     stable_row_ids: bool = False,
 ) -> TableVersion:
-    """Commit to a table, given at any version, or create the one at a URI where nothing is yet, which then has stable
-    row ids if `stable_row_ids`.
+    """Commit a transaction to a table, or create a table at an address where none exists.
 
-    An Overwrite or Restore with read version 0 is taken as made from the newest version. Raises DatasetNotFoundError
-    for another operation without a table, AlreadyExistsError if there is a table at the URI by now,
-    VersionNotFoundError if the read version is not there, and what `commit.loop` raises.
+    An Overwrite or Restore with read version 0 is based on the newest version.
+
+    Parameters
+    ----------
+    target
+        Any version of the table, or the address of a new one.
+    transaction
+        The transaction to commit.
+    storage_options, commit_lock
+        Options of the store and lock of commits, for a new table.
+    max_retries, timeout_s
+        Limits of the retries after a conflict.
+    detached
+        Commit a version outside of the lineage.
+    v2_manifest_paths, stable_row_ids
+        Naming scheme of the manifests and kind of row ids of a new table.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If `target` is an address and the operation is not an Overwrite.
+    AlreadyExistsError
+        If a table exists at the address by now.
+    VersionNotFoundError
+        If the read version does not exist.
+    CommitConflictError, RetryableCommitConflictError, CommitStateUnknownError
+        If the commit failed or its outcome is unknown.
     """
     operation = transaction.operation
     if isinstance(target, str):
@@ -45,7 +68,7 @@ def commit(
         store, base = open_store(target, storage_options)
         handler = choose_handler(store, target, commit_lock, storage_options)
         if handler.latest(store, base) is not None:
-            # Creating version 1 would succeed in a table whose first versions were cleaned up.
+            # If the first versions of a table were cleaned up, creating version 1 would succeed.
             raise AlreadyExistsError(f"Dataset already exists: {target}", path=target)
         return create_table(
             store,
@@ -79,7 +102,7 @@ def commit(
 def with_settings(
     version: TableVersion, storage_options: Mapping[str, str] | None = None, commit_lock: Any = None
 ) -> TableVersion:
-    """Return the same version with other storage options or another commit lock, if they are given."""
+    """Return the version with other storage options or another commit lock, if they are given."""
     options = version.storage_options if storage_options is None else dict(storage_options)
     same_store = options == version.storage_options
     if same_store and commit_lock is None:
@@ -90,5 +113,5 @@ def with_settings(
 
 
 def file_version_of(operation: Overwrite) -> FileVersion | None:
-    """The format of the files of an Overwrite, which becomes that of the table; None without files."""
+    """Return the format of the files of an Overwrite, which becomes that of the table; None without files."""
     return next((file.file_version for fragment in operation.fragments for file in fragment.files), None)

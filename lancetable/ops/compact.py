@@ -1,11 +1,12 @@
-"""Compaction: the live rows of several fragments, in order, in fewer and fuller ones.
+"""Compaction: rewrite the live rows of several fragments, in order, into fewer and larger fragments.
 
     plan      which fragments belong together              pure, from the manifest
     execute   one task: read live rows, write new files    anywhere, in any process; nothing is committed
     commit    ReserveFragments, then one Rewrite           against the version that was planned on
 
-Rows keep their order and, where the table has them, their row ids and versions. A delete or update of a row that is
-being moved makes the commit fail (`RetryableCommitConflictError`): no row comes back. Appends go together with it.
+Rows keep their order and, if the table has them, their row ids and versions. A concurrent delete or update of a moved
+row makes the commit fail with `RetryableCommitConflictError`, so a deleted row never reappears. Concurrent appends do
+not conflict.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ _BATCH_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """What to compact, and into what.
+    """Settings that select fragments to compact and shape the new ones.
 
-    A fragment with fewer than `target_rows_per_fragment` physical rows goes together with its neighbours; one with more
-    than the share `materialize_deletions_threshold` of its rows deleted is rewritten by itself if need be. The
-    `max_source_*` limits bound one run: tasks are taken in order as long as their sum of fragments, live rows or bytes
-    stays within.
+    A fragment with fewer than `target_rows_per_fragment` physical rows is merged with its neighbours. A fragment whose
+    share of deleted rows exceeds `materialize_deletions_threshold` is rewritten, even alone. The `max_source_*` limits
+    bound
+    one run: tasks are taken in order while their total of fragments, live rows or bytes stays within the limits.
     """
 
     target_rows_per_fragment: int = 1024 * 1024
@@ -94,15 +95,15 @@ class CompactionSettings:
             raise InvalidInputError(f'Invalid compaction mode "{self.compaction_mode}". Valid values: {valid}')
         if self.compaction_mode == "force_binary_copy":
             raise UnsupportedFeatureError(
-                "compaction by copying pages is not supported: choose try_binary_copy or reencode, which give the same "
-                "rows",
+                "compaction by copying pages is not supported; choose try_binary_copy or reencode, which produce the "
+                "same rows",
                 feature="compaction by copying pages",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Neighbouring fragments of one version that become one or more new ones."""
+    """Adjacent fragments of one version that are rewritten into one or more new fragments."""
 
     fragments: tuple[Fragment, ...]
     read_version: int
@@ -110,7 +111,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a task came to: new fragments, with id 0, that hold the live rows of the old ones."""
+    """Result of a task: new fragments, with id 0, that contain the live rows of the old ones."""
 
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
@@ -118,7 +119,9 @@ class Rewritten:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Fragments removed, fragments added, files removed (those of deletions too), files added."""
+        """Return the numbers of fragments removed, fragments added, files removed (including deletion files), files
+        added.
+        """
         deletions = sum(1 for each in self.old_fragments if each.deletion_file is not None)
         return (
             len(self.old_fragments),
@@ -128,19 +131,23 @@ class Rewritten:
         )
 
 
-# --- what a table's config says ---------------------------------------------------------------------------------------
+# --- settings in the config of a table
+# ----------------------------------------------------------------------------------
 
 
 def settings_of(version: TableVersion, given: Mapping[str, Any]) -> CompactionSettings:
-    """The settings of a run: `given` ones, else those of the table's config (`lance.compaction.*`), else the defaults.
+    """Return the settings of a run: `given` ones, then those of the table's config (`lance.compaction.*`), then
+    defaults.
 
-    Raises InvalidInputError for a value in the config that makes no sense.
+    Raises InvalidInputError for an invalid value in the config or an invalid compaction mode, UnsupportedFeatureError
+    for
+    the mode force_binary_copy.
     """
     chosen: dict[str, Any] = {}
     for key, text in version.manifest.config.items():
         name = key.removeprefix(CONFIG_PREFIX)
-        if key.startswith(CONFIG_PREFIX) and name in _FROM_TEXT:
-            expected, parse = _FROM_TEXT[name]
+        if key.startswith(CONFIG_PREFIX) and name in _PARSERS:
+            expected, parse = _PARSERS[name]
             try:
                 chosen[name] = parse(text)
             except (ValueError, KeyError):
@@ -157,7 +164,7 @@ def _count(text: str) -> int:
 
 
 _COUNT = ("a non-negative integer", _count)
-_FROM_TEXT: dict[str, tuple[str, Any]] = {
+_PARSERS: dict[str, tuple[str, Any]] = {
     "target_rows_per_fragment": _COUNT,
     "max_rows_per_group": _COUNT,
     "max_bytes_per_file": _COUNT,
@@ -184,7 +191,7 @@ class _Candidate:
 
 
 def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
-    """The tasks that would compact `version`. Raises UnsupportedFeatureError for a table that cannot be written."""
+    """Return the tasks that compact `version`. Raises UnsupportedFeatureError for a table that cannot be written."""
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
     tasks = [
@@ -197,7 +204,7 @@ def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
 
 
 def _runs(version: TableVersion, settings: CompactionSettings) -> Iterator[list[_Candidate]]:
-    """Candidates that stand side by side and that the same indices cover."""
+    """Yield runs of adjacent candidates that are covered by the same indices."""
     covering = _coverage(version)
     run: list[_Candidate] = []
     covered: frozenset[str] = frozenset()
@@ -234,14 +241,14 @@ def _coverage(version: TableVersion) -> list[tuple[str, pyroaring.BitMap]]:
 
 
 def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
-    """Cut where a part is full and what remains would be, too."""
-    left = sum(each.live_rows for each in run)
+    """Split a run where a part is full and the remainder fills another one."""
+    left = sum(candidate.live_rows for candidate in run)
     part: list[_Candidate] = []
     rows = 0
-    for each in run:
-        part.append(each)
-        rows += each.live_rows
-        left -= each.live_rows
+    for candidate in run:
+        part.append(candidate)
+        rows += candidate.live_rows
+        left -= candidate.live_rows
         if rows >= target and left >= target:
             yield part
             part, rows = [], 0
@@ -252,19 +259,19 @@ def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
 def _within_limits(version: TableVersion, tasks: list[Task], settings: CompactionSettings) -> Iterator[Task]:
     limits = (settings.max_source_fragments, settings.max_source_rows, settings.max_source_bytes)
     sums = [0, 0, 0]
-    for place, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         sums[0] += len(task.fragments)
         if settings.max_source_rows is not None:
-            sums[1] += sum(num_live_rows(version, each) for each in task.fragments)
+            sums[1] += sum(num_live_rows(version, fragment) for fragment in task.fragments)
         if settings.max_source_bytes is not None:
             sums[2] += sum(file.size_bytes or 0 for each in task.fragments for file in each.files)
         if any(limit is not None and reached > limit for limit, reached in zip(limits, sums, strict=True)):
-            log = logger.info if place else logger.warning
+            log = logger.info if index else logger.warning
             log(
-                "compaction of %s: %d of %d tasks are left out by max_source_fragments, max_source_rows or"
-                " max_source_bytes; the next one reads %d fragments",
+                "compaction of %s: %d of %d tasks exceed max_source_fragments, max_source_rows or"
+                " max_source_bytes and are skipped; the next one reads %d fragments",
                 version.uri,
-                len(tasks) - place,
+                len(tasks) - index,
                 len(tasks),
                 len(task.fragments),
             )
@@ -278,17 +285,17 @@ def _within_limits(version: TableVersion, tasks: list[Task], settings: Compactio
 def execute(
     version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker | None = None
 ) -> Rewritten:
-    """Write the rows of a task into new files; `version` may be any version of the table.
+    """Write the rows of a task to new files; `version` may be any version of the table.
 
-    Memory is bounded by the batches in flight. Files are durable on return. Raises InvalidOperationError if the
-    task's fragments are not those of the version it was planned on.
+    Batches in flight bound the memory use. Files are durable on return. Raises InvalidOperationError if the task's
+    fragments differ from those of the version it was planned on.
     """
     version = checkout(version, task.read_version)
     by_id = {fragment.id: fragment for fragment in version.manifest.fragments}
     for fragment in task.fragments:
         if by_id.get(fragment.id) != fragment:
             raise InvalidOperationError(
-                f"{version.uri}: fragment {fragment.id} of the task is not that of version {task.read_version}"
+                f"{version.uri}: fragment {fragment.id} of the task differs from that of version {task.read_version}"
             )
     limits = _limits(settings, sum(num_live_rows(version, each) for each in task.fragments))
     options = ScanOptions(
@@ -319,7 +326,9 @@ def execute(
 
 
 def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
-    """As many files as reach the target, whose numbers of rows differ by one at most, the larger ones first."""
+    """Return limits for as many files as reach the target size, with row counts that differ by at most one, larger
+    first.
+    """
     num_files = max(1, live_rows // max(settings.target_rows_per_fragment, 1))
     limits = WriteLimits(
         max_rows_per_file=max(1, -(-live_rows // num_files)),
@@ -334,7 +343,7 @@ def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
 
 
 def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[Fragment]:
-    """The new fragments with the ids and versions of the rows they hold."""
+    """Return the new fragments with the row ids and row versions of their rows."""
     sizes = [each.physical_rows or 0 for each in new]
     row_ids, created, updated = [], [], []
     for fragment in old:
@@ -374,49 +383,51 @@ def _versions(version: TableVersion, fragment: Fragment, kept: bytes | LineagePl
 
 
 def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
-    """Make the results of tasks the newest version: of one plan, any of its tasks, in any order.
+    """Commit the results of any tasks of one plan, in any order.
 
-    Raises RetryableCommitConflictError if rows that were moved have changed since the plan (the new files stay, for
-    another attempt or for cleanup), InvalidOperationError for results of different plans or of the same fragments.
+    Raises RetryableCommitConflictError if moved rows have changed since the plan (the new files are kept for another
+    attempt or for cleanup), and InvalidOperationError for results of different plans or of the same fragments.
     """
-    results = sorted((each for each in results if each.old_fragments), key=lambda each: each.old_fragments[0].id)
+    results = sorted(
+        (result for result in results if result.old_fragments), key=lambda result: result.old_fragments[0].id
+    )
     if not results:
         return version
     read_version = results[0].read_version
-    if any(each.read_version != read_version for each in results):
+    if any(result.read_version != read_version for result in results):
         raise InvalidOperationError("the results to commit belong to plans on different versions")
-    ids = [fragment.id for each in results for fragment in each.old_fragments]
+    ids = [fragment.id for result in results for fragment in result.old_fragments]
     if len(set(ids)) < len(ids):
-        repeated = sorted({each for each in ids if ids.count(each) > 1})
+        repeated = sorted({fragment_id for fragment_id in ids if ids.count(fragment_id) > 1})
         raise InvalidOperationError(
             f"several results hold the rows of fragments {repeated}, which would duplicate them; commit one result for"
             " each task"
         )
-    count = sum(len(each.new_fragments) for each in results)
+    count = sum(len(result.new_fragments) for result in results)
     newest = latest(version)
     if count:
-        # Made on the version of the plan: where the table is another one since, nothing is reserved in vain.
+        # Based on the planned version: if the table was replaced since, this fails before reserving anything.
         newest = commit_transaction(newest, Transaction.create(read_version, tx.ReserveFragments(count)))
     next_id = (newest.manifest.max_fragment_id or 0) + 1 - count
     groups = []
-    for each in results:
-        numbered = [replace(fragment, id=next_id + place) for place, fragment in enumerate(each.new_fragments)]
+    for result in results:
+        numbered = [replace(fragment, id=next_id + index) for index, fragment in enumerate(result.new_fragments)]
         next_id += len(numbered)
-        groups.append(RewriteGroup(each.old_fragments, tuple(numbered)))
+        groups.append(RewriteGroup(result.old_fragments, tuple(numbered)))
     return commit_transaction(newest, Transaction.create(read_version, tx.Rewrite(tuple(groups))))
 
 
 def live_rows(version: TableVersion, tasks: Iterable[Task]) -> int:
-    """How many rows tasks have to write."""
+    """Return the number of rows that the tasks have to write."""
     return sum(num_live_rows(version, fragment) for task in tasks for fragment in task.fragments)
 
 
 def compact(
     version: TableVersion, settings: CompactionSettings, tracker: Tracker | None = None
 ) -> tuple[TableVersion, list[Rewritten]]:
-    """Plan, execute and commit; returns the new version and what was rewritten. Nothing to do makes no version.
+    """Plan, execute and commit; return the new version and the results. Without tasks no version is created.
 
-    After a failure no new file stays behind, unless the outcome of the commit is unknown.
+    After a failure all new files are removed, unless the outcome of the commit is unknown.
     """
     tasks = plan(version, settings)
     if tracker is not None:
@@ -429,7 +440,7 @@ def compact(
     except CommitStateUnknownError:
         raise
     except LanceError:
-        # Other exceptions, such as an interrupt, may have come after the commit was published.
+        # After other exceptions, such as an interrupt, the commit may already be published.
         _discard(version, done)
         raise
 
@@ -437,21 +448,21 @@ def compact(
 def _executed(
     version: TableVersion, tasks: Sequence[Task], settings: CompactionSettings, tracker: Tracker | None
 ) -> list[Rewritten]:
-    """What the tasks came to. When one fails, those that have not begun do not, and no file is left."""
+    """Execute the tasks. If one fails, cancel those that have not started and remove all new files."""
     running: list[Future[Rewritten]] = []
     try:
         with ThreadPoolExecutor(min(settings.num_threads or os.cpu_count() or 1, len(tasks))) as threads:
             try:
                 running += [threads.submit(execute, version, task, settings, tracker) for task in tasks]
-                return [each.result() for each in running]
+                return [future.result() for future in running]
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
     except BaseException:
-        begun = [each for each in running if not each.cancelled()]
-        _discard(version, [each.result() for each in begun if each.exception() is None])
+        started = [future for future in running if not future.cancelled()]
+        _discard(version, [future.result() for future in started if future.exception() is None])
         raise
 
 
 def _discard(version: TableVersion, results: Iterable[Rewritten]) -> None:
-    remove_quietly(version.store, version.base, [each for result in results for each in result.new_fragments])
+    remove_quietly(version.store, version.base, [fragment for result in results for fragment in result.new_fragments])

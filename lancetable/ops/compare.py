@@ -12,7 +12,7 @@ __all__ = ["differs"]
 
 
 def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return (n,) a mask of the rows in which two arrays of one type differ; nulls equal each other."""
+    """Return a mask (n,) of the rows in which two arrays of one type differ; nulls equal each other."""
     kind = left.type
     if isinstance(kind, pa.BaseExtensionType):
         return differs(left.storage, right.storage)
@@ -40,9 +40,9 @@ def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     rows = np.flatnonzero(~mask & (lengths[0] > 0))
     if len(rows):
         counts = lengths[0][rows]
-        below = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        items_at = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         items = [
-            _items(each).take(pa.array(np.repeat(starts[rows], counts) + below))
+            _items(each).take(pa.array(np.repeat(starts[rows], counts) + items_at))
             for each, starts in zip((left, right), ends, strict=True)
         ]
         mask[rows] = np.add.reduceat(differs(*items), np.cumsum(counts) - counts) > 0

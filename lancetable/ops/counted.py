@@ -1,4 +1,4 @@
-"""Requests and bytes of datasets, and of all datasets of the process together."""
+"""Counters of requests and bytes, per dataset and for the whole process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CountedStore", "IOStats", "bytes_read_counter", "counted", "iops_cou
 
 @dataclass(slots=True)
 class IOStats:
-    """Requests (`iops`) and bytes, read and written. A request for many ranges counts once for each of them."""
+    """Requests (`iops`) and bytes, read and written. A request for several ranges counts once per range."""
 
     read_iops: int = 0
     read_bytes: int = 0
@@ -23,7 +23,7 @@ class IOStats:
     written_bytes: int = 0
 
     def clear(self) -> None:
-        """Start again from 0."""
+        """Reset the counts to 0."""
         self.read_iops = self.read_bytes = self.write_iops = self.written_bytes = 0
 
 
@@ -31,37 +31,37 @@ TOTAL = IOStats()
 
 
 def bytes_read_counter() -> int:
-    """Bytes that all datasets of this process have read."""
+    """Return the number of bytes that all datasets of this process have read."""
     return TOTAL.read_bytes
 
 
 def iops_counter() -> int:
-    """Read requests that all datasets of this process have made."""
+    """Return the number of read requests that all datasets of this process have made."""
     return TOTAL.read_iops
 
 
 def counted(version: TableVersion) -> TableVersion:
-    """The version with a store that counts; the same one if it has one already."""
+    """Return the version with a counting store; unchanged if it has one already."""
     if isinstance(version.store, CountedStore):
         return version
     return replace(version, store=cast(ObjectStore, CountedStore(version.store)))
 
 
 def stats_of(version: TableVersion) -> IOStats:
-    """The counts of a version that came from `counted`, shared with its other versions."""
+    """Return the counts of a version returned by `counted`, shared with its other versions."""
     store = version.store
     return store.stats if isinstance(store, CountedStore) else IOStats()
 
 
 class CountedStore:
-    """Passes everything on to another store and counts. Threads may lose a count to each other, nothing else."""
+    """Store wrapper that counts requests and bytes. Concurrent threads may lose counts, but no data."""
 
     __slots__ = ("_inner", "_many", "_one", "capabilities", "key", "mapped", "scheme", "stats", "uri")
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
         self.stats = IOStats()
-        # Asked for on every take: looked up once, not by __getattr__ each time.
+        # Cached because every take uses them; __getattr__ would look them up each time.
         self._one, self._many = inner.read, inner.read_many
         self.capabilities = inner.capabilities
         self.scheme = inner.scheme
@@ -97,8 +97,8 @@ class CountedStore:
         self._inner.put(path, data, **options)
         self._written(len(data))
 
-    def put_if_absent(self, path: str, data: Any) -> Any:
-        outcome = self._inner.put_if_absent(path, data)
+    def put_if_absent(self, path: str, data: Any, **options: Any) -> Any:
+        outcome = self._inner.put_if_absent(path, data, **options)
         self._written(len(data))
         return outcome
 
@@ -119,7 +119,7 @@ class CountedStore:
 
 
 class CountedWriter:
-    """An `ObjectWriter` that tells its store what it wrote once it is closed."""
+    """Writer that adds the bytes written to the counts of its store when it is closed."""
 
     __slots__ = ("_counted", "_inner", "_store")
 

@@ -1,10 +1,10 @@
-"""Deleting rows: find them, mark them in new deletion files, commit; again on the newer version if need be.
+"""Deletion of rows: find them, write new deletion files, commit, and retry on a newer version after a conflict.
 
-    scan (matching offsets per fragment) ─► union with what is deleted already ─► deletion files ─► Delete ─► commit
+    scan (matching offsets per fragment) ─► union with previous deletions ─► deletion files ─► Delete ─► commit
          ▲                                                                                              │
-         └────────── RetryableCommitConflictError: somebody touched the same rows or fragments ◄────────┘
+         └────── RetryableCommitConflictError: a concurrent commit changed the same rows or fragments ◄─┘
 
-Fragments without a row left are dropped instead of getting a full deletion file.
+A fragment whose rows are all deleted is removed instead of getting a full deletion file.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ def delete(
     conflict_retries: int = 10,
     retry_timeout_s: float = 30.0,
 ) -> tuple[TableVersion, int]:
-    """Delete the rows for which `predicate` is true; returns the new version and how many rows that were.
+    """Delete the rows for which `predicate` is true; return the new version and the number of deleted rows.
 
-    A predicate that matches nothing still makes a version. When another commit touches the same rows, everything runs
-    again on the newer version, at most `conflict_retries` times and until `retry_timeout_s` is over.
+    A predicate without matches still creates a version. If a concurrent commit changes the same rows, the delete runs
+    again
+    on the newer version, at most `conflict_retries` times within `retry_timeout_s` seconds.
 
-    Raises InvalidSqlError, ColumnNotFoundError; CommitConflictError when another attempt is hopeless,
-    RetryableCommitConflictError when every attempt lost; CommitStateUnknownError.
+    Raises InvalidSqlError, ColumnNotFoundError; CommitConflictError if a retry cannot succeed,
+    RetryableCommitConflictError if every attempt lost; CommitStateUnknownError.
     """
-    text = str(predicate)
+    predicate_sql = str(predicate)
 
     def attempt(base: TableVersion) -> tuple[TableVersion, int]:
-        found = _find(base, predicate)
-        return _commit(base, found, text), found.num_rows
+        matches = _find_matches(base, predicate)
+        return _commit(base, matches, predicate_sql), matches.num_rows
 
     return on_newest(version, attempt, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The rows to delete by fragment, without those deleted before."""
+class _Matches:
+    """The rows to delete by fragment, excluding rows that were deleted before."""
 
     rows: dict[int, DeletionVector]
     num_rows: int
@@ -64,28 +65,31 @@ class _Found:
 def prepare(
     version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None
 ) -> tuple[Marked, int]:
-    """Write the deletion files of all fragments, or of those with these ids, without committing them; also returns how
-    many rows they delete. Raises InvalidSqlError, ColumnNotFoundError.
+    """Write deletion files without committing them; also return the number of rows that they delete.
+
+    `fragments` restricts the delete to the fragments with these ids. Raises InvalidSqlError, ColumnNotFoundError.
     """
-    found = _find(version, predicate, fragments)
-    return mark_deleted(version, found.rows), found.num_rows
+    matches = _find_matches(version, predicate, fragments)
+    return mark_deleted(version, matches.rows), matches.num_rows
 
 
-def _find(version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None) -> _Found:
+def _find_matches(
+    version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None
+) -> _Matches:
     rows: dict[int, DeletionVector] = {}
     num_rows = 0
     for fragment, offsets in matching_rows(version, predicate, fragments):
         num_rows += len(offsets)
         rows[fragment.id] = DeletionVector.of_ascending(offsets)
-    return _Found(rows, num_rows)
+    return _Matches(rows, num_rows)
 
 
-def _commit(version: TableVersion, found: _Found, predicate: str) -> TableVersion:
-    marked = mark_deleted(version, found.rows)
+def _commit(version: TableVersion, matches: _Matches, predicate: str) -> TableVersion:
+    marked = mark_deleted(version, matches.rows)
     try:
         operation = tx.Delete(marked.updated, marked.removed, predicate)
         transaction = Transaction.create(version.version, operation)
-        return commit_transaction(version, transaction, affected_rows=found.rows)
+        return commit_transaction(version, transaction, affected_rows=matches.rows)
     except CommitStateUnknownError:
         raise
     except LanceError:

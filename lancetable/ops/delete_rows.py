@@ -1,4 +1,4 @@
-"""Mark rows of one fragment as deleted without committing: the half of a delete that many machines can do at once."""
+"""Deletion of rows of one fragment without a commit: the distributed part of a delete."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ __all__ = ["delete_matching", "delete_offsets"]
 
 
 def delete_matching(version: TableVersion, fragment: Fragment, predicate: str | pc.Expression) -> Fragment | None:
-    """The fragment without the rows for which `predicate` is true; None if no row is left.
+    """Return the fragment without the rows for which `predicate` is true; None if no row is left.
 
-    Raises InvalidSqlError and ColumnNotFoundError for the predicate.
+    Raises InvalidSqlError and ColumnNotFoundError for the predicate, UnsupportedFeatureError for a table that cannot be
+    written.
     """
     return without(version, fragment, DeletionVector(matching_offsets(version, fragment, predicate)))
 
 
 def delete_offsets(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[np.int64]) -> Fragment | None:
-    """The fragment without the rows at these physical offsets, in any order; None if no row is left.
+    """Return the fragment without the rows at these physical offsets, in any order; None if no row is left.
 
     Raises OutOfRangeError for an offset past the end.
     """
@@ -44,7 +45,7 @@ def delete_offsets(version: TableVersion, fragment: Fragment, offsets: npt.NDArr
 
 
 def without(version: TableVersion, fragment: Fragment, rows: DeletionVector) -> Fragment | None:
-    """Write the deletion file that adds `rows`; an unchanged fragment needs none."""
+    """Write the deletion file that adds `rows` and return the fragment; an unchanged fragment needs none."""
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
     before = deletions.read(version, fragment) or deletions.EMPTY

@@ -1,6 +1,6 @@
-"""What changed between two versions: by lineage (`_row_*_version` columns), or row by row.
+"""Differences between two versions: by lineage (`_row_*_version` columns), or row by row.
 
-A diff reads only fragments that the two versions do not share: rows in shared ones have not changed.
+Only fragments that the two versions do not share are read; rows in shared fragments are unchanged.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _BATCH_ROWS = 1 << 16
 
 
 def inserted_rows(version: TableVersion, begin: int, end: int) -> pa.RecordBatchReader:
-    """Rows of `version` that were created after version `begin`, up to `end`; with their lineage columns."""
+    """Return rows of `version` created after version `begin`, up to `end`, with their lineage columns."""
     return _rows(version, f"_row_created_at_version > {begin} AND _row_created_at_version <= {end}")
 
 
 def updated_rows(version: TableVersion, begin: int, end: int) -> pa.RecordBatchReader:
-    """Rows of `version` that were there at `begin` and were changed last between it and `end`."""
+    """Return rows of `version` that existed at `begin` and were last updated after `begin`, up to `end`."""
     changed = f"_row_last_updated_at_version > {begin} AND _row_last_updated_at_version <= {end}"
     return _rows(version, f"_row_created_at_version <= {begin} AND {changed}")
 
@@ -49,14 +49,14 @@ def _rows(version: TableVersion, condition: str) -> pa.RecordBatchReader:
 
 
 def deleted_row_ids(older: TableVersion, newer: TableVersion) -> pa.RecordBatchReader:
-    """The ids of the rows that `older` has and `newer` has not, ascending, in a column `_rowid`.
+    """Return the ids of rows that are in `older` but not in `newer`, ascending, in a column `_rowid`.
 
     Raises InvalidOperationError for tables without stable row ids.
     """
     for version in (older, newer):
         if not version.manifest.has_stable_row_ids:
             raise InvalidOperationError(
-                f"deleted row ids require stable row ids, version {version.version} does not use them"
+                f"deleted row ids require stable row ids, which version {version.version} does not use"
             )
     before, after = _only_in(older, newer), _only_in(newer, older)
     gone = np.setdiff1d(_live_ids(older, before), _live_ids(newer, after), assume_unique=True)
@@ -76,9 +76,9 @@ def _live_ids(version: TableVersion, fragments: Iterable[Fragment]) -> npt.NDArr
 
 
 def _only_in(version: TableVersion, other: TableVersion) -> list[Fragment]:
-    """The fragments of a version that the other has not, or not with the same files."""
+    """Return the fragments of a version that the other lacks or has with different files."""
     known = {fragment.id: fragment for fragment in other.manifest.fragments}
-    return [each for each in version.manifest.fragments if not _same_rows(each, known.get(each.id))]
+    return [fragment for fragment in version.manifest.fragments if not _same_rows(fragment, known.get(fragment.id))]
 
 
 def _same_rows(one: Fragment, other: Fragment | None) -> bool:
@@ -90,10 +90,10 @@ def _same_rows(one: Fragment, other: Fragment | None) -> bool:
 
 @dataclass(frozen=True)
 class Diff:
-    """What has to happen to the rows of one version to make those of another.
+    """The changes that turn the rows of one version into those of another.
 
-    `inserted` and `deleted` are rows as the newer and the older version have them. `updated` has the columns of the
-    key, then `old` and `new`: structs of the columns that both versions have.
+    `inserted` and `deleted` are rows of the newer and the older version. `updated` has the key columns, then `old` and
+    `new`: structs of the columns that both versions have.
     """
 
     inserted: pa.Table
@@ -105,15 +105,15 @@ class Diff:
 
 
 def diff(older: TableVersion, newer: TableVersion, key: Sequence[str] | None = None) -> Diff:
-    """The rows in which two versions differ, matched by row id where those are stable, else by the columns `key`.
+    """Compare the rows of two versions, matched by stable row id if available, otherwise by the columns `key`.
 
-    Nulls in a key equal each other. Raises InvalidInputError where a key is needed, and for one that occurs twice.
+    Nulls in a key are equal. Raises InvalidInputError if a key is required or not unique, and ColumnNotFoundError for
+    an
+    unknown key column.
     """
     stable = older.manifest.has_stable_row_ids and newer.manifest.has_stable_row_ids
     if key is None and not stable:
-        raise InvalidInputError(
-            "rows of a table without stable row ids are matched by a key: name its columns in the argument key"
-        )
+        raise InvalidInputError("a table without stable row ids needs a key to match rows; pass its columns as key")
     names = [ROW_ID] if key is None else list(key)
     for name in names if key is not None else ():
         for version in (older, newer):
@@ -160,9 +160,9 @@ def _check_unique(table: pa.Table, names: Sequence[str], version: TableVersion) 
 
 
 def _pairs(before: pa.Table, after: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Positions of rows with the same key: columns `old` and `new`, by position of the new row."""
+    """Return positions of rows with the same key: columns `old` and `new`, sorted by `new`."""
     groups = [_numbered(side, names, column) for side, column in ((before, "old"), (after, "new"))]
-    # Grouping matches nulls too, which a join does not.
+    # Grouping matches nulls; a join does not.
     together = pa.concat_tables(
         [
             groups[0].append_column("new", pa.nulls(len(before), pa.int64())),
@@ -170,8 +170,8 @@ def _pairs(before: pa.Table, after: pa.Table, names: Sequence[str]) -> pa.Table:
         ],
         promote_options="default",
     )
-    found = together.group_by(list(names)).aggregate([("old", "max"), ("new", "max")])
-    pairs = pa.table({"old": found["old_max"], "new": found["new_max"]})
+    grouped = together.group_by(list(names)).aggregate([("old", "max"), ("new", "max")])
+    pairs = pa.table({"old": grouped["old_max"], "new": grouped["new_max"]})
     return pairs.filter(pc.and_(pairs["old"].is_valid(), pairs["new"].is_valid())).sort_by("new")
 
 

@@ -1,4 +1,4 @@
-"""Delete a table."""
+"""Deletion of a whole table."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ __all__ = ["drop"]
 
 
 def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_not_found: bool = False) -> None:
-    """Delete everything below a table's root, the root too.
+    """Delete everything below a table's root, including the root.
 
-    Raises DatasetNotFoundError if nothing is there, unless `ignore_not_found`; InvalidInputError, with nothing
-    deleted, for a place that is not empty and has no manifest that can be read.
+    Raises DatasetNotFoundError if nothing exists at `uri`, unless `ignore_not_found` is set, and InvalidInputError,
+    without
+    deleting anything, for the root of a store and for a location that contains files but no readable manifest.
     """
     store, base = open_store(uri, storage_options)
     if base.strip("/") == "":
@@ -27,19 +28,19 @@ def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_n
         open_version(uri, storage_options=storage_options)
     except DatasetNotFoundError:
         if is_occupied(store, base):
-            raise InvalidInputError(f"{uri} holds files but no Lance table: refusing to delete it") from None
-        # Only a file system has empty directories; elsewhere a place without objects is not there.
+            raise InvalidInputError(f"{uri} contains files but not a Lance table: refusing to delete it") from None
+        # Only a file system has empty directories.
         is_empty_directory = store.scheme == "file" and os.path.isdir(base)
         if not is_empty_directory and not ignore_not_found:
             raise DatasetNotFoundError(f"Not found: {uri}", path=uri) from None
     except CorruptFileError as error:
-        raise InvalidInputError(f"{uri} has no manifest that can be read: refusing to delete it") from error
+        raise InvalidInputError(f"{uri} contains no readable manifest: refusing to delete it") from error
     except UnsupportedFeatureError:
-        pass  # a table all the same, made by a newer writer
+        pass  # a table, written by a newer release
     choose_handler(store, uri, None, storage_options).forget(store, base)
     store.delete_prefix(base)
 
 
 def is_occupied(store: ObjectStore, base: str) -> bool:
-    """Whether any object lies below `base`."""
+    """Return whether an object exists below `base`."""
     return next(iter(store.list_recursive(base)), None) is not None

@@ -1,11 +1,12 @@
-"""Columns added, changed and dropped.
+"""Schema evolution: columns added, altered and dropped.
 
     drop, rename, nullability     the schema only                                  ─► Project
     null columns                  the schema only                                  ─► Merge
     new values, other types       the schema, and a data file for each fragment    ─► Merge
 
-None of this reads or writes a column that is not concerned, and old versions keep what they had. A commit that
-touches fragments or columns meanwhile makes it fail (`RetryableCommitConflictError`): the new values would not fit.
+Columns that do not change are neither read nor written, and old versions stay as they are. A concurrent commit that
+changes fragments or columns makes the commit fail (`RetryableCommitConflictError`), because the new values would not
+match.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ __all__ = [
     "resumable_fragment",
 ]
 
-_BYTES_AT_ONCE = 64 << 20  # of a column that is converted
+_BYTES_AT_ONCE = 64 << 20  # per batch of a converted column
 _NO_COLUMNS = pa.schema([])
 _WITH_STRUCT_COLUMNS = (FileVersion.LEGACY, FileVersion.V2_0)
 
@@ -82,27 +83,27 @@ Function = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class Checkpoint(Protocol):
-    """Remembers what a function has computed, so that a run that failed can go on where it was."""
+    """Storage for computed results of a function, so that a failed run can resume."""
 
     def begin_fragment(self, fragment: Fragment) -> None:
-        """Forget what was computed for this fragment when it had other files or other deleted rows."""
+        """Discard results that were computed for this fragment with other files or other deleted rows."""
 
     def load_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
-        """The result for one batch, None if it was not computed yet."""
+        """Return the result for one batch, None if it was not computed yet."""
 
     def save_batch(self, fragment_id: int, batch_index: int, batch: pa.RecordBatch) -> None:
-        """Keep the result for one batch."""
+        """Store the result for one batch."""
 
     def load_fragment(self, fragment_id: int) -> Fragment | None:
-        """A fragment whose data file is written, None if it is not."""
+        """Return a fragment whose data file is written, None if it is not."""
 
     def save_fragment(self, fragment: Fragment) -> None:
-        """Keep a fragment whose data file is written, and forget its batches."""
+        """Store a fragment whose data file is written, and discard the results of its batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What shall change of the column at `path`; None leaves it as it is."""
+    """Changes to the column at `path`; attributes that are None stay unchanged."""
 
     path: str
     name: str | None = None
@@ -114,9 +115,9 @@ class Alteration:
 
 
 def add_nulls(version: TableVersion, new: pa.Schema) -> TableVersion:
-    """Add columns that are null in every row there is; nothing is written but the schema.
+    """Add columns that are null in every existing row; only the schema is written.
 
-    Raises InvalidOperationError for columns that must not be null.
+    Raises InvalidOperationError for non-nullable columns, AlreadyExistsError, UnsupportedFeatureError for 0.1 tables.
     """
     schema = _extended(version, new)
     required = [field.name for field in _added(version, schema).walk() if not field.nullable]
@@ -136,9 +137,10 @@ def add_expressions(
     batch_size: int | None = None,
     tracker: Tracker | None = None,
 ) -> TableVersion:
-    """Add columns computed from others: SQL expressions by the name of the new column.
+    """Add columns computed by SQL expressions, given by the name of the new column.
 
-    Where all of them are null constants, such as `CAST(NULL AS INT)`, no data is written. Raises InvalidSqlError,
+    If all expressions are null constants, such as `CAST(NULL AS INT)`, only the schema is written. Raises
+    InvalidSqlError,
     ColumnNotFoundError, AlreadyExistsError.
     """
     new = expression_schema(version, expressions)
@@ -158,19 +160,46 @@ def add_function(
     checkpoint: Checkpoint | None = None,
     tracker: Tracker | None = None,
 ) -> TableVersion:
-    """Add the columns `new`, which `function` makes from batches of `columns` (None: all, `_rowid` is allowed)."""
+    """Add the columns `new`, which `function` computes from batches of `columns`.
+
+    Parameters
+    ----------
+    version
+        The version to extend.
+    function
+        Maps a batch of `columns` to a batch of `new` with the same number of rows.
+    new
+        Schema of the new columns.
+    columns
+        Input columns, including `_rowid` if wanted; all by default.
+    batch_size
+        Rows per batch.
+    checkpoint
+        Storage for intermediate results; with it, data files are kept after an error so that the next run reuses them.
+    tracker
+        Progress of the operation.
+
+    Raises
+    ------
+    AlreadyExistsError
+        If a new column exists.
+    SchemaMismatchError
+        If the function returns another schema.
+    InvalidInputError
+        If the function returns another number of rows.
+    """
     schema = _extended(version, new)
     if checkpoint is None:
         return _add(version, schema, applied_values(version, function, new, columns, batch_size), tracker=tracker)
     added = _added(version, schema)
     _begin(version, tracker)
-    # What is written stays on an error: the checkpoint knows of it.
+    # Written files are kept on an error; the checkpoint refers to them.
     fragments = []
     for fragment in version.manifest.fragments:
         checkpoint.begin_fragment(fragment)
         done = checkpoint.load_fragment(fragment.id)
         if done is not None and version.store.find(version.data_file_path(done.files[-1])) is None:
-            done = None  # a cleanup removed the file, which no version names yet
+            done = None  # a cleanup removed the file, because no version references it yet
         if done is None:
             values = applied_values(version, function, new, columns, batch_size, checkpoint)
             done = add_column_file(version, fragment, added, values(fragment), tracker=tracker)
@@ -185,7 +214,7 @@ def add_function(
 def add_stream(version: TableVersion, reader: pa.RecordBatchReader, *, tracker: Tracker | None = None) -> TableVersion:
     """Add the columns of `reader`, whose rows are those of the table in scan order.
 
-    Raises InvalidInputError for too few or too many rows.
+    Raises AlreadyExistsError, InvalidOperationError for too few or too many rows.
     """
     schema = _extended(version, reader.schema)
     stream = _Stream(reader)
@@ -197,21 +226,21 @@ def add_stream(version: TableVersion, reader: pa.RecordBatchReader, *, tracker: 
 
 
 def add_values(version: TableVersion, new: pa.Schema, values: Values, tracker: Tracker | None = None) -> TableVersion:
-    """Add the columns `new`, whose values for each fragment come from `values`."""
+    """Add the columns `new`; `values` returns their values for each fragment. Raises AlreadyExistsError."""
     return _add(version, _extended(version, new), values, tracker=tracker)
 
 
 def fragment_with_values(
     version: TableVersion, fragment: Fragment, new: pa.Schema, values: Values
 ) -> tuple[Fragment, Schema]:
-    """One fragment with the columns `new`, and the schema that a Merge of such fragments has; nothing is committed."""
+    """Return one fragment with the columns `new`, and the schema of a Merge of such fragments; nothing is committed."""
     return _one(version, fragment, _extended(version, new), values)
 
 
 def fragment_with_expressions(
     version: TableVersion, fragment: Fragment, expressions: Mapping[str, str], *, batch_size: int | None = None
 ) -> tuple[Fragment, Schema]:
-    """One fragment with computed columns, and the schema that a Merge of such fragments has; nothing is committed."""
+    """Return one fragment with computed columns, and the schema of a Merge of such fragments; nothing is committed."""
     schema = _extended(version, expression_schema(version, expressions))
     return _one(version, fragment, schema, computed_values(version, expressions, batch_size))
 
@@ -225,14 +254,17 @@ def fragment_with_function(
     columns: Sequence[str] | None = None,
     batch_size: int | None = None,
 ) -> tuple[Fragment, Schema]:
-    """One fragment with the columns that `function` makes, and the schema to be; nothing is committed."""
+    """Return one fragment with the columns of `function`, and the schema of a Merge; nothing is committed."""
     return _one(version, fragment, _extended(version, new), applied_values(version, function, new, columns, batch_size))
 
 
 def fragment_with_stream(
     version: TableVersion, fragment: Fragment, reader: pa.RecordBatchReader
 ) -> tuple[Fragment, Schema]:
-    """One fragment with the columns of `reader`, a row for each live row, and the schema to be, not committed."""
+    """Return one fragment with the columns of `reader`, and the schema of a Merge; nothing is committed.
+
+    The rows of `reader` are the live rows of the fragment.
+    """
     stream = _Stream(reader)
 
     def values(each: Fragment) -> Iterator[pa.RecordBatch]:
@@ -245,10 +277,10 @@ def fragment_with_stream(
 def resumable_fragment(
     version: TableVersion, fragment: Fragment, new: pa.Schema, values: Values, job: str
 ) -> tuple[Fragment, bool]:
-    """One fragment with the columns `new`, and whether an earlier run of `job` had written them.
+    """Return one fragment with the columns `new`, and whether an earlier run of `job` had written them.
 
-    The name of the file follows from the job and from what the fragment is made of, deleted rows included, so that a
-    run that was interrupted finds what it wrote. Nothing is committed; see `commit_fragments`.
+    The file name is derived from the job and from the files of the fragment, including its deletion file, so that an
+    interrupted run finds the files it wrote. Nothing is committed; see `commit_fragments`.
     """
     added, target = _added(version, _extended(version, new)), version.manifest.file_version
     if target.is_legacy or any(part.is_blob or part.is_blob_v2 for part in added.walk()):
@@ -266,8 +298,9 @@ def resumable_fragment(
                 writer.write(batch)
                 rows += batch.num_rows
             if rows != num_rows:
-                raise InvalidInputError(f"fragment {fragment.id} needs values for {num_rows} rows and got {rows}")
-            # Another run of the same task may have been faster, and a version name its file by now.
+                raise InvalidInputError(f"fragment {fragment.id} needs values for {num_rows} rows, got {rows}")
+            # A concurrent attempt of the same task may have finished first, and a version may already reference its
+            # file.
             file = written_before(version, fragment, added, name, target)
             if file is None:
                 written = writer.close()
@@ -281,9 +314,9 @@ def resumable_fragment(
 def commit_fragments(
     version: TableVersion, fragments: Sequence[Fragment], new: pa.Schema, uuid: str | None = None
 ) -> TableVersion:
-    """Commit fragments of `version`, all of them, that have got the columns `new`; their files stay on a conflict.
+    """Commit all fragments of `version` after they got the columns `new`; their files are kept on a conflict.
 
-    `uuid`: of the transaction, where the same commit may be tried again.
+    `uuid` is the uuid of the transaction, for commits that may be attempted again.
     """
     schema = _extended(version, new)
     preserves = _all_nullable(_added(version, schema))
@@ -291,28 +324,32 @@ def commit_fragments(
 
 
 def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> pa.Schema:
-    """The columns that SQL expressions make. Raises InvalidSqlError, ColumnNotFoundError."""
+    """Return the columns that SQL expressions produce. Raises InvalidSqlError, ColumnNotFoundError."""
     arrow = evaluation_schema(version.schema)
     fields = []
-    for name, text in expressions.items():
-        expr = parse_expression(text, arrow)
+    for name, sql in expressions.items():
+        expr = parse_expression(sql, arrow)
         for path in columns_of(expr):
             if path in VIRTUAL_COLUMNS:
-                raise ColumnNotFoundError(f"No field named {path}: new columns can be made from stored columns only")
+                raise ColumnNotFoundError(
+                    f"No field named {path}: new columns can be computed from stored columns only"
+                )
         fields.append(pa.field(name, data_type(expr), may_be_null(expr, arrow)))
     return pa.schema(fields)
 
 
-def is_null_constant(text: str) -> bool:
-    """Whether an expression is null whatever the row."""
+def is_null_constant(sql: str) -> bool:
+    """Return whether an expression is null for every row."""
     try:
-        expr = parse_expression(text, _NO_COLUMNS)
+        expr = parse_expression(sql, _NO_COLUMNS)
     except (InvalidSqlError, ColumnNotFoundError):
         return False
     return isinstance(expr, Literal) and not expr.value.is_valid
 
 
 def computed_values(version: TableVersion, expressions: Mapping[str, str], batch_size: int | None) -> Values:
+    """Return a function that computes expressions for a fragment."""
+
     def values(fragment: Fragment) -> Iterator[pa.RecordBatch]:
         options = ScanOptions(columns=dict(expressions), fragments=[fragment.id], batch_size=batch_size)
         yield from execute_scan(version, plan_scan(version, options))
@@ -328,6 +365,8 @@ def applied_values(
     batch_size: int | None,
     checkpoint: Checkpoint | None = None,
 ) -> Values:
+    """Return a function that applies `function` to the batches of a fragment; see `add_function`."""
+
     def values(fragment: Fragment) -> Iterator[pa.RecordBatch]:
         options = ScanOptions(
             columns=None if columns is None else list(columns),
@@ -360,7 +399,7 @@ def _checked(result: pa.RecordBatch, expected: pa.Schema, num_rows: int) -> pa.R
 
 
 class _Stream:
-    """Takes so many rows at a time from a reader."""
+    """A reader that returns a given number of rows at a time."""
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
         self._reader = reader
@@ -417,7 +456,7 @@ def _one(version: TableVersion, fragment: Fragment, schema: Schema, values: Valu
 
 
 def _extended(version: TableVersion, new: pa.Schema) -> Schema:
-    """The table's schema with new top-level columns, numbered after every field the table ever had."""
+    """Return the table's schema with new top-level columns, numbered after every field the table ever had."""
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
     for name in new.names:
@@ -437,7 +476,7 @@ def _extended(version: TableVersion, new: pa.Schema) -> Schema:
 
 
 def _all_nullable(added: Schema) -> bool:
-    """Whether rows that others append meanwhile, without these columns, remain valid."""
+    """Return whether concurrently appended rows, which lack these columns, stay valid."""
     return all(each.nullable for each in added.fields)
 
 
@@ -445,17 +484,18 @@ def _added(version: TableVersion, schema: Schema) -> Schema:
     return Schema(tuple(each for each in schema.fields if each.id not in version.schema.by_id))
 
 
-# --- columns changed --------------------------------------------------------------------------------------------------
+# --- altered columns ------------------------------------------------------------------------------------------------
 
 
 def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVersion:
-    """Rename columns, change whether they may be null, or their type; all in one new version.
+    """Rename columns, change whether they are nullable, or change their type, in one new version.
 
-    Another type is for the same kind of value: integers, floats, times, texts, bytes, decimals, and lists of them. The
-    values are converted and written beside the old ones, which stay for older versions. Raises ColumnNotFoundError,
-    InvalidOperationError for a conversion of another kind and of a column that has an index, SchemaMismatchError for
-    nulls in a column to be required and for values that do not fit the new type, InvalidSchemaError for a name that is
-    taken.
+    A type can change within its kind: integers, floats, times, strings, bytes, decimals, and lists of these. Converted
+    values are written to new files; older versions keep the old files. Raises ColumnNotFoundError,
+    InvalidOperationError
+    for a conversion to another kind or of an indexed column, SchemaMismatchError for nulls in a column that becomes
+    required and for values that do not fit the new type, AlreadyExistsError and InvalidSchemaError for a duplicate
+    name.
     """
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
@@ -480,10 +520,10 @@ def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVers
             )
         _check_no_index(version, old, alteration.path)
         converted = _retyped(new, alteration.data_type, next_id)
-        next_id = max(below.id for below in converted.walk()) + 1
+        next_id = max(nested.id for nested in converted.walk()) + 1
         schema = _exchanged(schema, new.id, converted)
         casts[old.id] = converted.id
-    # Built anew, so that names, keys and types are checked.
+    # Rebuild the schema so that names, keys and types are checked.
     schema = Schema.from_protos(schema.to_protos(), schema.metadata)
     _check_names(schema)
     if not casts:
@@ -507,28 +547,28 @@ def _find(schema: Schema, path: str) -> Field:
 
 
 def _check_no_index(version: TableVersion, field: Field, path: str) -> None:
-    """An index knows the values as they were, and would be lost without a word."""
+    """Raise InvalidOperationError if an index covers the field. The index would be dropped silently."""
     section = version.file.index_section(version.store)
     if section is None:
         return
-    ids = {below.id for below in field.walk()}
+    ids = {nested.id for nested in field.walk()}
     indices = IndexSection.from_bytes(section, version.location.path).indices
     names = sorted({each.name for each in indices if ids.intersection(each.fields)})
     if names:
         raise InvalidOperationError(
             f"Cannot cast column {path!r} to a new type: it has {len(names)} index(es) attached: {names}. Remove them"
             " first (drop_index of the library that made them, or a commit of LanceOperation.CreateIndex([], removed)),"
-            " and make them again after the cast"
+            " and recreate them after the cast"
         )
 
 
 def _check_names(schema: Schema) -> None:
     Schema.from_arrow(pa.schema([pa.field(name, pa.null()) for name in schema.names]))
-    for each in schema.walk():
-        names = [child.name for child in each.children]
+    for field in schema.walk():
+        names = [child.name for child in field.children]
         for name in names:
             if names.count(name) > 1:
-                raise AlreadyExistsError(f"there is a field {name!r} in column {each.name!r} already", column=name)
+                raise AlreadyExistsError(f"column {field.name!r} already has a field {name!r}", column=name)
 
 
 def _check_null_free(version: TableVersion, field: Field, path: str) -> None:
@@ -537,7 +577,7 @@ def _check_null_free(version: TableVersion, field: Field, path: str) -> None:
         top = version.schema.by_id[top.parent_id]
         if not top.is_struct:
             raise UnsupportedFeatureError(
-                f'column "{path}" lies in a list: whether it holds nulls cannot be found out',
+                f'column "{path}" is nested in a list: checking it for nulls is not supported',
                 feature="required fields in lists",
                 column=path,
             )
@@ -552,7 +592,7 @@ def _is_conversion(old: pa.DataType, new: pa.DataType) -> bool:
         pa.types.is_floating,
         pa.types.is_temporal,
         pa.types.is_boolean,
-        _is_text,
+        _is_string,
         _is_bytes,
         pa.types.is_decimal,
     )
@@ -564,7 +604,7 @@ def _is_conversion(old: pa.DataType, new: pa.DataType) -> bool:
     return False
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -577,7 +617,7 @@ def _is_listlike(kind: pa.DataType) -> bool:
 
 
 def _retyped(field: Field, new_type: pa.DataType, first_id: int) -> Field:
-    """The field with another type and new ids throughout."""
+    """Return the field with another type and new ids throughout."""
     arrow = pa.schema([pa.field(field.name.replace(".", "_"), new_type, field.nullable)])
     made = Schema.from_arrow(arrow, first_id=first_id).fields[0]
     return replace(
@@ -603,8 +643,11 @@ def _exchanged(schema: Schema, old_id: int, new: Field) -> Schema:
 
 
 def _fields_to_write(version: TableVersion, schema: Schema, new_ids: set[int]) -> Schema:
-    """What goes to the new files: the converted fields with the structs around them, or the whole column where those
-    can't be told apart: data files of 2.0 hold the structs as columns, and the items of a list belong together."""
+    """Return the fields for the new files: the converted fields with their enclosing structs, or whole columns.
+
+    Whole columns are written for data files of 2.0, which store structs as columns, and for items of lists, which must
+    stay together.
+    """
     wanted: list[int] = []
     for top in schema.fields:
         inside = [each.id for each in top.walk() if each.id in new_ids]
@@ -625,7 +668,7 @@ def _only_structs(top: Field, field_id: int) -> bool:
 
 
 def _converted(version: TableVersion, written: Schema, casts: Mapping[int, int]) -> Values:
-    """The columns of `written`, read as what they were and converted."""
+    """Return a function that reads the old form of the columns of `written` and converts them."""
     old_ids = {new: old for old, new in casts.items()}
 
     def before(field: Field) -> Field:
@@ -652,7 +695,7 @@ def _converted(version: TableVersion, written: Schema, casts: Mapping[int, int])
 
 
 def _convert(array: pa.Array, old: Field, new: Field, path: str, old_ids: Mapping[int, int]) -> pa.Array:
-    """`array`, a value of `old`, as a value of `new`: the fields in `old_ids` cast, those around them built anew."""
+    """Convert `array` from the field `old` to `new`: cast fields in `old_ids` and rebuild the fields around them."""
     if new.id in old_ids:
         try:
             made = pc.cast(array, new.data_type)
@@ -660,7 +703,7 @@ def _convert(array: pa.Array, old: Field, new: Field, path: str, old_ids: Mappin
             return made
         except pa.ArrowException as error:
             raise SchemaMismatchError(
-                f"column {path!r} cannot become {new.data_type}: {error}; the table is unchanged", column=path
+                f"column {path!r} cannot be converted to {new.data_type}: {error}; the table is unchanged", column=path
             ) from error
     if not new.children:
         return array
@@ -687,14 +730,14 @@ def _convert(array: pa.Array, old: Field, new: Field, path: str, old_ids: Mappin
     return make.from_arrays(array.offsets, items, type=kind, mask=mask)
 
 
-# --- columns dropped --------------------------------------------------------------------------------------------------
+# --- dropped columns ------------------------------------------------------------------------------------------------
 
 
 def drop(version: TableVersion, paths: Sequence[str]) -> TableVersion:
-    """Remove columns, or fields of struct columns, from the schema. Their bytes stay until fragments are compacted
-    and old versions cleaned up.
+    """Remove columns, or fields of struct columns, from the schema.
 
-    Raises ColumnNotFoundError, InvalidInputError if no column would be left.
+    Their bytes are removed when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
+    InvalidInputError if no column would be left.
     """
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)

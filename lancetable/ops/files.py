@@ -1,4 +1,4 @@
-"""Which objects lie below a table's root."""
+"""Listing of all objects below a table's root."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ BATCH_ROWS = 8192
 
 
 def all_files(version: TableVersion) -> pa.RecordBatchReader:
-    """Every object below the table's root, whether a version uses it or not, in batches as the listing comes."""
+    """Return a reader over every object below the table's root, whether or not a version references it.
+
+    Batches are produced while the listing runs.
+    """
     return pa.RecordBatchReader.from_batches(ALL_FILES_SCHEMA, batches(version))
 
 
 def batches(version: TableVersion) -> Iterator[pa.RecordBatch]:
-    """Batches of `ALL_FILES_SCHEMA`."""
+    """Yield the listing in batches of `ALL_FILES_SCHEMA`."""
     listing = version.store.list_recursive(version.base)
     uri = pa.array([version.store.uri(version.base)])
     while objects := list(itertools.islice(listing, BATCH_ROWS)):
         base_uri = pa.DictionaryArray.from_arrays(pa.array([0] * len(objects), pa.int32()), uri)
         columns = [
             base_uri,
-            pa.array([each.name for each in objects], pa.string()),
-            pa.array([each.size_bytes for each in objects], pa.int64()),
-            pa.array([each.last_modified for each in objects], pa.timestamp("us", "UTC")),
+            pa.array([meta.name for meta in objects], pa.string()),
+            pa.array([meta.size_bytes for meta in objects], pa.int64()),
+            pa.array([meta.last_modified for meta in objects], pa.timestamp("us", "UTC")),
         ]
         yield pa.record_batch(columns, schema=ALL_FILES_SCHEMA)

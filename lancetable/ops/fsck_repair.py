@@ -1,4 +1,4 @@
-"""Repair of a whole table: what can be mended without losing a version that can be read."""
+"""Repair of a table: fixes that do not lose a readable version."""
 
 from __future__ import annotations
 

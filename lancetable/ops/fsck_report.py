@@ -1,4 +1,4 @@
-"""The result of a check of a whole table: problems, what was not checked, and what a repair did."""
+"""Result of a check of a whole table: problems, what was not checked, and what a repair did."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 __all__ = ["UNREADABLE", "WRONG", "NotChecked", "Problem", "Report"]
 
 UNREADABLE = frozenset(("data file", "deletion file", "fragment", "ids", "schema"))
-"""Kinds of problems by which rows of a version cannot be read, or not for sure."""
+"""Kinds of problems that make rows of a version unreadable, or possibly unreadable."""
 
 WRONG = UNREADABLE | {"access", "manifest", "nulls", "statistics"}
-"""Kinds of problems by which a version is not whole: reading raises, or may return other rows."""
+"""Kinds of problems that make a version defective: reads raise an error or may return wrong rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong: `kind` as in the table above, where, what, and the version concerned."""
+    """A problem: its `kind` as listed in `ops.fsck`, its path, a description, and the version concerned."""
 
     kind: str
     path: str
@@ -26,7 +26,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class NotChecked:
-    """Something that the check did not or cannot look at: `kind`, where, and what or why."""
+    """Something that the check did not or cannot examine: `kind`, path, and the subject or reason."""
 
     kind: str
     path: str
@@ -37,9 +37,10 @@ class NotChecked:
 class Report:
     """The result of a check, and of a repair.
 
-    `problems` are those that remain. After a repair `found` are those that it began with, `repaired` what it did, and
-    `failed` what it could not do. Versions and files count those of branches too; `newest` and `newest_whole` are those
-    of the address that was checked.
+    `problems` are those that remain. After a repair, `found` are those before the repair, `repaired` lists its steps,
+    and
+    `failed` the steps that failed. Counts of versions and files include those of branches. `newest` and `newest_whole`
+    belong to the address that was checked.
     """
 
     uri: str

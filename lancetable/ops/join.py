@@ -1,11 +1,11 @@
-"""Finding rows by key: which row of a source, if any, has the key of each row of a table.
+"""Hash join on key columns: find the source row, if any, with the key of each table row.
 
     source   key    7     3    null   7          KeyIndex   3 -> row 1    7 -> row 0, again in row 3
     table    key    3     5     7    null        find       1    -1    0    -1
 
-A key is one column or several. A null never equals anything, as in SQL; NaN equals NaN and 0.0 does not equal -0.0, as
-in the total order of floating point numbers. All work is on whole columns: values of up to 8 bytes go through a table
-indexed by the value itself where they lie close together, else through hash tables; longer ones through Arrow's.
+A key has one or more columns. As in SQL, a null never equals anything; NaN equals NaN and 0.0 does not equal -0.0, as
+in the total order of floating point numbers. All operations are vectorized. Values of up to 8 bytes use a table
+indexed by the value if they are dense, or a hash table; longer values use hashes or Arrow's hash tables.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ _FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
 class KeyIndex:
-    """The rows of a source by key.
+    """Index of source rows by key.
 
-    `representative[row]` is the first source row with the same key, -1 where a part of the key is null; rows whose
-    key no earlier row has represent themselves.
+    `representative[row]` is the first source row with the same key, or -1 if a key column is null.
     """
 
     def __init__(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
-        """`columns` are the parts of the key. Raises UnsupportedFeatureError for nested ones."""
+        """Index `columns`, the columns of the key. Raises UnsupportedFeatureError for nested ones."""
         self._parts: list[_Part] = []
         self._pairs: list[KeyTable] = []
         self.num_rows = len(columns[0])
@@ -49,7 +48,7 @@ class KeyIndex:
             if combined is None:
                 combined = part.own
                 continue
-            values, valid = _paired(combined, part.own, self.num_rows)
+            values, valid = _combined(combined, part.own, self.num_rows)
             table = table_of(values, valid)
             self._pairs.append(table)
             combined = table.own
@@ -57,7 +56,7 @@ class KeyIndex:
         self.representative: Rows = combined
 
     def find(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Rows:
-        """(n,) the representative source row of each key in `columns`, -1 where the source has none."""
+        """Return (n,) the representative source row of each key in `columns`, -1 for keys not in the source."""
         combined = self._parts[0].find(columns[0])
         for part, pair, column in zip(self._parts[1:], self._pairs, columns[1:], strict=True):
             rows = np.flatnonzero(combined >= 0)
@@ -65,43 +64,43 @@ class KeyIndex:
             hit = found >= 0
             narrowed = np.full(len(combined), -1, np.int64)
             rows = rows[hit]
-            values, _ = _paired(combined[rows], found[hit], self.num_rows)
+            values, _ = _combined(combined[rows], found[hit], self.num_rows)
             narrowed[rows] = pair.find(values)
             combined = narrowed
         return combined
 
     def matches(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Matches:
-        """The same as (k,) rows of `columns` whose key the source has, ascending, and (k,) the source row of each."""
+        """Return the matches of `find` as (k,) ascending rows of `columns` and (k,) their source rows."""
         if len(self._parts) > 1:
             return _hits(self.find(columns))
-        # One column stays in the pieces that it comes in.
-        column, found, start = columns[0], list[Matches](), 0
+        # A single column is processed chunk by chunk.
+        column, parts, start = columns[0], list[Matches](), 0
         for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             hits, rows = self._parts[0].matches(chunk)
-            found.append((hits + start if start else hits, rows))
+            parts.append((hits + start if start else hits, rows))
             start += len(chunk)
-        if len(found) == 1:
-            return found[0]
-        nothing = np.zeros(0, np.int64)
-        return np.concatenate([nothing, *(each[0] for each in found)]), np.concatenate(
-            [nothing, *(each[1] for each in found)]
+        if len(parts) == 1:
+            return parts[0]
+        empty = np.zeros(0, np.int64)
+        return np.concatenate([empty, *(part[0] for part in parts)]), np.concatenate(
+            [empty, *(part[1] for part in parts)]
         )
 
     @cached_property
     def is_unique(self) -> bool:
-        """Whether each source row has a key, of its own."""
+        """Return whether every source row has a non-null key of its own."""
         return bool((self.representative == np.arange(self.num_rows)).all())
 
     @property
     def has_repeats(self) -> bool:
-        """Whether some key stands in several source rows."""
+        """Return whether a key occurs in several source rows."""
         return not self.is_unique and bool(
             (self.representative[self.representative >= 0] != np.flatnonzero(self.representative >= 0)).any()
         )
 
 
 class _Part(Protocol):
-    """One column of the key: `own` are the representatives of the source's rows."""
+    """One column of the key; `own` holds the representative of each source row."""
 
     own: Rows
 
@@ -120,7 +119,7 @@ def _part_of(column: pa.Array | pa.ChunkedArray) -> _Part:
 
 
 class _FixedPart:
-    """Values of up to 8 bytes, as numbers."""
+    """Index of values of up to 8 bytes, as integers."""
 
     def __init__(self, column: pa.Array) -> None:
         values, valid = _numbers(column)
@@ -136,11 +135,11 @@ class _FixedPart:
 
     def matches(self, column: pa.Array) -> Matches:
         values, valid = _numbers(_plain(column))
-        return _valid_ones(self._table.matches(values), valid)
+        return _drop_null_matches(self._table.matches(values), valid)
 
 
 class _HashedPart:
-    """Longer values: a table of their hashes, and a comparison of what it finds."""
+    """Index of longer values: a table of hashes, with candidates verified by comparison."""
 
     def __init__(self, column: pa.Array) -> None:
         self._column = column
@@ -164,38 +163,38 @@ class _HashedPart:
         if self._exact is not None:
             return self._exact.matches(column)
         values = _bytes_of(column)
-        hits, rows = _valid_ones(self._table.matches(hash_values(*values)), _valid(column))
+        hits, rows = _drop_null_matches(self._table.matches(hash_values(*values)), _valid(column))
         if equal_values(*values, hits, *self._bytes, rows):
             return hits, rows
-        # Two values with one hash: likely somebody made them so.
+        # Two values share a hash, which practically only crafted data does: fall back to exact matching.
         return _ArrowPart(self._column).matches(column)
 
 
 class _ArrowPart:
-    """Values of any size, through Arrow's hash tables."""
+    """Index of values of any size, using Arrow's hash tables."""
 
     def __init__(self, column: pa.Array) -> None:
         self._distinct = pc.unique(column.drop_null())
         self._first = np.zeros(len(self._distinct), np.int64)
-        places = self._places(column)
-        rows = np.flatnonzero(places >= 0)[::-1]
-        self._first[places[rows]] = rows
-        self.own = self._rows_at(places)
+        codes = self._codes(column)
+        rows = np.flatnonzero(codes >= 0)[::-1]
+        self._first[codes[rows]] = rows
+        self.own = self._rows_of(codes)
 
     def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
-        return self._rows_at(self._places(_plain(column)))
+        return self._rows_of(self._codes(_plain(column)))
 
     def matches(self, column: pa.Array) -> Matches:
         return _hits(self.find(column))
 
-    def _places(self, column: pa.Array) -> Rows:
+    def _codes(self, column: pa.Array) -> Rows:
         found = pc.index_in(column, value_set=self._distinct, skip_nulls=True)
         return np.asarray(found.fill_null(-1)).astype(np.int64)
 
-    def _rows_at(self, places: Rows) -> Rows:
+    def _rows_of(self, codes: Rows) -> Rows:
         if not len(self._first):
-            return np.full(len(places), -1, np.int64)
-        return np.where(places >= 0, self._first[places], -1)
+            return np.full(len(codes), -1, np.int64)
+        return np.where(codes >= 0, self._first[codes], -1)
 
 
 def _hits(found: Rows) -> Matches:
@@ -203,7 +202,7 @@ def _hits(found: Rows) -> Matches:
     return hits, found[hits]
 
 
-def _valid_ones(matches: Matches, valid: npt.NDArray[np.bool_] | None) -> Matches:
+def _drop_null_matches(matches: Matches, valid: npt.NDArray[np.bool_] | None) -> Matches:
     if valid is None:
         return matches
     hits, rows = matches
@@ -212,19 +211,19 @@ def _valid_ones(matches: Matches, valid: npt.NDArray[np.bool_] | None) -> Matche
 
 
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column as one array. Raises SchemaMismatchError for a dictionary with more values than its indices can tell."""
+    """Return a column as one array. Raises SchemaMismatchError for a dictionary too large for its index type."""
     if isinstance(column, pa.Array):
         return column
     return concat(column.chunks, column.type)
 
 
 def concat(chunks: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
-    """Arrays of one type as one; see `whole`."""
+    """Return arrays of one type concatenated; see `whole`."""
     if len(chunks) < 2:
         return chunks[0] if chunks else pa.nulls(0, data_type)
     if not pa.types.is_dictionary(data_type):
         return pa.concat_arrays(chunks)
-    # Arrow joins neither dictionaries that hold nulls nor all that grow beyond their indices.
+    # Arrow concatenates neither dictionaries with nulls nor dictionaries that outgrow their index type.
     values = pa.concat_arrays([chunk.cast(data_type.value_type) for chunk in chunks])
     try:
         return values.dictionary_encode().cast(data_type)
@@ -233,7 +232,7 @@ def concat(chunks: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
 
 
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array, without an extension type or a dictionary around its values."""
+    """Return one array of plain values, without extension type or dictionary."""
     if isinstance(column, pa.ChunkedArray) and pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     column = whole(column)
@@ -248,7 +247,7 @@ def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _width(data_type: pa.DataType) -> int:
-    """Bytes of a value of a primitive type that fits 64 bits, 0 for other types."""
+    """Return the size in bytes of a primitive type of up to 64 bits, 0 for other types."""
     types = pa.types
     if types.is_boolean(data_type):
         return 1
@@ -261,7 +260,7 @@ def _valid(column: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-    """The values as integers that are equal exactly where the values are, and which are not null (None: all)."""
+    """Return the values as integers that are equal exactly if the values are, and a validity mask (None: all)."""
     valid = _valid(column)
     if pa.types.is_boolean(column.type):
         return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False)).astype(np.int64), valid
@@ -274,8 +273,11 @@ def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] 
     return values, valid
 
 
-def _paired(first: Rows, second: Rows, size: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """Two numbers below `size` as one, and where neither is missing. `size` squared fits 63 bits: rows have 31."""
+def _combined(first: Rows, second: Rows, size: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """Combine two numbers below `size` into one, and return where both are present.
+
+    Rows have 31 bits, so `size` squared fits 63 bits.
+    """
     return first * np.int64(size) + second, (first >= 0) & (second >= 0)
 
 
@@ -283,7 +285,7 @@ def _paired(first: Rows, second: Rows, size: int) -> tuple[Rows, npt.NDArray[np.
 
 
 def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> U64Array:
-    """(n,) numbers that are equal for equal keys, to divide rows by; those of nulls mean nothing."""
+    """Return (n,) numbers that are equal for equal keys, for partitioning rows; undefined for null keys."""
     total = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         total = (total ^ (total >> np.uint64(29))) * np.uint64(_FACTORS[1]) + _hash(_plain(column))
@@ -292,7 +294,7 @@ def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> U64Array:
 
 
 def _hash(column: pa.Array) -> U64Array:
-    """(n,) hashes of values, whatever the width of offsets; those of nulls mean nothing."""
+    """Return (n,) hashes of values, independent of the offset width; undefined for nulls."""
     if _width(column.type):
         values, _ = _numbers(column)
         numbers: U64Array = values.astype(np.uint64) * np.uint64(_FACTORS[2])
@@ -307,13 +309,13 @@ def _has_bytes(data_type: pa.DataType) -> bool:
 
 
 def _fixed_bytes(data_type: pa.DataType) -> int:
-    """Bytes of a value that is wider than 64 bits or no number, 0 for other types."""
+    """Return the size in bytes of a decimal or fixed-size binary value, 0 for other types."""
     fixed = pa.types.is_decimal(data_type) or pa.types.is_fixed_size_binary(data_type)
     return int(data_type.bit_width) // 8 if fixed else 0
 
 
 def _bytes_of(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """(n + 1,) ends of the bytes of each value, and the bytes of all."""
+    """Return (n + 1,) offsets of the values, and the bytes of all values."""
     if not _has_bytes(column.type):
         column = pc.cast(column, pa.string())
     fixed = _fixed_bytes(column.type)
@@ -326,6 +328,6 @@ def _bytes_of(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]
 
 
 def example(names: Sequence[str], columns: Sequence[pa.Array | pa.ChunkedArray], row: int) -> str:
-    """A key as text for messages: `id = 1, name = 'x'`."""
+    """Return a key as a string for messages: `id = 1, name = 'x'`."""
     values = [str(column[row].as_py()) for column in columns]
     return ", ".join(f"{name} = {value[:100]}" for name, value in zip(names, values, strict=True))

@@ -1,9 +1,9 @@
-"""Columns of another table for rows that have the same key: new ones (`merge`), or new values of old ones.
+"""Columns joined from another table by key: new ones (`merge`), or new values of existing ones (`update_columns`).
 
     rows of a fragment   key 7 3 9        right   key 3 7 3        new column   b  c  null
                                                   x   a b c
 
-Of several rows on the right with one key, the last counts. The right side is kept in memory.
+If several right rows share a key, the last one is used. The right table is kept in memory.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ __all__ = ["merge", "merge_fragment", "update_columns"]
 def merge(
     version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker | None = None
 ) -> TableVersion:
-    """Add the columns of `right` but its key, null where no row of it has the key of a row; returns the new version.
+    """Add the columns of `right` except its key, with nulls for rows without a match; return the new version.
 
-    `left_on` is a column, `_rowid` or `_rowaddr`. Raises ColumnNotFoundError, AlreadyExistsError for a column that the
-    table has, SchemaMismatchError for keys of different types, and for nulls in a column that says it has none.
+    `left_on` is a column, `_rowid` or `_rowaddr`. Raises ColumnNotFoundError, AlreadyExistsError for an existing
+    column,
+    InvalidInputError for virtual columns or if `right` has only its key, and SchemaMismatchError for keys of different
+    types and for nulls in a non-nullable column.
     """
     side = _Side(version, right, left_on, right_on)
     return add_values(version, side.values.schema, lambda fragment: _joined(version, fragment, side), tracker)
@@ -50,7 +52,7 @@ def merge(
 def merge_fragment(
     version: TableVersion, fragment: Fragment, right: pa.Table, left_on: str, right_on: str
 ) -> tuple[Fragment, Schema]:
-    """The same for one fragment, and the schema that a Merge of such fragments has; nothing is committed."""
+    """Like `merge` for one fragment; returns it with the schema of a Merge of such fragments. Nothing is committed."""
     side = _Side(version, right, left_on, right_on)
     return fragment_with_values(version, fragment, side.values.schema, lambda each: _joined(version, each, side))
 
@@ -58,17 +60,17 @@ def merge_fragment(
 def update_columns(
     version: TableVersion, fragment: Fragment, right: pa.Table, left_on: str, right_on: str
 ) -> tuple[Fragment, tuple[int, ...], npt.NDArray[np.uint32]]:
-    """A fragment with the values of `right` where its key is that of a row; nothing is committed.
+    """Update the values of a fragment's rows whose key is in `right`; nothing is committed.
 
-    Returns the fragment, the ids of the fields that are in its new file, and the offsets of the rows that matched.
-    Raises ColumnNotFoundError, SchemaMismatchError, InvalidInputError where `right` has nothing but its key.
+    Returns the fragment, the ids of the fields in its new file, and the offsets of the rows that matched. Raises
+    ColumnNotFoundError, SchemaMismatchError, and InvalidInputError if `right` has only its key.
     """
     side = _Side(version, right, left_on, right_on, new=False)
     schema = side.fields
-    found = [(offsets, side.rows_of(version, fragment, offsets)) for _, offsets in live_rows(version, [fragment])]
-    every = np.concatenate([np.zeros(0, np.int64), *[offsets for offsets, _ in found]])
-    rows = np.concatenate([np.zeros(0, np.int64), *[matches for _, matches in found]])
-    pairs = Pairs(fragment, every[rows >= 0], rows[rows >= 0])
+    matched = [(offsets, side.rows_of(version, fragment, offsets)) for _, offsets in live_rows(version, [fragment])]
+    offsets_read = np.concatenate([np.zeros(0, np.int64), *[offsets for offsets, _ in matched]])
+    rows = np.concatenate([np.zeros(0, np.int64), *[source_rows for _, source_rows in matched]])
+    pairs = Pairs(fragment, offsets_read[rows >= 0], rows[rows >= 0])
     batches = patched_columns(version, schema.fields, side.values, pairs)
     new = add_column_file(version, fragment, schema, batches)
     version.store.sync(version.base)
@@ -77,10 +79,10 @@ def update_columns(
 
 @dataclass(init=False, slots=True)
 class _Side:
-    """The right side: its values, and where they are by key."""
+    """The right table: its values and an index by key."""
 
     values: pa.Table
-    fields: Schema  # of the table, where the values are for columns that it has
+    fields: Schema  # fields of the table for the updated columns; the table's schema if the columns are new
     _left_on: str
     _index: KeyIndex
     _last: Rows
@@ -125,7 +127,7 @@ class _Side:
         self.values = values.combine_chunks()
 
     def rows_of(self, version: TableVersion, fragment: Fragment, offsets: Offsets) -> Rows:
-        """The row of the right side for each row at these offsets, -1 for none."""
+        """Return the right row for each row at these offsets, -1 if there is none."""
         if self._left_on == ROW_ADDRESS or (self._left_on == ROW_ID and not version.manifest.has_stable_row_ids):
             keys = pa.array(offsets.astype(np.uint64) + np.uint64(fragment.id << 32))
         elif self._left_on == ROW_ID:
@@ -141,7 +143,7 @@ class _Side:
 
 
 def _joined(version: TableVersion, fragment: Fragment, side: _Side) -> Iterator[pa.RecordBatch]:
-    """The values of the right side for all live rows of a fragment."""
+    """Yield the values of the right table for all live rows of a fragment."""
     names = side.values.column_names
     size = rows_per_window(version, None, (), side.values.nbytes / max(1, side.values.num_rows))
 

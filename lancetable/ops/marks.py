@@ -1,6 +1,7 @@
-"""Rows marked as deleted: one new deletion file for each fragment that loses some, none for one that loses all.
+"""Deletion vectors merged and written: the shared part of `delete`, `update` and `merge_insert`.
 
-What `delete`, `update` and `merge_insert` have in common. Nothing is committed here.
+Every fragment that loses rows gets one new deletion file; a fragment that loses all rows is removed and needs none.
+Nothing is committed here.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ _FILES_PER_TASK = 16
 
 
 class Marked(NamedTuple):
-    """Fragments with their new deletion files, and the ids of those without a live row left; both ascending."""
+    """Fragments with new deletion files, and ids of the fragments without live rows; both ascending."""
 
     updated: tuple[Fragment, ...]
     removed: tuple[int, ...]
 
 
 def mark_deleted(version: TableVersion, rows: Mapping[int, DeletionVector]) -> Marked:
-    """Write deletion files for live `rows`, given by fragment id, together with what is deleted there already.
+    """Write deletion files that add the live `rows`, given by fragment id, to the rows that are deleted already.
 
-    When something fails, the files written so far are removed.
+    If anything fails, the files written so far are removed.
     """
     removed: list[int] = []
     updated: list[Fragment] = []
@@ -58,7 +59,7 @@ def mark_deleted(version: TableVersion, rows: Mapping[int, DeletionVector]) -> M
 
     try:
         if version.store.capabilities.local:
-            # Threads only wait for each other where all files go to one directory.
+            # Threads only contend for one directory on a local disk.
             for fragment_id in kept:
                 mark(fragment_id)
         else:
@@ -70,7 +71,7 @@ def mark_deleted(version: TableVersion, rows: Mapping[int, DeletionVector]) -> M
 
 
 def remove_marks(version: TableVersion, fragments: Iterable[Fragment]) -> None:
-    """Remove the deletion files of fragments that were never committed; a failure is logged."""
+    """Remove the deletion files of fragments that were never committed; log failures."""
     paths = [
         version.deletion_file_path(fragment.id, fragment.deletion_file)
         for fragment in fragments
@@ -93,9 +94,9 @@ def _deleted(version: TableVersion, fragment: Fragment) -> DeletionVector:
 
 
 def _for_each(function: Callable[[int], None], items: Sequence[int]) -> None:
-    """Call `function` with each item, several at a time: what takes long is waiting for the store.
+    """Call `function` with each item, several at a time, because most of the time is spent waiting for the store.
 
-    All calls are over when this returns or raises.
+    All calls have finished when this returns or raises.
     """
     if len(items) <= _FILES_PER_TASK or pool.size() == 1 or pool.in_worker():
         for item in items:

@@ -1,4 +1,4 @@
-"""The choice of matched rows that a merge updates.
+"""Rules that select the matched rows that a merge updates.
 
 matched pairs ─► condition or newest_by ─► pairs of rows that differ ─► updated
                  │ older, without order     │ unchanged
@@ -25,7 +25,7 @@ __all__ = ["SourceColumns", "UpdateChoice"]
 Mask = npt.NDArray[np.bool_]
 
 SourceColumns = Callable[[list[str]], Mapping[str, pa.Array]]
-"""Returns columns of the source rows of some pairs, by name, in the form in which data files store them."""
+"""Returns columns of the source rows of some pairs, by name, as storage types."""
 
 
 class UpdateChoice:
@@ -37,18 +37,18 @@ class UpdateChoice:
     def __init__(self, version: TableVersion, clauses: Clauses, present: set[str]) -> None:
         """`present` are the columns of the source. Raises InvalidSqlError, ColumnNotFoundError."""
         self._version, self._newest_by = version, clauses.newest_by
-        text, fields = clauses.update_condition, version.schema.fields
-        self._condition = None if text is None else Condition(text, version.schema, present)
+        predicate, fields = clauses.update_condition, version.schema.fields
+        self._condition = None if predicate is None else Condition(predicate, version.schema, present)
         needed = set() if self._condition is None else set(self._condition.target_names)
         self.condition_fields = [field for field in fields if field.name in needed]
-        # The order column first: rows that differ in it need no further comparison.
+        # The order column is compared first; rows that differ in it need no further comparison.
         values = [field for field in fields if field.name in present and field.name not in clauses.on]
         first = [field for field in values if field.name == clauses.newest_by]
-        self._compared = [each for each in (first, [f for f in values if f not in first]) if each]
+        self._compared = [group for group in (first, [f for f in values if f not in first]) if group]
         self._skips_unchanged = clauses.skip_unchanged
 
     def allowed(self, fragment: Fragment, offsets: Offsets, source: SourceColumns, counts: Counts) -> Mask:
-        """Return (n,) whether the condition holds for each pair; offsets are ascending and may repeat."""
+        """Return a mask (n,) of the pairs that satisfy the condition; offsets are ascending and may repeat."""
         if self._condition is None:
             return np.ones(len(offsets), np.bool_)
         target = self._read(fragment, self.condition_fields, offsets)
@@ -62,7 +62,7 @@ class UpdateChoice:
         return mask
 
     def changed(self, fragment: Fragment, offsets: Offsets, source: SourceColumns, counts: Counts) -> Mask:
-        """Return (n,) whether the source row of each pair differs from the stored row in any column that it has."""
+        """Return a mask (n,) of the pairs whose source row differs from the stored row in any column of the source."""
         if not self._skips_unchanged:
             return np.ones(len(offsets), np.bool_)
         equal = np.arange(len(offsets))
@@ -82,8 +82,8 @@ class UpdateChoice:
         return changed
 
     def _read(self, fragment: Fragment, fields: list[Field], offsets: Offsets) -> dict[str, pa.Array]:
-        places, inverse = np.unique(offsets, return_inverse=True)
-        read = read_rows_at(self._version, fragment, fields, places)
-        if len(places) != len(offsets):
+        distinct, inverse = np.unique(offsets, return_inverse=True)
+        read = read_rows_at(self._version, fragment, fields, distinct)
+        if len(distinct) != len(offsets):
             read = [array.take(pa.array(inverse)) for array in read]
         return {field.name: array for field, array in zip(fields, read, strict=True)}

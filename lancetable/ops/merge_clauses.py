@@ -1,4 +1,4 @@
-"""What a merge insert shall do, and whether a source and its conditions fit the table. No I/O."""
+"""Clauses of a merge insert, and checks of a source and its conditions against the table. No I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Matched(Enum):
-    """What becomes of rows of the table whose key the source has."""
+    """Action for table rows whose key is in the source."""
 
     KEEP = "DoNothing"
     UPDATE = "UpdateAll"
@@ -41,7 +41,7 @@ class Matched(Enum):
 
 
 class WriteMode(Enum):
-    """Whether updated rows move to new fragments or get new column files where they are."""
+    """Write strategy for updated rows: move them to new fragments, or add column files to their fragments."""
 
     AUTO = "auto"
     ROWS = "rewrite_rows"
@@ -49,7 +49,7 @@ class WriteMode(Enum):
 
 
 class Repeated(Enum):
-    """Which of several source rows with one key counts; REFUSE: none may, where they match a row of the table."""
+    """Choice among several source rows with one key; REFUSE raises if they match a table row."""
 
     REFUSE = "fail"
     FIRST = "first"
@@ -58,15 +58,14 @@ class Repeated(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """What a merge does. `on` are the columns of the key, as the table has them.
+    """The clauses of a merge. `on` names the key columns as the table spells them.
 
-    `condition` restricts UPDATE to pairs of rows for which SQL over `source.` and `target.` columns is true.
-    `delete_unmatched` deletes rows whose key the source does not have, `delete_condition` of them only those for which
-    it is true.
+    `condition` restricts UPDATE to pairs for which SQL over `source.` and `target.` columns is true. `delete_unmatched`
+    deletes rows whose key is not in the source; `delete_condition` restricts that to rows for which it is true.
 
-    `newest_by` restricts UPDATE to pairs in which this column of the source is not less than that of the table, or
-    the table's is null. `skip_unchanged` leaves rows alone whose new values equal the stored ones. With
-    `insert_null_keys=False` source rows with a null in their key, which match nothing, are counted, not inserted.
+    `newest_by` restricts UPDATE to pairs in which this column of the source is not less than that of the table, or the
+    table's is null. `skip_unchanged` keeps rows whose new values equal the stored ones. With `insert_null_keys=False`,
+    source rows with a null in their key, which never match, are counted instead of inserted.
     """
 
     on: tuple[str, ...]
@@ -83,14 +82,14 @@ class Clauses:
 
     @property
     def update_condition(self) -> str | None:
-        """The SQL predicate over pairs that restricts UPDATE: `condition`, or the comparison that `newest_by` means."""
+        """Return the SQL predicate that restricts UPDATE: `condition`, or the comparison that `newest_by` implies."""
         if self.newest_by is None:
             return self.condition
         name = "`" + self.newest_by.replace("`", "``") + "`"
         return f"target.{name} IS NULL OR source.{name} >= target.{name}"
 
     def check(self) -> None:
-        """Raise InvalidInputError for clauses that change nothing whatever the rows are, or that exclude each other."""
+        """Raise InvalidInputError for clauses that can change nothing or that exclude each other."""
         if self.condition is not None and self.newest_by is not None:
             raise InvalidInputError(
                 f"a merge takes either a condition ({self.condition!r}) or newest_by ({self.newest_by!r}), not both"
@@ -101,7 +100,7 @@ class Clauses:
             )
 
     def check_column_mode(self, schema: Schema, present: set[str]) -> None:
-        """Raises InvalidOperationError where column files beside the rows cannot express the merge.
+        """Raise InvalidOperationError if column files cannot express the merge.
 
         `present` are the columns of the source.
         """
@@ -121,7 +120,7 @@ class Clauses:
             )
 
     def explain(self) -> str:
-        """One line for people."""
+        """Return a one-line description."""
         matched = self.matched.value + (f"({self.condition})" if self.condition else "")
         unmatched = "InsertAll" if self.insert else "DoNothing"
         by_source = "Keep"
@@ -135,10 +134,11 @@ class Clauses:
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of rows that a merge inserted, updated and deleted, and of source rows that it left out.
+    """Numbers of inserted, updated and deleted rows, and of source rows that were skipped.
 
-    `older` and `without_order` matched a row with a greater value of `Clauses.newest_by`, the latter because theirs is
-    null; `unchanged` matched an equal row; `null_keys` have a null in their key and were not inserted.
+    `older` and `without_order` matched a row with a greater value of `Clauses.newest_by`; in the latter the source
+    value is
+    null. `unchanged` matched an equal row. `null_keys` have a null in their key and were not inserted.
     """
 
     inserted: int = 0
@@ -150,13 +150,13 @@ class Counts:
     null_keys: int = 0
 
     def add(self, other: Counts) -> None:
-        """Add the numbers of another part of the same merge."""
+        """Add the counts of another part of the same merge."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 def null_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
-    """Return (n,) whether any column of a key is null: such a row never matches."""
+    """Return a mask (n,) of rows with a null in any key column; such rows never match."""
     null = np.zeros(len(columns[0]), np.bool_)
     for column in columns:
         if column.null_count:
@@ -165,7 +165,10 @@ def null_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.b
 
 
 def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field]:
-    """The columns of a key, in any case. Raises InvalidInputError without any, ColumnNotFoundError."""
+    """Return the key columns, matching names case-insensitively.
+
+    Raises InvalidInputError if `names` is empty, ColumnNotFoundError for an unknown column.
+    """
     if not names:
         raise InvalidInputError(
             "A merge insert operation requires join keys: name the columns with `on`, or give the table an unenforced"
@@ -184,10 +187,10 @@ def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field
 
 
 def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schema:
-    """The part of a table's `schema` that a source brings: whole top-level columns, in the table's order.
+    """Return the part of the table's `schema` that a source provides: whole top-level columns, in table order.
 
-    Raises SchemaMismatchError for columns and types that the table does not have, and where rows shall be inserted that
-    lack a required column; ColumnNotFoundError for a missing key.
+    Raises SchemaMismatchError for unknown columns or types, and for inserts that lack a required column;
+    ColumnNotFoundError for a missing key column.
     """
     names = set(incoming.names)
     missing = [name for name in clauses.on if name not in names]
@@ -210,10 +213,10 @@ def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schem
 
 
 class Condition:
-    """A predicate over pairs of a source row and a row of the table: `source.v > target.v`."""
+    """A predicate over pairs of a source row and a table row, such as `source.v > target.v`."""
 
     def __init__(self, text: str, schema: Schema, present: set[str]) -> None:
-        """`present` are the columns that the source has. Raises InvalidSqlError, ColumnNotFoundError."""
+        """Parse the predicate; `present` are the columns of the source. Raises InvalidSqlError, ColumnNotFoundError."""
         types = evaluation_schema(schema, blobs_as_bytes=True)
         both = [
             pa.field("source", pa.struct([field for field in types if field.name in present])),
@@ -227,16 +230,19 @@ class Condition:
     def mask(
         self, source: Mapping[str, pa.Array], target: Mapping[str, pa.Array], num_rows: int
     ) -> npt.NDArray[np.bool_]:
-        """(num_rows,) whether the predicate is true; both sides hold the columns of `source_names`, `target_names`."""
+        """Return a mask (num_rows,) of the pairs for which the predicate is true.
+
+        `source` and `target` hold the columns in `source_names` and `target_names`.
+        """
         sides = {"source": _struct(source, self.source_names), "target": _struct(target, self.target_names)}
         columns = {name: side for name, side in sides.items() if side is not None}
         rows = pa.RecordBatch.from_arrays([*columns.values(), pa.nulls(num_rows)], names=[*columns, ""])
-        answer = pc.fill_null(evaluate(self._expression, rows), False)
-        return np.asarray(answer.to_numpy(zero_copy_only=False))
+        mask = pc.fill_null(evaluate(self._expression, rows), False)
+        return np.asarray(mask.to_numpy(zero_copy_only=False))
 
 
 def _named(paths: list[list[str]], side: str, every: set[str]) -> list[str]:
-    """The columns of a side that paths lead into; all of them where the side is used as a whole."""
+    """Return the columns of one side that the paths use; all of them if the side is used as a whole."""
     if [side] in paths:
         return sorted(every)
     return sorted({path[1] for path in paths if path[0] == side})

@@ -1,13 +1,13 @@
-"""Merge insert: rows of a source update, delete or join those of a table that have the same key.
+"""Merge insert: source rows update, delete or extend the table rows with the same key.
 
     source ─► parts (ops.spill) ─┐                             ┌► matched: new rows in place of old ones, or deletions
                                  ├─► pairs, by key (ops.join) ─┤
-    keys of the table's rows ────┘    in the table's order     ├► source rows without a match: inserted behind them
-                                                               └► table rows without a match: deleted, where they shall
+    keys of the table's rows ────┘    in the table's order     ├► source rows without a match: inserted after them
+                                                               └► table rows without a match: deleted on request
 
-Of the table, keys are read, and only where zone maps say that one of the source's may be; of rows that match, the
-columns that the source does not bring. The source is read once and kept, in memory or divided over files, so that the
-merge can run again on a newer version.
+The table's key columns are read only in zones that can contain a source key according to the zone maps. For matched
+rows, only the columns that the source lacks are read. The source is read once and kept, in memory or partitioned into
+files, so that the merge can be retried on a newer version.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def load_source(
     budget_bytes: int | None,
     tracker: Tracker | None = None,
 ) -> None:
-    """Read all batches of a source into `source`, as the columns of `stored` in the form that data files take."""
+    """Read all batches of a source into `source`, with the columns of `stored` as storage types."""
     source.fill(conform(batches if tracker is None else tracker.counted(batches), stored), budget_bytes)
 
 
@@ -76,10 +76,11 @@ def merge_insert(
     conflict_retries: int = 10,
     retry_timeout_s: float = 30.0,
 ) -> tuple[TableVersion, Counts]:
-    """Merge and commit; returns the new version, also where nothing changed.
+    """Merge and commit; return the new version, which is created even if no row changed.
 
-    When another commit touches the same rows meanwhile, the merge runs again on the newer version. Raises as `prepare`,
-    and RetryableCommitConflictError when every attempt lost, CommitConflictError, CommitStateUnknownError.
+    If a concurrent commit changes the same rows, the merge runs again on the newer version. Raises the errors of
+    `prepare`,
+    RetryableCommitConflictError if every attempt lost, CommitConflictError and CommitStateUnknownError.
     """
 
     def attempt(base: TableVersion) -> tuple[TableVersion, Counts]:
@@ -97,11 +98,13 @@ def prepare(
     file_version: FileVersion | None = None,
     options: WriteOptions | None = None,
 ) -> tuple[Prepared, Counts]:
-    """Write the files of a merge without committing it. `source` holds columns as `load_source` leaves them.
+    """Write the files of a merge without committing it. `source` holds the columns as `load_source` converts them.
 
-    Raises InvalidOperationError for source rows that match the same row of the table, with their key as example, for a
-    match that the clauses forbid, and for a write mode that cannot express them; InvalidSqlError and
-    ColumnNotFoundError for conditions; SchemaMismatchError for nulls in a required column.
+    Raises InvalidOperationError if several source rows match the same table row (the message shows the key), if a match
+    is
+    forbidden by the clauses, or if the write mode cannot express the clauses; InvalidSqlError and ColumnNotFoundError
+    for
+    conditions; SchemaMismatchError for nulls in a required column.
     """
     clauses.check()
     tracker = None if options is None else options.tracker
@@ -119,10 +122,11 @@ def prepare(
 def prepare_part(
     version: TableVersion, clauses: Clauses, source: Divided, fragments: Collection[int]
 ) -> tuple[Prepared, Counts, Rows]:
-    """What a merge does to the rows of some fragments, by their ids: `prepare` without the rows that it inserts.
+    """Prepare a merge restricted to the fragments with the given ids, without the inserts.
 
-    Also returns the rows of the source, which is in one part, that match none of theirs, those with null keys among
-    them: what matches no row of any fragment is left to insert. Raises as `prepare`.
+    Also returns the rows of the source, which must have one part, that match no row of these fragments, including rows
+    with
+    null keys. Rows that are unmatched in all fragments are left to insert. Raises the errors of `prepare`.
     """
     with ExitStack() as stack:
         merge = _Merge(
@@ -133,8 +137,7 @@ def prepare_part(
 
 
 class _Change(NamedTuple):
-    """What becomes of pairs: the rows that matched, those of them that change, what they change to, and counts of the
-    others."""
+    """Result of processing pairs: matched offsets, pairs to change, new rows, and counts of the pairs left out."""
 
     matched: Offsets
     pairs: Pairs
@@ -143,7 +146,7 @@ class _Change(NamedTuple):
 
 
 class _Merge:
-    """A merge on one version: what is found on the way is kept here until the transaction is built."""
+    """A merge on one version; collects the state from which the transaction is built."""
 
     def __init__(
         self,
@@ -160,13 +163,13 @@ class _Merge:
         self._absent = [field for field in version.schema.fields if field.name not in self._present]
         self._counts = Counts()
         self._changed: list[tuple[Fragment, Offsets]] = []
-        self._matched: dict[int, npt.NDArray[np.bool_]] = {}  # by fragment, where it matters
+        self._matched: dict[int, npt.NDArray[np.bool_]] = {}  # by fragment; only filled if unmatched rows are deleted
         self.unmatched: list[Rows] = []  # source rows, by part
 
-    # --- rows to new fragments
+    # --- rewrite rows
 
     def in_rows(self, file_version: FileVersion | None, options: WriteOptions | None) -> tuple[Prepared, Counts]:
-        """Updated rows move to new fragments, inserted ones come behind them."""
+        """Write updated rows to new fragments, followed by inserted rows."""
         moves = self._clauses.matched is Matched.UPDATE
         prepared = prepare_update(
             self._version,
@@ -177,13 +180,14 @@ class _Merge:
             file_version=file_version,
             options=options,
         )
-        # The primary key is what the table says to be unique; any other key may be inserted twice, as by an append.
+        # Only the primary key is unique by declaration; with any other key, concurrent merges may insert duplicates, as
+        # appends do.
         primary = {field.name for field in self._version.schema.primary_key()}
         unique = bool(primary) and primary == set(self._clauses.on)
         return replace(prepared, inserts_keys=unique and self._clauses.insert), self._counts
 
     def _updated(self) -> Iterator[pa.RecordBatch]:
-        """The new rows for those that matched, part by part, in the order of the table."""
+        """Yield the new rows for matched rows, part by part, in table order."""
         for number in range(self._source.num_parts):
             part = SourcePart(self._source.part(number), self._clauses)
             for change in self._changes(number, part):
@@ -200,7 +204,7 @@ class _Merge:
             self.unmatched.append(self._with_keys(part))
 
     def _with_keys(self, part: SourcePart) -> Rows:
-        """The unmatched rows of a part, without those of null keys unless the clauses insert them."""
+        """Return the unmatched rows of a part, excluding rows with null keys unless the clauses insert them."""
         rows = part.unmatched()
         if self._clauses.insert_null_keys or not len(rows):
             return rows
@@ -211,25 +215,25 @@ class _Merge:
     def _changes(self, number: int, part: SourcePart) -> Iterator[_Change]:
         pairs = self._finder.pairs(number, part)
         if self._clauses.matched is Matched.UPDATE:
-            return ordered(lambda each: self._update(part, each), self._pieces(part, pairs, self._absent))
+            return ordered(lambda piece: self._update(part, piece), self._pieces(part, pairs, self._absent))
         nothing = np.zeros(0, np.int64)
         deletes = self._clauses.matched is Matched.DELETE
         return (
-            _Change(each.offsets, each if deletes else Pairs(each[0], nothing, nothing), None, Counts())
-            for each in pairs
+            _Change(pair.offsets, pair if deletes else Pairs(pair.fragment, nothing, nothing), None, Counts())
+            for pair in pairs
         )
 
     def _pieces(self, part: SourcePart, pairs: Iterable[Pairs], read: Sequence[Field]) -> Iterator[Pairs]:
-        """Pairs in pieces of which a few fit in memory; pairs of one row stay together."""
+        """Split pairs so that a few batches fit in memory; pairs of the same table row stay together."""
         source_bytes = part.table.nbytes / max(1, part.table.num_rows)
-        for each in pairs:
-            size = rows_per_window(self._version, each.fragment, [*read, *self._choice.condition_fields], source_bytes)
-            start, total = 0, len(each.offsets)
+        for group in pairs:
+            size = rows_per_window(self._version, group.fragment, [*read, *self._choice.condition_fields], source_bytes)
+            start, total = 0, len(group.offsets)
             while start < total:
                 end = min(total, start + size)
                 if part.ambiguous and end < total:
-                    end = int(np.searchsorted(each.offsets, each.offsets[end - 1], side="right"))
-                yield Pairs(each.fragment, each.offsets[start:end], each.rows[start:end])
+                    end = int(np.searchsorted(group.offsets, group.offsets[end - 1], side="right"))
+                yield Pairs(group.fragment, group.offsets[start:end], group.rows[start:end])
                 start = end
 
     def _update(self, part: SourcePart, pairs: Pairs) -> _Change:
@@ -245,7 +249,9 @@ class _Merge:
         return _Change(pairs.offsets, chosen, pa.RecordBatch.from_arrays(columns, names=schema.names), left_out)
 
     def _chosen(self, part: SourcePart, pairs: Pairs, left_out: Counts) -> Pairs:
-        """The pairs to update; `left_out` counts the others. Raises InvalidOperationError if a row is in two pairs."""
+        """Return the pairs to update; add the others to `left_out`. Raises InvalidOperationError if a row is in two
+        pairs.
+        """
         fragment, offsets, rows = pairs
         mask = self._choice.allowed(fragment, offsets, _columns_of(part, rows), left_out)
         if not mask.all():
@@ -255,7 +261,7 @@ class _Merge:
         return Pairs(fragment, offsets, rows) if mask.all() else Pairs(fragment, offsets[mask], rows[mask])
 
     def _inserted(self) -> Iterator[pa.RecordBatch]:
-        """Source rows without a match, with nulls for the columns that they lack."""
+        """Yield source rows without a match, with nulls for missing columns."""
         schema = self._version.schema
         for number, rows in enumerate(self.unmatched):
             if not self._clauses.insert or not len(rows):
@@ -273,12 +279,12 @@ class _Merge:
                 yield pa.RecordBatch.from_arrays(columns, names=schema.names)
 
     def _gone(self) -> Mapping[int, DeletionVector]:
-        """All rows that the merge takes out of their fragments."""
+        """Return all rows that the merge removes from their fragments."""
         gone: dict[int, npt.NDArray[np.bool_]] = {}
         for fragment, offsets in self._changed:
             self._mask_of(fragment, gone)[offsets] = True
         if self._clauses.delete_unmatched:
-            for fragment, offsets in self._without_source():
+            for fragment, offsets in self._unmatched_targets():
                 self._counts.deleted += len(offsets)
                 self._mask_of(fragment, gone)[offsets] = True
         return {number: DeletionVector.of_ascending(np.flatnonzero(mask)) for number, mask in gone.items()}
@@ -288,8 +294,8 @@ class _Merge:
             masks[fragment.id] = np.zeros(physical_rows(self._version, fragment), np.bool_)
         return masks[fragment.id]
 
-    def _without_source(self) -> Iterator[tuple[Fragment, Offsets]]:
-        """The rows of the table that no source row matched, as far as the clauses want them deleted."""
+    def _unmatched_targets(self) -> Iterator[tuple[Fragment, Offsets]]:
+        """Yield the table rows that no source row matched and that the clauses delete."""
         version, condition, ids = self._version, self._clauses.delete_condition, self._fragments
         if condition is None:
             rows = live_rows(version, [each for each in version.manifest.fragments if ids is None or each.id in ids])
@@ -301,10 +307,10 @@ class _Merge:
             if len(left):
                 yield fragment, left
 
-    # --- columns beside the rows
+    # --- rewrite columns
 
     def in_columns(self, tracker: Tracker | None) -> tuple[Prepared, Counts]:
-        """Updated columns go to new files beside the fragments that hold the rows."""
+        """Write updated columns to new data files next to the existing ones of each fragment."""
         version, clauses = self._version, self._clauses
         clauses.check_column_mode(version.schema, self._present)
         written = tuple(
@@ -339,9 +345,9 @@ class _Merge:
 def patched_columns(
     version: TableVersion, fields: Sequence[Field], source: pa.Table, pairs: Pairs
 ) -> Iterator[pa.RecordBatch]:
-    """`fields` of all live rows of the pairs' fragment, with the source's values for the rows in pairs."""
+    """Yield `fields` of all live rows of the pairs' fragment, with the source's values for the paired rows."""
     fragment = pairs.fragment
-    every = np.concatenate([offsets for found, offsets in live_rows(version, [fragment])])
+    every = np.concatenate([offsets for _, offsets in live_rows(version, [fragment])])
     names = [field.name for field in fields]
     size = rows_per_window(version, fragment, fields)
 
@@ -367,9 +373,9 @@ def _columns_of(part: SourcePart, rows: Rows) -> SourceColumns:
 
 
 def taken(table: pa.Table, rows: Rows) -> dict[str, pa.Array]:
-    """Rows of a table, its columns in any number of chunks, as one array for each column."""
+    """Return the rows of a table, whose columns may be chunked, as one array per column."""
     if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((rows[1:] > rows[:-1]).all()):
-        picked = table.slice(int(rows[0]), len(rows))
+        selected = table.slice(int(rows[0]), len(rows))
     else:
-        picked = table.take(pa.array(rows))
-    return {name: whole(picked.column(name)) for name in table.column_names}
+        selected = table.take(pa.array(rows))
+    return {name: whole(selected.column(name)) for name in table.column_names}

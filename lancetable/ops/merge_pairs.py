@@ -1,7 +1,7 @@
-"""Pairs of a row of a table and a source row with the same key, found part by part of the source.
+"""Pairs of a table row and a source row with the same key, found for one part of the source at a time.
 
-A source in one part is indexed, and the keys of the table stream past it; only zones that may hold one of the source's
-keys are read. A source in many parts is met by keys and addresses of the table that are divided in the same way.
+A source with one part is indexed, and the table's keys are streamed through the index; only zones that may contain a
+source key are read. For a source with many parts, keys and addresses of the table are partitioned in the same way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_LISTED_KEYS = 1024
 
 
 class Pairs(NamedTuple):
-    """Rows of a fragment, by ascending physical offset, and the source row that goes with each."""
+    """Rows of a fragment, by ascending physical offset, each with its source row."""
 
     fragment: Fragment
     offsets: Offsets
@@ -50,8 +50,9 @@ class Pairs(NamedTuple):
 class SourcePart:
     """A part of the source, indexed by key.
 
-    `found` says of each row whether a row of the table has its key; it is kept for the first row of a key only.
-    `ambiguous` is set where several rows have one key and nothing says which one counts: then offsets of pairs repeat.
+    `found` marks source rows whose key a table row has; only the first row of a key is marked. `ambiguous` is set if
+    several
+    rows share a key and the clauses do not choose among them; then offsets of pairs repeat.
     """
 
     def __init__(self, table: pa.Table, clauses: Clauses) -> None:
@@ -62,7 +63,7 @@ class SourcePart:
         self.found: Mask = np.zeros(table.num_rows, np.bool_)
         repeats = self.index.has_repeats
         self.ambiguous = repeats and self._repeated is Repeated.REFUSE
-        self._chosen: Rows | None = None  # by the first row of a key, the row that counts
+        self._chosen: Rows | None = None  # by the first row of a key, the row that is used
         if repeats and self._repeated is Repeated.LAST:
             first = self.index.representative
             rows = np.flatnonzero(first >= 0)
@@ -70,11 +71,11 @@ class SourcePart:
             self._chosen[first[rows]] = rows
 
     def chosen(self, first: Rows) -> Rows:
-        """The rows that count for keys given by their first row."""
+        """Return the rows to use for keys given by their first row."""
         return first if self._chosen is None else self._chosen[first]
 
     def every(self, offsets: Offsets, first: Rows) -> tuple[Offsets, Rows]:
-        """All pairs of rows with these keys, where several source rows have one."""
+        """Return all pairs of rows with these keys if several source rows share a key."""
         order = np.argsort(self.index.representative, kind="stable")
         ascending = self.index.representative[order]
         starts = np.searchsorted(ascending, first, side="left")
@@ -84,7 +85,10 @@ class SourcePart:
         return np.repeat(offsets, counts), order[np.repeat(starts, counts) + within]
 
     def unmatched(self) -> Rows:
-        """Once all pairs were found: the rows whose key is null or was not; of repeated ones those that count."""
+        """Return the unmatched rows, once all pairs were found.
+
+        These are rows with a null key and rows whose key was not found; of repeated rows, those that are used.
+        """
         if self.index.is_unique:
             return np.flatnonzero(~self.found)
         first = self.index.representative
@@ -96,7 +100,7 @@ class SourcePart:
         return np.flatnonzero(alone)
 
     def refuse_repeats(self, pairs: Pairs) -> None:
-        """Raises InvalidOperationError for a row of the table that is in two of the pairs."""
+        """Raise InvalidOperationError if a table row is in two of the pairs."""
         if not self.ambiguous or len(pairs.offsets) < 2:
             return
         twice = np.flatnonzero(pairs.offsets[1:] == pairs.offsets[:-1])
@@ -104,17 +108,19 @@ class SourcePart:
             raise InvalidOperationError(
                 "Ambiguous merge inserts are prohibited: multiple source rows match the same target row on"
                 f" ({self.key_of(int(pairs.rows[twice[0]]))}). Make sure that each target row is matched by at most one"
-                " source row, or say which one counts with when_source_repeated"
+                " source row, or choose one with when_source_repeated"
             )
 
     def key_of(self, row: int) -> str:
-        """The key of a row, for messages."""
+        """Return the key of a row, for messages."""
         return example(self._on, self._keys, row)
 
 
 class PairFinder:
-    """Finds the pairs of one version, or of those of its fragments with these ids, and a source. `stack` closes what it
-    keeps on disk."""
+    """Finder of the pairs of a source with a version, or with the fragments of these ids.
+
+    `stack` closes the files that the finder keeps on disk.
+    """
 
     def __init__(
         self,
@@ -135,17 +141,18 @@ class PairFinder:
             self._targets.fill(self._key_batches(), None)
 
     def pairs(self, number: int, part: SourcePart) -> Iterator[Pairs]:
-        """The pairs of a part of the source, by fragment. What is found is noted in the part.
+        """Yield the pairs of a part of the source, by fragment, and mark its matched rows in `part.found`.
 
-        Raises InvalidOperationError for a match where the clauses forbid any, and for source rows with one key that
-        match a row, unless a condition may choose between them.
+        Raises InvalidOperationError for a match if the clauses forbid any, and for source rows with one key that match
+        a row,
+        unless a condition may choose among them.
         """
         clauses = self._clauses
         for pairs in self._in_table(part) if self._targets is None else self._in_part(number, part):
             part.found[pairs.rows] = True
             if clauses.matched is Matched.FAIL and len(pairs.rows):
-                text = part.key_of(int(pairs.rows[0]))
-                raise InvalidOperationError(f"Merge insert failed: found matching row with key values: {text}")
+                key = part.key_of(int(pairs.rows[0]))
+                raise InvalidOperationError(f"Merge insert failed: found matching row with key values: {key}")
             rows = Pairs(pairs.fragment, pairs.offsets, part.chosen(pairs.rows))
             if part.ambiguous and clauses.matched in (Matched.UPDATE, Matched.DELETE):
                 rows = Pairs(pairs.fragment, *part.every(pairs.offsets, pairs.rows))
@@ -155,11 +162,11 @@ class PairFinder:
                 yield rows
 
     def _in_table(self, part: SourcePart) -> Iterator[Pairs]:
-        """Rows of the table whose key a part has, each with the first row of the key."""
+        """Yield the table rows whose key is in the part, each with the first row of the key."""
         if not part.table.num_rows:
             return
 
-        def look(window: tuple[Fragment, range]) -> Pairs:
+        def match_window(window: tuple[Fragment, range]) -> Pairs:
             fragment, rows = window
             keys, offsets = self._read_keys(fragment, rows)
             hits, found = part.index.matches(keys)
@@ -167,7 +174,7 @@ class PairFinder:
 
         predicate = pruning_predicate(self._on, [part.table.column(field.name) for field in self._on])
         waiting: list[Pairs] = []
-        for pairs in ordered(look, self._windows(predicate)):
+        for pairs in ordered(match_window, self._windows(predicate)):
             if waiting and waiting[0].fragment.id != pairs.fragment.id:
                 yield join_pairs(waiting)
                 waiting = []
@@ -176,7 +183,7 @@ class PairFinder:
             yield join_pairs(waiting)
 
     def _in_part(self, number: int, part: SourcePart) -> Iterator[Pairs]:
-        """The same where the keys of the table are divided as the source is."""
+        """Like `_in_table`, for keys of the table that are partitioned like the source."""
         assert self._targets is not None
         addresses: list[npt.NDArray[np.uint64]] = []
         rows: list[Rows] = []
@@ -198,15 +205,15 @@ class PairFinder:
             yield Pairs(fragment, offsets[start:end], first[start:end])
 
     def _key_batches(self) -> Iterator[pa.RecordBatch]:
-        """The keys and addresses of all rows of the table."""
+        """Yield the keys and addresses of all rows of the table."""
         names = [*(field.name for field in self._on), _ADDRESS]
 
         def read(window: tuple[Fragment, range]) -> pa.RecordBatch:
             fragment, rows = window
             keys, offsets = self._read_keys(fragment, rows)
             arrays = [whole(key) for key in keys]
-            places = np.arange(rows.start, rows.stop) if offsets is None else offsets
-            addresses = places.astype(np.uint64) + np.uint64(fragment.id << 32)
+            row_offsets = np.arange(rows.start, rows.stop) if offsets is None else offsets
+            addresses = row_offsets.astype(np.uint64) + np.uint64(fragment.id << 32)
             return pa.RecordBatch.from_arrays([*arrays, pa.array(addresses)], names=names)
 
         return ordered(read, self._windows(None))
@@ -224,22 +231,22 @@ class PairFinder:
                     yield fragment, range(start, min(kept.stop, start + _WINDOW_ROWS))
 
     def _read_keys(self, fragment: Fragment, rows: range) -> tuple[list[ColumnLike], Offsets | None]:
-        """The keys of the live rows of a window, and their offsets; None where all of its rows are live."""
+        """Return the keys of the live rows of a window and their offsets; None as offsets if all rows are live."""
         selection = select(self._version, fragment, rows)
         keys = list(read_columns_of(self._version, fragment, self._on, selection))
         return keys, None if selection.num_rows == len(rows) else selection.offsets()
 
 
 def join_pairs(parts: Sequence[Pairs]) -> Pairs:
-    """Pairs of one fragment, in the order of its rows."""
+    """Concatenate pairs of one fragment, in row order."""
     if len(parts) == 1:
         return parts[0]
-    offsets, rows = (np.concatenate([part[place] for part in parts]) for place in (1, 2))
+    offsets, rows = (np.concatenate([part[index] for part in parts]) for index in (1, 2))
     return Pairs(parts[0].fragment, offsets, rows)
 
 
 def pruning_predicate(fields: Iterable[Field], keys: Iterable[pa.ChunkedArray]) -> Expr | None:
-    """What must be true of a row whose key is among `keys`, as far as zone maps can tell; None if nothing is known."""
+    """Return a predicate for zone pruning that all rows with a key among `keys` satisfy; None if there is none."""
     terms: list[Expr] = []
     for field, key in zip(fields, keys, strict=True):
         try:
@@ -253,7 +260,7 @@ def pruning_predicate(fields: Iterable[Field], keys: Iterable[pa.ChunkedArray]) 
         if len(key) <= _MAX_LISTED_KEYS:
             terms.append(InList(column, whole(key.drop_null())))
         elif not pa.types.is_floating(field.data_type):
-            # NaN is greater than nothing and yet a key.
+            # A range would exclude NaN, which can be a key.
             terms += [Compare(">=", column, Literal(low)), Compare("<=", column, Literal(high))]
     if not terms:
         return None

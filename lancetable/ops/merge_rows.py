@@ -1,12 +1,12 @@
-"""A merge whose pairs were found elsewhere: an engine joined the source with the keys and addresses of the table.
+"""Merge of pre-joined rows: an external engine has joined the source with the keys and addresses of the table.
 
     source columns   _address            _in_source
     values           7 << 32 | 12        true          matched: updated, deleted, or refused
     values           null                true          not matched: inserted
     nulls            7 << 32 | 13        false         not matched by the source: deleted
 
-One call handles all rows of some fragments, in the order of their addresses, rows without one behind them. It streams:
-what waits in memory is a batch, and a bit for each row of a fragment that changes.
+One call handles all rows of some fragments, ordered by address, with rows without an address last. Rows are streamed:
+memory holds one batch, and one bit per row of each changed fragment.
 """
 
 from __future__ import annotations
@@ -42,15 +42,31 @@ def prepare_rows(
 ) -> tuple[Prepared, Counts]:
     """Write the files of a merge of these rows without committing it.
 
-    `stored` is the part of the table's schema that the source brings, as `check_source` gives it; batches have its
-    columns in the form in which users hold them, and `_address`, int64, and `_in_source`. Raises
-    InvalidOperationError for two source rows that update the same row, for a match that the clauses forbid, and where
-    the choice of a source row is asked for, since rows of an engine have no order; InvalidInputError for rows that are
-    out of order.
+    Parameters
+    ----------
+    version
+        The version to merge into.
+    clauses
+        The clauses of the merge.
+    stored
+        The part of the table's schema that the source provides, as returned by `check_source`.
+    batches
+        Rows with the columns of `stored` as user types, plus `_address` (int64) and `_in_source`.
+
+    Raises
+    ------
+    InvalidOperationError
+        If two source rows update the same row, if a match is forbidden by the clauses, or if the clauses choose among
+        repeated source rows, which have no defined order here.
+    InvalidInputError
+        If the rows are not in address order.
     """
     clauses.check()
     if clauses.repeated is not Repeated.REFUSE:
-        raise InvalidOperationError("which of several source rows counts cannot be said here: they have no order")
+        raise InvalidOperationError(
+            "source rows have no order here, so none of several rows with one key can be chosen; "
+            "remove the choice of a repeated source row"
+        )
     merge = _Merge(version, clauses, stored)
     prepared = prepare_update(
         version,
@@ -63,18 +79,20 @@ def prepare_rows(
 
 
 class _Merge:
+    """A merge of rows that were joined elsewhere."""
+
     def __init__(self, version: TableVersion, clauses: Clauses, stored: Schema) -> None:
         self._version, self._clauses, self._stored = version, clauses, stored
         self._present = set(stored.names)
         self._choice = UpdateChoice(version, clauses, self._present)
         self._absent = [field for field in version.schema.fields if field.name not in self._present]
         self._masks: dict[int, npt.NDArray[np.bool_]] = {}
-        self._last = -1  # the address that matched last
+        self._last = -1  # address of the last matched row
         self.moved: list[tuple[Fragment, Offsets]] = []
         self.counts = Counts()
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The new rows: updated ones in the order of the table, then inserted ones."""
+        """Yield the new rows: updated ones in table order, then inserted ones."""
         reached, inserting = -1, False
         for batch in batches:
             known = batch.column(ADDRESS).is_valid().to_numpy(zero_copy_only=False)
@@ -82,7 +100,9 @@ class _Merge:
             addresses = batch.column(ADDRESS).fill_null(0).to_numpy().astype(np.int64)[known]
             if len(addresses):
                 if inserting or addresses[0] < reached or (np.diff(addresses) < 0).any():
-                    raise InvalidInputError("rows of a merge must come in the order of their addresses")
+                    raise InvalidInputError(
+                        "rows of a merge must be sorted by address, with rows without an address last"
+                    )
                 reached = int(addresses[-1])
                 self._delete(addresses[~from_source[known]])
                 yield from self._matched(addresses[from_source[known]], self._source(batch, known & from_source))
@@ -101,7 +121,7 @@ class _Merge:
         return source.filter(pa.array(~null)) if null.any() else source
 
     def gone(self) -> Mapping[int, DeletionVector]:
-        """The rows that leave their fragments."""
+        """Return the rows that leave their fragments."""
         return {number: DeletionVector.of_ascending(np.flatnonzero(mask)) for number, mask in self._masks.items()}
 
     def _source(self, batch: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:
@@ -152,7 +172,7 @@ class _Merge:
         if len(repeated):
             raise InvalidOperationError(
                 "Ambiguous merge inserts are prohibited: multiple source rows match the same target row on"
-                f" ({self._key(source, int(repeated[0]))}). Leave one of them, for instance with dropDuplicates"
+                f" ({self._key(source, int(repeated[0]))}). Keep one of them, for instance with dropDuplicates"
             )
         self._last = int(addresses[-1])
 
@@ -160,9 +180,9 @@ class _Merge:
         return ", ".join(f"{name} = {source.column(name)[row].as_py()!r}" for name in self._clauses.on)
 
     def _row(self, source: pa.RecordBatch, absent: list[pa.Array]) -> pa.RecordBatch:
-        found = dict(zip([field.name for field in self._absent], absent, strict=True))
+        by_name = dict(zip([field.name for field in self._absent], absent, strict=True))
         names = self._version.schema.names
-        columns = [found[name] if name in found else whole(source.column(name)) for name in names]
+        columns = [by_name[name] if name in by_name else whole(source.column(name)) for name in names]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
     def _delete(self, addresses: Offsets) -> None:
@@ -173,7 +193,7 @@ class _Merge:
             mask[offsets] = True
 
     def _by_fragment(self, addresses: Offsets) -> Iterator[tuple[Fragment, int, int]]:
-        """Runs of ascending addresses in one fragment, as (fragment, first, end)."""
+        """Yield runs of ascending addresses in one fragment, as (fragment, first, end)."""
         numbers = split(addresses)[0]
         edges = np.flatnonzero(np.diff(numbers)) + 1
         for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(numbers)], strict=True):

@@ -1,4 +1,4 @@
-"""A store that counts what a scan asks of it."""
+"""Store wrapper that counts the reads of a scan."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["MeteredStore"]
 
 
 class MeteredStore:
-    """Passes everything on to another store and counts reads: `requests` made, ranges in them (`iops`), `bytes_read`.
+    """Store wrapper that counts read `requests`, the ranges in them (`iops`) and `bytes_read`.
 
-    It does not say that its files are mapped, so that readers ask it for what they need and no more.
+    `mapped` is False even if the files of the inner store are memory-mapped, so that readers request exactly the ranges
+    they need and the counts are meaningful.
     """
 
     mapped = False

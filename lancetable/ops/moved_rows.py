@@ -1,10 +1,10 @@
-"""Rows that leave their fragments for new ones: what `update` and `merge_insert` have in common.
+"""Rows that move to new fragments: the shared part of `update` and `merge_insert`.
 
     fragment 0   rows 0 1 2 3     1 and 2 change      fragment 0   rows 0 . . 3    (marked as deleted)
                                                  ->   fragment 5   rows 1' 2'      new data file, then rows inserted
 
-With stable row ids a changed row keeps its id, so the new fragment says the ids of its first rows; inserted rows, which
-come behind, get theirs when the transaction is committed.
+With stable row ids an updated row keeps its id: updated rows are written first, and the new fragment lists their ids.
+Inserted rows follow and get ids at commit.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ R = TypeVar("R")
 
 _WINDOW_BYTES = 8 * 1024 * 1024
 _MIN_WINDOW_ROWS = 1024
-# Where a larger share of the rows is wanted, those between them are read as well; see `narrow`.
+# If a larger share of the rows is selected, the rows in between are read as well; see `narrow`.
 _SPARSE_SHARE = 1 / 4
 
 
 class Window(NamedTuple):
-    """Some live rows of a fragment: ascending physical offsets, int64."""
+    """Live rows of one fragment: ascending physical offsets, int64."""
 
     fragment: Fragment
     offsets: Offsets
@@ -75,7 +75,10 @@ class Window(NamedTuple):
 def windows_of(
     version: TableVersion, fields: Sequence[Field], rows: Iterable[tuple[Fragment, Offsets]]
 ) -> Iterator[Window]:
-    """`rows`, ascending offsets by fragment, cut so that `fields` of a few windows fit in memory together."""
+    """Split `rows` into windows small enough that `fields` of a few windows fit in memory together.
+
+    `rows` holds the ascending offsets of each fragment.
+    """
     for fragment, offsets in rows:
         size = rows_per_window(version, fragment, fields)
         start = 0
@@ -83,7 +86,7 @@ def windows_of(
             wanted = offsets[start : start + size]
             span = int(wanted[-1]) + 1 - int(wanted[0])
             if len(wanted) >= _SPARSE_SHARE * span and span > 2 * size:
-                # What is read for a window is at most twice what a window of all rows holds.
+                # Limit the rows read for a window to twice the size of a dense window.
                 fitting = int(np.searchsorted(wanted, int(wanted[0]) + 2 * size))
                 wanted = wanted[: max(_MIN_WINDOW_ROWS, fitting)]
             yield Window(fragment, wanted)
@@ -96,35 +99,35 @@ def read_windows(
     windows: Iterable[Window],
     change: Callable[[Window, list[pa.Array]], pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """What `change` makes of the `fields` of each window, in order, several at a time.
+    """Read `fields` of each window, apply `change`, and yield the results in order.
 
-    Blobs are read as their bytes, other fields as they are stored.
+    Several windows are processed in parallel. Blobs are read as bytes, other fields as they are stored.
     """
 
     def work(window: Window) -> pa.RecordBatch:
-        made = change(window, read_rows_at(version, window.fragment, fields, window.offsets))
-        note_made(made.nbytes)
-        return made
+        batch = change(window, read_rows_at(version, window.fragment, fields, window.offsets))
+        note_made(batch.nbytes)
+        return batch
 
     return ordered(work, windows)
 
 
 def ordered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """`function` of every item, in order, on the pool where that is possible."""
-    each = partial(streamed, function)
-    return map(each, items) if pool.in_worker() or pool.size() == 1 else pool.in_order(each, items)
+    """Apply `function` to every item and yield the results in order, on the worker pool if possible."""
+    task = partial(streamed, function)
+    return map(task, items) if pool.in_worker() or pool.size() == 1 else pool.in_order(task, items)
 
 
 def rows_per_window(
     version: TableVersion, fragment: Fragment | None, fields: Sequence[Field], more_bytes: float = 0.0
 ) -> int:
-    """How many rows of a fragment to handle at a time, if each takes `more_bytes` besides its `fields`."""
+    """Return the number of rows to process at a time if each needs `more_bytes` in addition to its `fields`."""
     stored = 0.0 if fragment is None or not fields else bytes_per_row(version, fragment, fields)
     return max(_MIN_WINDOW_ROWS, int(_WINDOW_BYTES / max(1.0, stored + more_bytes)))
 
 
 def live_rows(version: TableVersion, fragments: Iterable[Fragment] | None = None) -> Iterator[tuple[Fragment, Offsets]]:
-    """The live rows of fragments, of all by default; fragments without any are left out."""
+    """Yield the live rows of fragments that have any; all fragments by default."""
     for fragment in version.manifest.fragments if fragments is None else fragments:
         live = live_offsets(version, fragment)
         offsets = np.arange(physical_rows(version, fragment), dtype=np.int64) if live is None else live
@@ -135,7 +138,7 @@ def live_rows(version: TableVersion, fragments: Iterable[Fragment] | None = None
 def read_rows_at(
     version: TableVersion, fragment: Fragment, fields: Sequence[Field], offsets: Offsets
 ) -> list[pa.Array]:
-    """`fields` of the rows at ascending distinct physical offsets. Blobs are read as their bytes."""
+    """Read `fields` of the rows at ascending distinct physical offsets. Blobs are read as bytes."""
     if not len(offsets):
         return [pa.nulls(0, with_bytes(field).data_type) for field in fields]
     first, last = int(offsets[0]), int(offsets[-1])
@@ -154,11 +157,11 @@ def read_rows_at(
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An Update whose files are written: the transaction, and the rows that it newly deletes, by fragment."""
+    """An Update whose files are written, with the rows that it newly deletes, by fragment."""
 
     transaction: Transaction
     gone: Mapping[int, DeletionVector]
-    inserts_keys: bool = False  # rows were inserted whose keys nobody else may insert
+    inserts_keys: bool = False  # inserted rows have keys that no concurrent commit may insert
 
     @property
     def operation(self) -> tx.Update:
@@ -176,13 +179,28 @@ def prepare_update(
     file_version: FileVersion | None = None,
     options: WriteOptions | None = None,
 ) -> Prepared:
-    """Write `batches` as new fragments and the deletion files of the rows that they replace.
+    """Write `batches` as new fragments, and deletion files for the rows that they replace.
 
-    `moved` and `gone` are asked when all batches are written: `moved` are the rows that the first ones of the batches
-    come from, in their order; `gone` are those and any others to delete. `changed_fields` are the ids whose values may
-    have changed. Whatever fails, no file is left.
+    If anything fails, all written files are removed.
+
+    Parameters
+    ----------
+    version
+        The version to update.
+    batches
+        New rows: first the updated rows, then the inserted ones.
+    moved
+        Called after the last batch; returns the rows that the updated rows replace, in the same order.
+    gone
+        Called after the last batch; returns all rows to delete, including the replaced ones.
+    changed_fields
+        Ids of the fields whose values may have changed.
+    file_version
+        Format of the new data files; the format of the table by default.
+    options
+        Options of the write.
     """
-    # Nobody changes the batches after they were handed over, so the writer need not copy them.
+    # The batches are not modified after this point, so the writer need not copy them.
     schema, options = version.schema, options or WriteOptions(limits=WriteLimits(keep_arrays=True))
     target = file_version or version.manifest.file_version
     known, store, places = dictionaries_of(version), version.store, target_places(version, options, "append")
@@ -206,9 +224,9 @@ def prepare_update(
 
 
 def commit_prepared(version: TableVersion, prepared: Prepared, *, keep_files: bool = False) -> TableVersion:
-    """Commit on top of the newest version. When that surely failed, the files of the update are removed.
+    """Commit on top of the newest version, and remove the files of the update if the commit definitely failed.
 
-    `keep_files`: not even then, since the same commit may run elsewhere, or run again.
+    With `keep_files` the files are kept even then, because the same commit may be attempted elsewhere or again.
     """
     try:
         return commit_transaction(
@@ -217,7 +235,7 @@ def commit_prepared(version: TableVersion, prepared: Prepared, *, keep_files: bo
     except CommitStateUnknownError:
         raise
     except LanceError:
-        # Other exceptions, such as an interrupt, may have come after the commit was published.
+        # After other exceptions, such as an interrupt, the commit may already be published.
         if not keep_files:
             discard_prepared(version, prepared)
         raise
@@ -226,7 +244,7 @@ def commit_prepared(version: TableVersion, prepared: Prepared, *, keep_files: bo
 def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
     """Remove the files of an update that was prepared on `version` and will not be committed."""
     operation = prepared.operation
-    base_ids = {file.base_id for each in operation.new_fragments for file in each.files}
+    base_ids = {file.base_id for fragment in operation.new_fragments for file in fragment.files}
     places = (own_place(version.base), *registered_places(version, base_ids))
     remove_from(version.store, places, operation.new_fragments)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
@@ -241,17 +259,17 @@ def _with_moved_ids(
     parts = [RowIdSequence.from_values(row_ids_at(version, fragment, offsets)) for fragment, offsets in moved]
     row_ids = RowIdSequence.concat(parts)
     sizes = [fragment.physical_rows or 0 for fragment in fragments]
-    found, start, total = [], 0, row_ids.num_rows
+    with_ids, start, total = [], 0, row_ids.num_rows
     for fragment, size in zip(fragments, sizes, strict=True):
         end = min(start + size, total)
-        known = replace(fragment, row_ids=_smallest(row_ids.slice(start, end))) if start < end else fragment
-        found.append(known)
+        numbered = replace(fragment, row_ids=_shortest_encoding(row_ids.slice(start, end))) if start < end else fragment
+        with_ids.append(numbered)
         start = end
-    return found
+    return with_ids
 
 
-def _smallest(row_ids: RowIdSequence) -> bytes:
-    """A segment for each fragment that rows come from, or one for all."""
+def _shortest_encoding(row_ids: RowIdSequence) -> bytes:
+    """Return the shorter encoding: one segment per source fragment, or a single segment."""
     cut = row_ids.to_bytes()
     if len(row_ids.segments) == 1:
         return cut

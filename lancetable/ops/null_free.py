@@ -1,4 +1,4 @@
-"""Columns that have no nulls in a version, as far as the tails of its files tell: encodings without a place for one."""
+"""Columns whose pages cannot store a null, detected from data file footers."""
 
 from __future__ import annotations
 
@@ -17,48 +17,51 @@ __all__ = ["null_free_columns"]
 
 
 def null_free_columns(version: TableVersion, names: Iterable[str], *, most_files: int, most_pages: int) -> list[str]:
-    """Those of some top-level columns of plain values that have no nulls, though they might.
+    """Return the top-level columns of primitive values that are nullable in the schema and stored without nulls.
 
-    None of them if it would take a request for each file, or more than `most_files` files; the first ones if pages are
-    more than `most_pages`. What files say is not held against their values: whoever relies on it checks these.
+    Returns an empty list if the store is not local, because each file would cost a request, if more than `most_files`
+    files are involved, or if a footer cannot be read. Stops adding columns when `most_pages` pages have been inspected.
+    The result follows the page encodings in the footers; the values are not read. A caller that depends on the absence
+    of
+    nulls must check the values.
     """
     fragments = version.manifest.fragments
     if not version.store.capabilities.local or len(fragments) > most_files:
         return []
-    wanted = set(names)
-    fields = [field for field in version.schema.fields if field.name in wanted and _may_be_told(field)]
-    found: list[str] = []
+    requested = set(names)
+    fields = [field for field in version.schema.fields if field.name in requested and _encoding_shows_nulls(field)]
+    null_free: list[str] = []
     try:
-        held = [files_of(version, fragment) for fragment in fragments]
-        fields = [field for field in fields if all(field.id in files.owner for files in held)]
-        if sum(len({files.owner[field.id] for field in fields}) for files in held) > most_files:
+        fragment_files = [files_of(version, fragment) for fragment in fragments]
+        fields = [field for field in fields if all(field.id in files.owner for files in fragment_files)]
+        if sum(len({files.owner[field.id] for field in fields}) for files in fragment_files) > most_files:
             return []
         for field in fields:
-            if most_pages < len(held):
+            if most_pages < len(fragment_files):
                 break
-            pages = _pages_without_nulls(version, held, field, most_pages)
+            pages = _pages_without_nulls(version, fragment_files, field, most_pages)
             if pages is not None:
-                found.append(field.name)
-            most_pages -= len(held) if pages is None else pages
+                null_free.append(field.name)
+            most_pages -= len(fragment_files) if pages is None else pages
     except LanceError:
-        return []  # a scan says what is wrong, and not all scans need what is
-    return found
+        return []  # the scan reports the error, if it needs the broken file at all
+    return null_free
 
 
-def _may_be_told(field: Field) -> bool:
-    """Whether nulls of a column are nulls of its encoding: not of a dictionary, an item or a blob."""
-    kind = field.data_type
+def _encoding_shows_nulls(field: Field) -> bool:
+    """Return whether nulls of a column appear in its page encoding, not in a dictionary, list items or a blob."""
+    data_type = field.data_type
     if not field.nullable or field.children or field.is_blob:
         return False
-    return not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or pa.types.is_null(kind))
+    return not (pa.types.is_nested(data_type) or pa.types.is_dictionary(data_type) or pa.types.is_null(data_type))
 
 
 def _pages_without_nulls(
-    version: TableVersion, held: Sequence[FragmentFiles], field: Field, most_pages: int
+    version: TableVersion, fragment_files: Sequence[FragmentFiles], field: Field, most_pages: int
 ) -> int | None:
-    """How many pages a column has, if all of its files say that nothing in them is null."""
+    """Return the number of pages of a column if no page encoding in its files allows nulls, else None."""
     total = 0
-    for files in held:
+    for files in fragment_files:
         number = files.owner[field.id]
         meta = file_metadata(version, files.files[number])
         pages = pages_without_nulls(meta, field, files.columns[number], most_pages - total)

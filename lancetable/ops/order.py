@@ -1,8 +1,8 @@
-"""The order of `order_by`: nulls last both ways unless asked otherwise, NaN greatest, ties stay as they were.
+"""Sort order of `order_by`: nulls last in both directions by default, NaN greatest, ties in scan order.
 
-Arrow sorts most types as they are. Floats become integers whose order is the total order of IEEE 754
-(-NaN < -inf < ... < -0.0 < 0.0 < ... < inf < NaN), since Arrow puts NaN beside the nulls whichever way it sorts.
-Structs compare field by field and lists element by element: both become ranks.
+Arrow sorts most types as they are. Floats are mapped to integers that sort in the total order of IEEE 754
+(-NaN < -inf < ... < -0.0 < 0.0 < ... < inf < NaN), because Arrow places NaN next to the nulls in both directions.
+Structs compare field by field and lists element by element; both are mapped to ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ColumnOrdering", "foremost", "sort_indices"]
 
 Codes = npt.NDArray[np.int64]
 
-# Selecting the first rows beats sorting all when they are fewer than one in so many.
+# Selecting the first rows beats a full sort if they are fewer than one in this many.
 _SELECT_SHARE = 16
 _SAMPLE_PARTS, _SAMPLE_ROWS = 16, 4096
 
@@ -28,7 +28,7 @@ _FLOAT_BITS = {16: np.int16, 32: np.int32, 64: np.int64}
 
 @dataclass(frozen=True, slots=True)
 class ColumnOrdering:
-    """One sort key: a column by name or dotted path; ascending with nulls last unless said otherwise."""
+    """One sort key: a column by name or dotted path, ascending with nulls last by default."""
 
     column_name: str
     ascending: bool = True
@@ -38,7 +38,10 @@ class ColumnOrdering:
 def sort_indices(
     keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering], limit: int | None = None
 ) -> pa.Array:
-    """The stable order of rows by `keys`, the first key foremost: uint64 row numbers, at least the first `limit`."""
+    """Return the stable order of rows by `keys`, the first key being the most significant.
+
+    The result is uint64 row numbers: of all rows, or of at least the first `limit` rows.
+    """
     candidates = None if limit is None else foremost(keys[0], orderings[0], limit)
     if candidates is None:
         return _sort([_sortable(key) for key in keys], orderings)
@@ -46,23 +49,29 @@ def sort_indices(
 
 
 def foremost(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit: int) -> pa.Array | None:
-    """Ascending numbers of the rows that can be among the first `limit`: those not behind the `limit`-th by this key,
-    the first one of the order. None where that rules little out."""
+    """Return ascending row numbers that include the first `limit` rows, or None if the selection rules out few rows.
+
+    Selected are the rows not after the `limit`-th row by `key`, the first key of the order.
+    """
     kind = key.type
     nulls_before = key.null_count if ordering.nulls_first else 0
     wanted = limit - nulls_before
-    if not 0 < limit * _SELECT_SHARE < len(key) or not 0 < wanted <= len(key) - key.null_count or not _selects(kind):
+    if (
+        not 0 < limit * _SELECT_SHARE < len(key)
+        or not 0 < wanted <= len(key) - key.null_count
+        or not _is_selectable(kind)
+    ):
         return None
-    # Chunks are selected from much faster than the same data in a table.
+    # Arrow selects from a chunked array much faster than from the same data in a table.
     chunks = key if isinstance(key, pa.ChunkedArray) else pa.chunked_array([key])
-    found = _within(chunks, ordering, wanted, _sample(chunks), bool(nulls_before))
-    if found is None or len(found) > len(key) // _SELECT_SHARE:
-        found = _within(chunks, ordering, wanted, chunks, bool(nulls_before))
-    return found
+    candidates = _within(chunks, ordering, wanted, _sample(chunks), bool(nulls_before))
+    if candidates is None or len(candidates) > len(key) // _SELECT_SHARE:
+        candidates = _within(chunks, ordering, wanted, chunks, bool(nulls_before))
+    return candidates
 
 
 def _sample(key: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Some stretches of a long column: what comes first among them bounds what can come first of all."""
+    """Return a sample of a long column; the first values of the sample bound the first values of the column."""
     if len(key) < 4 * _SAMPLE_PARTS * _SAMPLE_ROWS:
         return key
     starts = range(0, len(key) - _SAMPLE_ROWS, len(key) // _SAMPLE_PARTS)
@@ -72,23 +81,25 @@ def _sample(key: pa.ChunkedArray) -> pa.ChunkedArray:
 def _within(
     key: pa.ChunkedArray, ordering: ColumnOrdering, wanted: int, among: pa.ChunkedArray, nulls: bool
 ) -> pa.Array | None:
-    """The rows not behind the `wanted`-th of `among`, and nulls if they come first; None where that is no bound."""
+    """Return the rows not after the `wanted`-th row of `among`, plus nulls if they sort first; None if there is no
+    bound.
+    """
     if len(among) - among.null_count < wanted:
         return None
     best = pc.select_k_unstable(among, k=wanted, sort_keys=[("", _direction(ordering))])
     last = among[best[wanted - 1].as_py()]
     passing = (pc.less_equal if ordering.ascending else pc.greater_equal)(key, last)
     if pa.types.is_floating(key.type):
-        # Arrow puts NaN last both ways; here it is an end of the order, which one depends on its sign.
+        # Arrow places NaN last in both directions. In this order NaN is at one end, depending on its sign.
         if last.as_py() != last.as_py():
             return None
         passing = pc.or_(passing, pc.is_nan(key))
-    # Null counts as zero here.
+    # The mask treats null as false.
     return pc.indices_nonzero(pc.fill_null(passing, True) if nulls else passing)
 
 
-def _selects(kind: pa.DataType) -> bool:
-    """Whether Arrow can select the first values of a type, in an order that differs from ours in NaN only."""
+def _is_selectable(kind: pa.DataType) -> bool:
+    """Return whether Arrow can select the first values of a type, in an order that differs only in NaN."""
     types = pa.types
     return bool(
         types.is_integer(kind)
@@ -108,7 +119,7 @@ def _sort(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[Column
     sort_keys: list[tuple[str, str]] = []
     for key, ordering in zip(keys, orderings):
         if ordering.nulls_first and key.null_count:
-            # Arrow puts nulls last whichever way it sorts; that this is not wanted becomes a key of its own.
+            # Arrow places nulls last in both directions, so nulls first becomes a separate key.
             flag = f"{len(columns)}"
             columns[flag] = pc.cast(pc.is_null(key), pa.uint8())
             sort_keys.append((flag, "descending"))
@@ -123,7 +134,7 @@ def _direction(ordering: ColumnOrdering) -> str:
 
 
 def _sortable(key: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """The key in a form that Arrow sorts by the order above, nulls kept."""
+    """Return the key in a form that Arrow sorts in the order of this module, keeping nulls."""
     kind = key.type
     if pa.types.is_dictionary(kind):
         return _sortable(key.cast(kind.value_type))
@@ -154,7 +165,7 @@ def _float_codes(array: pa.Array) -> Codes:
     signed = _FLOAT_BITS[array.type.bit_width]
     values = array.fill_null(pa.scalar(0, array.type)) if array.null_count else array
     bits = values.to_numpy(zero_copy_only=False).view(signed)
-    # Negative numbers sort by falling magnitude: flip all their bits but the sign.
+    # Negative numbers sort by decreasing magnitude: flip all bits except the sign.
     codes = bits >> (array.type.bit_width - 1)
     codes &= np.iinfo(signed).max
     codes ^= bits
@@ -162,7 +173,7 @@ def _float_codes(array: pa.Array) -> Codes:
 
 
 def _ranks(array: pa.Array) -> Codes:
-    """Dense ranks of any array, nulls behind everything: equal values share a rank."""
+    """Return dense ranks of an array, nulls last; equal values share a rank."""
     if pa.types.is_struct(array.type):
         ranks = np.asarray(array.is_null()).astype(np.int64)
         for child in array.flatten():
@@ -187,11 +198,11 @@ def _list_ranks(array: pa.Array) -> Codes:
     starts = np.cumsum(lengths) - lengths
     items = _ranks(array.flatten())
     ranks = np.asarray(array.is_null()).astype(np.int64)
-    for place in range(int(lengths.max(initial=0))):
-        # A list that has ended sorts before one that goes on.
-        reached = lengths > place
+    for position in range(int(lengths.max(initial=0))):
+        # A list that has ended sorts before a longer one.
+        reached = lengths > position
         current = np.zeros(len(array), dtype=np.int64)
-        current[reached] = items[starts[reached] + place] + 1
+        current[reached] = items[starts[reached] + position] + 1
         ranks = _refine(ranks, current)
     return ranks
 
@@ -206,7 +217,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _refine(ranks: Codes, finer: Codes) -> Codes:
-    """Ranks by `ranks` first, by `finer` among equals."""
+    """Refine ranks by a second key among equal ranks."""
     if not len(ranks):
         return ranks
     pairs = ranks * (int(finer.max()) + 1) + finer

@@ -1,4 +1,4 @@
-"""Which way to commit is safe at an address: tried out, not looked up."""
+"""Probe that races writers at an address to find a safe commit strategy."""
 
 from __future__ import annotations
 
@@ -27,21 +27,37 @@ _REMEDIES = (
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What was tried at an address, and what follows from it."""
+    """Result of a probe and the recommended commit strategy."""
 
     uri: str
     strategy: str  # how commits to this address are made
-    safe: bool  # many writers may commit at once
+    safe: bool  # several writers may commit concurrently
     advice: str
-    race: RaceResult | None  # None where nothing could be tried
+    race: RaceResult | None  # None if no race was run
 
 
 def probe(
     uri: str, storage_options: Mapping[str, Any] | None = None, *, keys: int = 20, threads: int = 16
 ) -> ProbeReport:
-    """Let `threads` create the same `keys` objects at once below an address, which need not hold a table.
+    """Race `threads` writers to create the same `keys` objects below an address, which need not contain a table.
 
-    What it writes lies below `.lancetable-probe-...` and is removed. Raises StoreError where requests fail.
+    Objects are written below `.lancetable-probe-...` and removed afterwards.
+
+    Parameters
+    ----------
+    uri
+        Address to probe.
+    storage_options
+        Options of the store.
+    keys
+        Number of objects to race for.
+    threads
+        Number of concurrent writers.
+
+    Raises
+    ------
+    StoreError
+        If a request fails.
     """
     store, base = open_store(uri, storage_options)
     handler = choose_handler(store, uri, None, storage_options)
@@ -58,7 +74,7 @@ def probe(
 
 
 def _race_rows(handler: ExternalHandler, table: str, keys: int, threads: int) -> RaceResult:
-    """The same race for rows of an external manifest store."""
+    """Race to insert the same rows into an external manifest store."""
     name = f"{table}/.lancetable-probe-{uuid4().hex}"
     external, barrier = handler.external, threading.Barrier(threads)
     started = time.perf_counter()

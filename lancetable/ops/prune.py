@@ -1,12 +1,11 @@
-"""Zone maps against a predicate: which row ranges of a fragment can hold a match.
+"""Zone map pruning: find the row ranges of a fragment that can contain a match.
 
     zones      [0, 8192)   [8192, 16384)   [16384, 20000)          id > 15000
     max(id)       9999          18003           31200       ->     range(8192, 20000)
 
-What a predicate may answer in a zone is `expr.prune_mask`'s business; here zones of files become rows of a fragment.
-The columns of a predicate may lie in several files, each with zones of its own: every file rules out what it can by
-itself, and what remains is the rows that none of them ruled out. Missing or malformed statistics keep rows, never lose
-them.
+`expr.prune_mask` evaluates a predicate on zones; this module converts zones of files to rows of a fragment. The columns
+of a predicate may be in several files, each with its own zones. Every file rules out zones independently, and the
+result is the intersection of the remaining rows. Missing or malformed statistics keep all rows.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ __all__ = ["file_statistics", "intersect", "prunable_columns", "prune_fragment",
 
 Mask = npt.NDArray[np.bool_]
 
-# Kept in the cache for a file without usable statistics, so that it is asked once.
+# Cached for a file without usable statistics, so that they are not requested again.
 _NONE = FileStatistics(np.zeros(0, dtype=np.int64), {})
 
 
 def prunable_columns(schema: Schema, predicate: Expr) -> dict[str, int]:
-    """The stored columns of a predicate: field ids by the names it has for them."""
+    """Return the stored columns of a predicate: field ids by column name."""
     fields = ((name, schema.field(name)) for name in columns_of(predicate) if name not in VIRTUAL)
     return {name: field.id for name, field in fields if field is not None}
 
@@ -48,9 +47,9 @@ def prunable_columns(schema: Schema, predicate: Expr) -> dict[str, int]:
 def prune_fragment(
     version: TableVersion, fragment: Fragment, predicate: Expr, columns: Mapping[str, int]
 ) -> list[range]:
-    """The row ranges of a fragment in which the predicate may be true, ascending and apart from each other.
+    """Return the row ranges of a fragment in which the predicate may be true, ascending and disjoint.
 
-    `columns` are its `prunable_columns`; the statistics of the files that hold them are read.
+    `columns` are its `prunable_columns`. Reads the statistics of the files that contain them.
     """
     total = physical_rows(version, fragment)
     kept = [range(total)] if total else []
@@ -70,7 +69,7 @@ def prune_fragment(
 
 
 def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistics | None:
-    """The zone maps of a data file from the cache or the file, None where it has none that can be used."""
+    """Return the zone maps of a data file from the cache or the file, None if it has no usable ones."""
     metadata = file_metadata(version, data_file)
     if isinstance(metadata, LegacyMetadata):
         return _legacy_statistics(version, metadata)
@@ -89,14 +88,14 @@ def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistic
 
 
 def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileStatistics | None:
-    """Those of a 0.1 file: a zone for each batch, of the fields that the table has now."""
+    """Return the statistics of a 0.1 file: one zone per batch, for the current fields of the table."""
     if metadata.statistics is None:
         return None
     key = ("statistics", version.store.key(metadata.path), id(version.manifest))
     kept = version.cache.get(key)
-    # Kept together with the manifest, which keeps its id from being used again.
+    # The entry references the manifest, so its id cannot be reused while the entry exists.
     if kept is not None and kept[0] is version.manifest:
-        return kept[1]  # type: ignore[no-any-return]  # put here under the same kind of key
+        return kept[1]  # type: ignore[no-any-return]  # stored below with this key
     try:
         found = run(read_zones(metadata, version.schema), version.store, metadata.path)
     except CorruptFileError as error:
@@ -108,7 +107,9 @@ def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileS
 
 
 def zones_to_keep(statistics: FileStatistics, predicate: Expr, fields: dict[str, int]) -> Mask:
-    """One bool per zone: False only where no row can satisfy the predicate. `fields`: field id by column name."""
+    """Return one bool per zone: False only if no row can satisfy the predicate. `fields` maps column names to field
+    ids.
+    """
 
     def lookup(name: str) -> ZoneValues | None:
         field_id = fields.get(name)
@@ -121,7 +122,7 @@ def zones_to_keep(statistics: FileStatistics, predicate: Expr, fields: dict[str,
 
 
 def ranges_of(zone_rows: npt.NDArray[np.int64], keep: Mask) -> list[range]:
-    """The row ranges of the kept zones, neighbours joined."""
+    """Return the row ranges of the kept zones, with adjacent ranges merged."""
     ends = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(zone_rows)))
     edges = np.diff(np.concatenate((np.zeros(1, np.int8), keep.astype(np.int8), np.zeros(1, np.int8))))
     starts, stops = ends[np.flatnonzero(edges == 1)], ends[np.flatnonzero(edges == -1)]
@@ -129,15 +130,15 @@ def ranges_of(zone_rows: npt.NDArray[np.int64], keep: Mask) -> list[range]:
 
 
 def intersect(one: Sequence[range], other: Sequence[range]) -> list[range]:
-    """The rows in both of two ascending lists of ranges."""
-    found: list[range] = []
+    """Return the rows in both of two ascending lists of ranges."""
+    shared: list[range] = []
     i = j = 0
     while i < len(one) and j < len(other):
         start, stop = max(one[i].start, other[j].start), min(one[i].stop, other[j].stop)
         if start < stop:
-            found.append(range(start, stop))
+            shared.append(range(start, stop))
         if one[i].stop <= other[j].stop:
             i += 1
         else:
             j += 1
-    return found
+    return shared

@@ -1,15 +1,15 @@
-"""Damaged manifests moved aside, so that a table continues with its newest version that can be read.
+"""Damaged manifests moved aside, so that a table continues with its newest readable version.
 
     _versions/18446744073709551612.manifest   ->   _quarantine/18446744073709551612.manifest-20240102T030405.678901Z
 
-A manifest is moved only if its bytes, read twice from the store, are the same and break the format under either naming
-scheme. An error of the store, a newer container or an unknown feature flag does not prove damage. The copy is
+A manifest is moved only if two reads from the store return the same bytes and these break the format under either
+naming scheme. An error of the store, a newer container or an unknown feature flag does not prove damage. The copy is
 written and read back before the original is removed, and the original is removed only if it still has the same bytes.
-An external manifest store loses the row of the version, so that its number can be committed again; if the staged copy
-of the version is whole, the row stays and the next reader puts that copy in place.
+An external manifest store loses the row of the version, so that its number can be committed again. If the staged copy
+of the version is intact, the row stays and the next reader restores the manifest from that copy.
 
-No library reads `_quarantine`. While it holds an object, a cleanup keeps files that no version names, whatever their
-age, unless it is told to delete unverified files: a damaged manifest may be the only one that names them.
+No library reads `_quarantine`. While it contains an object, a cleanup keeps files that no version references, whatever
+their age, unless `delete_unverified` is set: a damaged manifest may be the only one that references them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _is_readable(store: ObjectStore, location: ManifestLocation, data: bytes) ->
 
 
 def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: ManifestLocation) -> str | None:
-    """Move a damaged manifest aside and return the path of the copy; None if the manifest is not damaged for sure.
+    """Move a damaged manifest aside and return the path of the copy; None if the damage is not proven.
 
     Raises StoreError, with the manifest still in place, if the store fails or the copy differs from the original.
     """
@@ -91,7 +91,7 @@ def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: 
         return None
     name = location.path.rpartition("/")[2]
     copy = _copy(store, base, name, data)
-    # Versions beside the history have no rows.
+    # Detached versions have no rows.
     external = handler if isinstance(handler, ExternalHandler) and not is_detached(location.version) else None
     row = None if external is None else external.row(store, base, location.version)
     if external is not None and row is not None:
@@ -109,7 +109,7 @@ def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: 
 
 
 def _read_twice(store: ObjectStore, location: ManifestLocation) -> bytes | None:
-    """Return the bytes of a manifest as two separate reads return them; None if they differ or it is not there."""
+    """Return the bytes of a manifest if two separate reads agree, else None; also None if it does not exist."""
     try:
         size = store.size(location.path)
         first = bytes(store.read_all(location.path))

@@ -1,6 +1,6 @@
-"""Tags, and making an old version current again.
+"""Tags, and restoring an old version.
 
-A tag is a small file below the root of the main branch; it is replaced as a whole and not part of any version.
+A tag is a small file below the root of the main branch. It is replaced as a whole and is not part of any version.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ logger = logging.getLogger(__name__)
 def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 1800.0) -> TableVersion:
     """Commit `version` as the newest one; newer versions stay in the history.
 
-    The newest manifest may be damaged: then the new version gets the number above it.
-    Raises CommitConflictError if a commit in between does not allow it.
+    If the newest manifest is damaged, the new version gets the number above it. Raises CommitConflictError if a
+    concurrent
+    commit prevents the restore, CorruptFileError if no manifest can be read.
     """
     restored = tx.Restore(version.version)
     try:
@@ -53,19 +54,19 @@ def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 
 
 
 def list_tags(version: TableVersion) -> dict[str, TagContents]:
-    """All tags of the table by name."""
+    """Return all tags of the table by name."""
     return refs.list_tags(version.store, version.main_base)
 
 
 def get_tag(version: TableVersion, name: str) -> TagContents:
-    """One tag. Raises RefNotFoundError, InvalidRefError."""
+    """Return one tag. Raises RefNotFoundError, InvalidRefError."""
     return refs.read_tag(version.store, version.main_base, name)
 
 
 def create_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:
-    """Name a version: that of `reference`, or `version` itself.
+    """Create a tag for the version of `reference`, by default for `version`.
 
-    Raises AlreadyExistsError for a name in use, InvalidRefError for one that no tag may have, VersionNotFoundError and
+    Raises AlreadyExistsError if the name is in use, InvalidRefError for an invalid name, VersionNotFoundError and
     RefNotFoundError for the reference.
     """
     taken = AlreadyExistsError(f"Ref conflict error: tag {name} already exists", path=version.uri)
@@ -78,7 +79,7 @@ def create_tag(version: TableVersion, name: str, reference: Reference | None = N
 
 
 def update_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:
-    """Move a tag to another version. Raises RefNotFoundError for an unknown tag, else as `create_tag`."""
+    """Move a tag to another version. Raises RefNotFoundError for an unknown tag, and the errors of `create_tag`."""
     old = refs.read_tag(version.store, version.main_base, name)
     moved = replace(
         _contents(_target(version, reference)),
@@ -90,14 +91,14 @@ def update_tag(version: TableVersion, name: str, reference: Reference | None = N
 
 
 def replace_tag_metadata(version: TableVersion, name: str, metadata: Mapping[str, str]) -> None:
-    """Give a tag other key/values. Raises RefNotFoundError."""
+    """Replace the metadata of a tag. Raises RefNotFoundError."""
     old = refs.read_tag(version.store, version.main_base, name)
     changed = replace(old, metadata=dict(metadata), updated_at=format_time(time.time_ns()))
     refs.write_tag(version.store, version.main_base, name, changed)
 
 
 def delete_tag(version: TableVersion, name: str) -> None:
-    """Remove a tag; the version it names stays. Raises RefNotFoundError."""
+    """Remove a tag; its version stays. Raises RefNotFoundError."""
     if refs.find_tag(version.store, version.main_base, name) is None:
         raise RefNotFoundError(f"Ref not found error: tag {name} does not exist", ref=name)
     refs.delete_tag(version.store, version.main_base, name)

@@ -1,4 +1,4 @@
-"""Running a change again on the newest version when another commit came between."""
+"""Retry of a change on the newest version after a commit conflict."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 def on_newest(
     version: TableVersion, attempt: Callable[[TableVersion], T], *, conflict_retries: int, retry_timeout_s: float
 ) -> T:
-    """What `attempt` returns for `version`; after a RetryableCommitConflictError, for the newest version instead.
+    """Run `attempt` on `version`; after a RetryableCommitConflictError, run it again on the newest version.
 
-    At most `conflict_retries` times, and until `retry_timeout_s` is over; then the last conflict is raised. A table
-    that must not be written raises UnsupportedFeatureError before the attempt.
+    Raises RetryableCommitConflictError after `conflict_retries` retries or `retry_timeout_s` seconds, and
+    UnsupportedFeatureError before an attempt on a table that cannot be written.
     """
     newest: TableVersion | None = None
 
@@ -36,12 +36,12 @@ def on_newest(
 
 
 def retried(attempt: Callable[[], T], *, conflict_retries: int, retry_timeout_s: float) -> T:
-    """What `attempt` returns, which is asked again after a RetryableCommitConflictError; limits as in `on_newest`."""
+    """Return the result of `attempt`, retrying after a RetryableCommitConflictError; limits as in `on_newest`."""
     backoff = Backoff(conflict_retries + 1, retry_timeout_s)
     while True:
         try:
             return attempt()
-        except RetryableCommitConflictError as error:  # noqa: PERF203  # the loop is there to try again
+        except RetryableCommitConflictError as error:  # noqa: PERF203  # the loop exists to retry
             if not backoff.next_attempt():
                 raise RetryableCommitConflictError(
                     f"Too many concurrent writers. Attempted {backoff.attempts - 1} retries in"

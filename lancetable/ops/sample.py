@@ -1,4 +1,4 @@
-"""Random rows, and the first ones."""
+"""Random samples and slices of rows."""
 
 from __future__ import annotations
 
@@ -24,9 +24,27 @@ def sample(
     randomize_order: bool = True,
     generator: random.Random | None = None,
 ) -> pa.Table:
-    """`num_rows` different rows, each as likely as any other; in scan order unless `randomize_order`.
+    """Return `num_rows` distinct rows, drawn uniformly at random.
 
-    Raises InvalidInputError for more rows than there are, or fewer than none.
+    Parameters
+    ----------
+    version
+        The version to read.
+    num_rows
+        Size of the sample.
+    columns
+        Column names or `{name: SQL expression}`; all by default.
+    randomize_order
+        Return the rows in random order instead of scan order.
+    generator
+        Random number generator.
+
+    Raises
+    ------
+    InvalidInputError
+        If `num_rows` is negative or larger than the table.
+    ColumnNotFoundError
+        If a column does not exist.
     """
     total = rows_of(version).num_rows
     if not 0 <= num_rows <= total:
@@ -39,7 +57,7 @@ def sample(
 
 
 def slice_rows(version: TableVersion, start: int, end: int, columns: Columns = None) -> pa.Table:
-    """Rows from position `start` to before `end`, in scan order; fewer where the table ends earlier.
+    """Return rows from position `start` up to, but excluding, `end`, in scan order; fewer if the table ends earlier.
 
     Raises InvalidInputError for a negative start or an end before it.
     """

@@ -1,12 +1,12 @@
-"""From what the caller asks to what will be read: options in, a frozen plan out, no I/O.
+"""Scan planning: turn scan options into a frozen plan, without I/O.
 
     ScanOptions(columns, filter, limit ...)  --plan_scan-->  ScanPlan
         filter columns    read first, window by window of the fragments that statistics do not rule out
         late columns      fetched for the surviving rows only
         outputs           nested fields, expressions, virtual columns, in the caller's order
 
-The statistics that prune zones lie in the data files, so their effect is known only when the plan runs or is explained
-by `ops.scan.explain_plan`.
+Zone statistics are stored in the data files. Which zones they prune is known only when the plan runs or when
+`ops.scan.explain_plan` explains it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _BLOB_HANDLING = {None: False, "blobs_descriptions": False, "all_descriptions": 
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What a scan is asked for; the names and meanings are those of `LanceDataset.scanner`.
+    """Options of a scan, with the names and meanings of `LanceDataset.scanner`.
 
-    `fragments` are fragment ids, in the order to scan them (None: all). `row_ranges` limits some of them, by id, to a
-    range of physical rows; no limit, offset or order goes with it. Options that only tune another reader
-    (`batch_readahead`, `io_buffer_size`, `scan_in_order`) are accepted and change no result.
+    `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to a range of
+    physical rows; it cannot be combined with limit, offset or order. Options that only tune another reader
+    (`batch_readahead`, `io_buffer_size`, `scan_in_order`) are accepted and do not change the result.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -79,12 +79,13 @@ class ScanOptions:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a scan will read and give.
+    """A scan that is ready to run.
 
-    `fragments` are positions in the manifest, and so are the keys of `row_ranges`. `shared[i]` is the place among
-    `filter_columns` of the i-th field of `projection.columns` when it is read together with the filter's columns;
-    None: it is fetched late. `keys` gives the columns of `order` (and the addresses of their rows), None without an
-    order.
+    `fragments` and the keys of `row_ranges` are positions in the manifest. `shared[i]` is the index in `filter_columns`
+    of
+    the i-th field of `projection.columns` if it is read together with the filter columns, or None if it is fetched
+    late.
+    `keys` projects the columns of `order` and the row addresses; None without an order.
     """
 
     projection: Projection
@@ -108,33 +109,35 @@ class ScanPlan:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """The schema of the result."""
+        """Return the schema of the result."""
         return self.projection.schema
 
     @property
     def late_columns(self) -> tuple[Field, ...]:
-        """Fields fetched after the filter, for the rows it lets through."""
+        """Return the fields that are fetched after filtering, for the surviving rows."""
         if self.predicate is None:
             return ()
         return tuple(field for field, shared in zip(self.projection.columns, self.shared) if shared is None)
 
     def for_keys(self) -> ScanPlan:
-        """The plan that reads the columns of `order` and the address of every row, in scan order and unlimited."""
+        """Return the plan that reads the `order` columns and the address of every row, in scan order and unlimited."""
         assert self.keys is not None
-        shared = tuple(_place_of(field, self.filter_columns) for field in self.keys.columns)
+        shared = tuple(_index_of(field, self.filter_columns) for field in self.keys.columns)
         return replace(
             self, projection=self.keys, shared=shared, order=(), keys=None, limit=None, offset=0, stats_callback=None
         )
 
     def explain(self, *, verbose: bool = False, pruned: str | None = None, took: str | None = None) -> str:
-        """The plan as text, the last step first. `pruned` says what statistics rule out, where that was looked up,
-        and `took` what reading took, where it was tried.
+        """Return the plan as a string, last step first.
+
+        `pruned` describes the zones that statistics rule out, if they were looked up; `took` describes the measured
+        reads.
         """
         lines = [f"Project: {', '.join(self.output_schema.names) or '(no columns)'}"]
         if self.limit is not None or self.offset:
             lines.append(f"Limit: skip={self.offset}, fetch={'all' if self.limit is None else self.limit}")
         if self.order:
-            lines.append("Sort: " + ", ".join(map(_order_text, self.order)))
+            lines.append("Sort: " + ", ".join(map(_format_ordering, self.order)))
         if self.predicate is not None:
             late = [field.name for field in self.late_columns]
             if late:
@@ -154,16 +157,16 @@ class ScanPlan:
         return "".join(f"{'  ' * depth}{line}\n" for depth, line in enumerate(lines))
 
 
-def _order_text(ordering: ColumnOrdering) -> str:
+def _format_ordering(ordering: ColumnOrdering) -> str:
     direction = "ASC" if ordering.ascending else "DESC"
     return f"{ordering.column_name} {direction} NULLS {'FIRST' if ordering.nulls_first else 'LAST'}"
 
 
 def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
-    """Check the options and work out what to read.
+    """Check the options and plan what to read.
 
-    Raises InvalidInputError for options out of range, ColumnNotFoundError, InvalidSqlError; TypeError for arguments of
-    a wrong type.
+    Raises InvalidInputError and OutOfRangeError for invalid option values, ColumnNotFoundError, InvalidSqlError, and
+    TypeError for arguments of a wrong type.
     """
     schema = version.schema
     projection = _project(schema, options)
@@ -176,12 +179,12 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     positions = _fragment_positions(version, options.fragments)
     row_ranges = _row_ranges(version, options)
     if isinstance(predicate, Literal):
-        # Nothing is read to learn what a constant says: every row passes, or none.
+        # A constant predicate needs no read: every row passes, or none does.
         positions = positions if predicate.value.as_py() else ()
         predicate = None
     filter_columns, filter_virtual = _filter_columns(schema, predicate, as_bytes)
     if predicate is not None:
-        # What is wanted early is read with the filter's columns, in one go.
+        # Read early-materialized columns together with the filter columns.
         filter_columns = _with_early(filter_columns, _early(projection.columns, options.late_materialization))
     return ScanPlan(
         projection=projection,
@@ -192,7 +195,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
         filter_columns=filter_columns,
         filter_virtual=filter_virtual,
         use_stats=predicate is not None and options.use_stats is not False,
-        shared=tuple(_place_of(field, filter_columns) for field in projection.columns),
+        shared=tuple(_index_of(field, filter_columns) for field in projection.columns),
         order=order,
         keys=_keys(schema, order),
         limit=_row_count("limit", options.limit),
@@ -237,10 +240,10 @@ def _keys(schema: Schema, order: Sequence[ColumnOrdering]) -> Projection | None:
 
 
 def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[Field]:
-    """What `late_materialization` wants read before the filter is known.
+    """Return the columns that `late_materialization` selects to be read together with the filter columns.
 
-    Left to itself everything is late: how to fetch a column, as a range or row by row, is decided for each window when
-    the number of matches is known, so that being late costs nothing.
+    By default all columns are late. The number of matches in a window decides whether a column is read as a range or
+    gathered by row, so late materialization has no cost.
     """
     if late is None or late is True:
         return []
@@ -255,17 +258,20 @@ def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[
 
 
 def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False) -> Expr:
-    """The predicate as an expression. Raises InvalidSqlError, ColumnNotFoundError; TypeError for any other object."""
+    """Return the predicate as an expression.
+
+    Raises InvalidSqlError, ColumnNotFoundError, and TypeError for an object of another type.
+    """
     if isinstance(predicate, str):
         return parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes))
     if isinstance(predicate, pc.Expression):
-        # Substrait is only needed here.
+        # Imported here because only this branch needs Substrait.
         from lancetable.expr import from_arrow_expression
 
         return from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes))
     if isinstance(predicate, Expr):
         return predicate
-    raise TypeError(f"a filter is SQL text or a pyarrow expression, not {type(predicate).__name__}")
+    raise TypeError(f"a filter must be an SQL string or a pyarrow expression, not {type(predicate).__name__}")
 
 
 def _filter_columns(
@@ -280,18 +286,22 @@ def _filter_columns(
 
 
 def _with_early(filter_columns: Sequence[Field], early: Sequence[Field]) -> tuple[Field, ...]:
-    """The filter's columns and the early ones. Where the filter reads a part of a struct, an early column replaces that
-    part if it holds all of it; else it stays late."""
-    found = {field.id: field for field in filter_columns}
+    """Return the filter columns and the early columns.
+
+    If the filter reads a part of a struct, an early column replaces it if it contains that part; otherwise the early
+    column
+    stays late.
+    """
+    columns = {field.id: field for field in filter_columns}
     for field in early:
-        read = found.get(field.id)
+        read = columns.get(field.id)
         if read is None or {part.id for part in read.walk()} <= {part.id for part in field.walk()}:
-            found[field.id] = field
-    return tuple(found.values())
+            columns[field.id] = field
+    return tuple(columns.values())
 
 
-def _place_of(field: Field, fields: Sequence[Field]) -> int | None:
-    return next((place for place, other in enumerate(fields) if other is field), None)
+def _index_of(field: Field, fields: Sequence[Field]) -> int | None:
+    return next((index for index, other in enumerate(fields) if other is field), None)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -302,10 +312,10 @@ def _fragment_positions(version: TableVersion, ids: Sequence[int] | None) -> tup
     if ids is None:
         return tuple(range(len(fragments)))
     positions: list[int] = []
-    for each in ids:
-        position = fragments.position(_integer("fragments", each))
+    for fragment_id in ids:
+        position = fragments.position(_integer("fragments", fragment_id))
         if position is None:
-            raise InvalidInputError(f"version {version.version} has no fragment {each}")
+            raise InvalidInputError(f"version {version.version} has no fragment {fragment_id}")
         positions.append(position)
     return tuple(positions)
 
@@ -314,7 +324,7 @@ def _row_ranges(version: TableVersion, options: ScanOptions) -> dict[int, range]
     if not options.row_ranges:
         return None
     if options.limit is not None or options.offset or options.order_by:
-        raise InvalidInputError("row_ranges go with no limit, offset or order_by")
+        raise InvalidInputError("row_ranges cannot be combined with limit, offset or order_by")
     positions = _fragment_positions(version, list(options.row_ranges))
     return dict(zip(positions, options.row_ranges.values(), strict=True))
 

@@ -1,11 +1,12 @@
-"""Appending rows whose schema differs: the table gets what it lacks before the rows are written.
+"""Schema merge for appends: the table is extended to fit rows with another schema before they are written.
 
     table   a: int32   b: string              append   a: int64   c: bool
     then    a: int64   b: string   c: bool             (b is null in the new rows, c in the old ones)
 
-New columns are null in the rows that are there; columns that the data lacks are null in the new ones. Types differ only
-where every value of one fits the other: integers and floats of different widths, strings and bytes with large offsets,
-decimals of one scale. The schema changes in commits of its own, before the rows are appended.
+New columns are null in existing rows; columns that the data lacks are null in the new rows. Two types are merged only
+if
+one of them can represent every value of the other: integers and floats of different widths, strings and bytes with
+large offsets, decimals of one scale. The schema changes in separate commits, before the rows are appended.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ __all__ = ["merge_schema", "wider_type"]
 
 
 def merge_schema(version: TableVersion, incoming: pa.Schema) -> tuple[TableVersion, pa.Schema]:
-    """The version whose schema has room for `incoming`, and the schema that its rows have to be cast to.
+    """Extend the schema of the table to fit `incoming`; return the new version and the schema to cast the rows to.
 
-    Raises SchemaMismatchError for types that do not go together, before anything is committed.
+    Raises SchemaMismatchError for incompatible types, before anything is committed; CommitConflictError.
     """
     table = {field.name: field for field in version.schema.fields}
     added: list[pa.Field] = []
@@ -39,7 +40,7 @@ def merge_schema(version: TableVersion, incoming: pa.Schema) -> tuple[TableVersi
         if common is None:
             raise SchemaMismatchError(
                 f"Append with different schema: `{field.name}` is {stored.type} in the table and {field.type} in the"
-                " data; neither holds all values of the other",
+                " data; neither type can represent all values of the other",
                 column=field.name,
             )
         if not common.equals(stored.type):
@@ -53,13 +54,13 @@ def merge_schema(version: TableVersion, incoming: pa.Schema) -> tuple[TableVersi
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The one of two types that holds all values of both; None if neither does."""
-    if _holds(one, other):
+    """Return the type that can represent all values of both types; None if neither can."""
+    if _represents(one, other):
         return one
-    return other if _holds(other, one) else None
+    return other if _represents(other, one) else None
 
 
-def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+def _represents(wide: pa.DataType, narrow: pa.DataType) -> bool:
     types = pa.types
     if types.is_null(narrow):
         return True
@@ -70,7 +71,7 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     if types.is_floating(wide) and types.is_floating(narrow):
         return bool(wide.bit_width >= narrow.bit_width)
     if types.is_floating(wide) and types.is_integer(narrow):
-        # A double holds integers of 53 bits exactly, a float those of 24.
+        # A double represents integers of up to 53 bits exactly, a float those of up to 24 bits.
         return bool(narrow.bit_width < {32: 24, 64: 53}.get(wide.bit_width, 0))
     if types.is_decimal(wide) and types.is_decimal(narrow):
         return bool(wide.scale == narrow.scale and wide.precision >= narrow.precision and wide.id >= narrow.id)

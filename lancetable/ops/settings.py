@@ -1,4 +1,4 @@
-"""Config and metadata: maps of texts that a table keeps beside its rows, changed by commits of their own."""
+"""Commits that change the string maps of a table: config and metadata."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ Changes = Mapping[str, "str | None"]
 
 
 def update_config(version: TableVersion, changes: Changes, *, replace: bool = False) -> TableVersion:
-    """Change the table's config: None deletes a key, `replace` empties the map first."""
+    """Change the config of the table. A value of None deletes the key; `replace` clears the map first."""
     return _commit(version, tx.UpdateConfig(config=UpdateMap(changes, replace)))
 
 
 def update_table_metadata(version: TableVersion, changes: Changes, *, replace: bool = False) -> TableVersion:
-    """Change the metadata of the table."""
+    """Change the metadata of the table. A value of None deletes the key; `replace` clears the map first."""
     return _commit(version, tx.UpdateConfig(table_metadata=UpdateMap(changes, replace)))
 
 
 def update_schema_metadata(version: TableVersion, changes: Changes, *, replace: bool = False) -> TableVersion:
-    """Change the metadata of the schema."""
+    """Change the metadata of the schema. A value of None deletes the key; `replace` clears the map first."""
     return _commit(version, tx.UpdateConfig(schema_metadata=UpdateMap(changes, replace)))
 
 
 def update_field_metadata(
     version: TableVersion, changes: Mapping[str, Changes], *, replace: bool = False
 ) -> TableVersion:
-    """Change the metadata of fields, given by their paths. Raises ColumnNotFoundError."""
+    """Change the metadata of fields, given by their paths; see `update_config`. Raises ColumnNotFoundError."""
     by_id: dict[int, UpdateMap] = {}
-    for path, each in changes.items():
+    for path, field_changes in changes.items():
         field = version.schema.field(path)
         if field is None:
-            available = [version.schema.path_of(below.id) for below in version.schema.walk()]
+            available = [version.schema.path_of(nested.id) for nested in version.schema.walk()]
             raise ColumnNotFoundError(f"Field '{path}' not found.\nAvailable fields: {available}", column=path)
-        by_id[field.id] = UpdateMap(each, replace)
+        by_id[field.id] = UpdateMap(field_changes, replace)
     return _commit_once(version, tx.UpdateConfig(field_metadata=by_id))
 
 
 def _commit(version: TableVersion, operation: tx.UpdateConfig) -> TableVersion:
-    """Commit a change that means the same on any version."""
+    """Commit a change that has the same meaning on any version, retrying once on the newest one."""
     try:
         return _commit_once(version, operation)
     except RetryableCommitConflictError as error:
         if getattr(error, "operation", None) is not None:
-            raise  # another change stands against it
-    # Versions in between have been cleaned up: what they changed is in the newest one.
+            raise  # a concurrent change conflicts with it
+    # Versions in between were cleaned up; their changes are part of the newest version.
     return _commit_once(latest(version), operation)
 
 

@@ -1,9 +1,9 @@
-"""Work cut for machines elsewhere: which rows of which fragments one task takes.
+"""Splits of a scan: the row ranges of fragments that one task reads.
 
-    fragments   0 0 0 | 1 | 2 2 2 2 2 2 2 2 2      small ones share a task, a large one is cut at whole zones
+    fragments   0 0 0 | 1 | 2 2 2 2 2 2 2 2 2      small fragments share a task, large ones are split at zone bounds
     tasks       -- A --------| B ---| C ---| D --
 
-Sizes come from the manifest and from the footer of one data file, so that cutting a table costs one or two reads.
+Sizes are estimated from the manifest and the footer of one data file, so planning costs one or two reads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ZONE_ROWS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The physical rows from `start` to before `stop` of a fragment."""
+    """The physical rows of one fragment from `start` up to, but excluding, `stop`."""
 
     fragment_id: int
     start: int
@@ -40,26 +40,44 @@ def plan_slices(
     whole_fragments: bool = False,
     fragments: Collection[int] | None = None,
 ) -> list[tuple[Slice, ...]]:
-    """All rows of a version in tasks of about `task_rows` rows or `task_bytes` bytes of `columns` in memory, whichever
-    is less, in table order. With `whole_fragments` none is cut; `fragments` are the ids of those wanted, all
-    by default.
+    """Split the rows of a version into tasks, in table order.
+
+    Parameters
+    ----------
+    version
+        The version to read.
+    columns
+        Columns whose size in memory counts towards `task_bytes`; all by default.
+    task_rows, task_bytes
+        Target size of a task; the smaller of the two limits applies.
+    whole_fragments
+        Never split a fragment.
+    fragments
+        Ids of the fragments to read; all by default.
+
+    Returns
+    -------
+    list[tuple[Slice, ...]]
+        The slices of each task.
     """
     chosen = [
-        each
-        for each in version.manifest.fragments
-        if (fragments is None or each.id in fragments) and physical_rows(version, each)
+        fragment
+        for fragment in version.manifest.fragments
+        if (fragments is None or fragment.id in fragments) and physical_rows(version, fragment)
     ]
     per_task = _rows_per_task(version, chosen, columns, task_rows, task_bytes)
     tasks: list[tuple[Slice, ...]] = []
     task: list[Slice] = []
     filled = 0
     for fragment in chosen:
-        for piece in _pieces(fragment.id, physical_rows(version, fragment), 1 << 62 if whole_fragments else per_task):
-            rows = piece.stop - piece.start
+        for part in _split_fragment(
+            fragment.id, physical_rows(version, fragment), 1 << 62 if whole_fragments else per_task
+        ):
+            rows = part.stop - part.start
             if task and filled + rows > per_task:
                 tasks.append(tuple(task))
                 task, filled = [], 0
-            task.append(piece)
+            task.append(part)
             filled += rows
     if task:
         tasks.append(tuple(task))
@@ -67,21 +85,21 @@ def plan_slices(
 
 
 def rows_of_each(version: TableVersion, count: int) -> int:
-    """The rows of a task where `count` of them share the version."""
+    """Return the number of rows per task if `count` tasks share the version."""
     return -(-sum(physical_rows(version, each) for each in version.manifest.fragments) // count)
 
 
 def options_of(slices: Iterable[Slice], options: ScanOptions) -> list[ScanOptions]:
-    """Scans that read the rows of `slices` in order, otherwise as `options` say.
+    """Return scans that read the rows of `slices` in order, with the other options unchanged.
 
-    One for all, unless a fragment stands in several slices.
+    Returns one scan, or several if a fragment occurs in more than one slice.
     """
-    found: list[dict[int, range]] = [{}]
-    for each in slices:
-        if each.fragment_id in found[-1]:
-            found.append({})
-        found[-1][each.fragment_id] = range(each.start, each.stop)
-    return [replace(options, fragments=list(ranges), row_ranges=ranges) for ranges in found if ranges]
+    scans: list[dict[int, range]] = [{}]
+    for part in slices:
+        if part.fragment_id in scans[-1]:
+            scans.append({})
+        scans[-1][part.fragment_id] = range(part.start, part.stop)
+    return [replace(options, fragments=list(ranges), row_ranges=ranges) for ranges in scans if ranges]
 
 
 def _rows_per_task(
@@ -98,13 +116,13 @@ def _rows_per_task(
     return max(1, min(task_rows, int(task_bytes / row_bytes)))
 
 
-def _pieces(fragment_id: int, num_rows: int, most: int) -> list[Slice]:
-    """Equal pieces of whole zones, or of single rows where a zone is too much."""
+def _split_fragment(fragment_id: int, num_rows: int, most: int) -> list[Slice]:
+    """Split a fragment into slices of about equal size, at zone bounds if a slice spans more than one zone."""
     count = -(-num_rows // most)
     step = -(-num_rows // count)
     if step > _ZONE_ROWS:
         step = round(step / _ZONE_ROWS) * _ZONE_ROWS
     starts = list(range(0, num_rows, step))
     if len(starts) > 1 and num_rows - starts[-1] < step // 2:
-        starts.pop()  # what rounding has left over is no piece of its own
+        starts.pop()  # merge a short remainder into the previous slice
     return [Slice(fragment_id, start, stop) for start, stop in zip(starts, [*starts[1:], num_rows], strict=True)]

@@ -1,10 +1,10 @@
-"""Rows that are read several times: in memory up to a budget, beyond it divided by key over files of a directory.
+"""Rows that are read several times: in memory up to a budget, otherwise partitioned by key into temporary files.
 
     stream ─► fits the budget ─────────────────────────────► one part, a table
-           └► larger ─► rows divided by the hash of their key ─► many parts, one Arrow file each, read one at a time
+           └► larger ─► rows partitioned by hash of the key ─► many parts, one Arrow file each, read one at a time
 
-Rows with equal keys are in one part, so that parts can be joined one after the other with a table divided the same way.
-The files are unlinked, with their directory, when the rows are no longer needed, also after an error.
+Rows with equal keys are in the same part, so parts can be table one by one with a table partitioned the same way. The
+files and their directory are removed when the rows are no longer needed, also after an error.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ __all__ = ["Divided", "memory_budget_bytes"]
 _BUDGET_VARIABLE: Final = "LANCETABLE_MEMORY_BYTES"
 _DEFAULT_BUDGET: Final = 256 * 1024 * 1024
 _NUM_PARTS: Final = 32
-# What waits in memory for a part before it goes to its file.
+# Size at which the buffered rows of a part are flushed to its file.
 _PENDING_BYTES: Final = 1024 * 1024
 
 
 def memory_budget_bytes() -> int:
-    """How much of a stream may be kept in memory: LANCETABLE_MEMORY_BYTES, else 256 MiB."""
-    text = os.environ.get(_BUDGET_VARIABLE)
-    if not text:
+    """Return the memory budget of a stream: LANCETABLE_MEMORY_BYTES, or 256 MiB by default.
+
+    Raises InvalidInputError if the variable is not a positive number.
+    """
+    value = os.environ.get(_BUDGET_VARIABLE)
+    if not value:
         return _DEFAULT_BUDGET
-    if not text.isdecimal() or int(text) < 1:
-        raise InvalidInputError(f"{_BUDGET_VARIABLE} must be a positive number of bytes, not {text!r}")
-    return int(text)
+    if not value.isdecimal() or int(value) < 1:
+        raise InvalidInputError(f"{_BUDGET_VARIABLE} must be a positive number of bytes, not {value!r}")
+    return int(value)
 
 
 class Divided:
-    """The rows of a stream, as tables of one or several parts. A context: leaving it removes the files."""
+    """The rows of a stream, as tables of one or several parts. A context manager that removes the files on exit."""
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str]) -> None:
-        """`keys` are the columns to divide by; rows where one is null may come into any part."""
+        """Prepare to partition by the columns `keys`; rows with a null key may be in any part."""
         self.schema, self._keys = schema, list(keys)
         self.num_rows = 0
         self._batches: list[pa.RecordBatch] = []
@@ -64,17 +67,21 @@ class Divided:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):  # what could not be written to its end is not wanted any more
+        with suppress(OSError):  # incomplete files are discarded anyway
             self._open.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     @property
     def num_parts(self) -> int:
+        """Return 1 if the rows are in memory, else the number of files."""
         return 1 if self._directory is None else _NUM_PARTS
 
     def fill(self, batches: Iterable[pa.RecordBatch], budget_bytes: int | None) -> None:
-        """Take all rows; more than the budget goes to files. None: everything stays in memory."""
+        """Read all rows, spilling to files if they exceed the budget; without a budget all rows stay in memory.
+
+        Raises StoreError if a file cannot be written.
+        """
         for batch in batches:
             self.num_rows += batch.num_rows
             if not batch.num_rows:
@@ -92,7 +99,7 @@ class Divided:
             self._open.close()
 
     def divide(self) -> None:
-        """Go over to files, whatever the size."""
+        """Switch to files, regardless of size."""
         with self._on_disk():
             self._directory = tempfile.mkdtemp(prefix="lancetable-spill-")
             for part in range(_NUM_PARTS):
@@ -100,12 +107,12 @@ class Divided:
                 self._writers.append(self._open.enter_context(pa.ipc.new_stream(sink, self.schema)))
         self._pending = [[] for _ in range(_NUM_PARTS)]
         self._pending_bytes = [0] * _NUM_PARTS
-        held, self._batches = self._batches, []
-        for batch in held:
+        buffered, self._batches = self._batches, []
+        for batch in buffered:
             self._divide(batch)
 
     def part(self, number: int) -> pa.Table:
-        """All rows of a part, in the order they came in."""
+        """Return all rows of a part, in arrival order."""
         if self._directory is None:
             if self._table is None:
                 self._table, self._batches = _joined(pa.Table.from_batches(self._batches, self.schema)), []
@@ -114,7 +121,7 @@ class Divided:
             return _joined(reader.read_all())
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a part, little by little."""
+        """Yield the rows of a part in batches."""
         if self._directory is None:
             yield from self.part(number).to_batches()
             return
@@ -123,7 +130,7 @@ class Divided:
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:
-        """Raises StoreError where the files cannot be written or read."""
+        """Raise StoreError if the files cannot be written or read."""
         try:
             yield
         except LanceError:
@@ -131,8 +138,8 @@ class Divided:
         except OSError as error:
             where = self._directory or tempfile.gettempdir()
             raise StoreError(
-                f"{where}: rows that did not fit into memory could not be kept there: {error}. Let TMPDIR name a "
-                f"directory with more room, or raise {_BUDGET_VARIABLE}",
+                f"{where}: spilling rows that exceed the memory budget failed: {error}. Set TMPDIR to a "
+                f"directory with more space, or increase {_BUDGET_VARIABLE}",
                 path=where,
             ) from error
 
@@ -147,24 +154,24 @@ class Divided:
         for part in range(_NUM_PARTS):
             start, end = int(edges[part]), int(edges[part + 1])
             if start < end:
-                # A slice of the batch would keep all of it for as long as a small part waits.
-                piece = batch.take(pa.array(order[start:end]))
-                self._pending[part].append(piece)
-                self._pending_bytes[part] += piece.nbytes
+                # A slice would keep the memory of the whole batch alive while a small part is buffered.
+                rows = batch.take(pa.array(order[start:end]))
+                self._pending[part].append(rows)
+                self._pending_bytes[part] += rows.nbytes
                 if self._pending_bytes[part] >= _PENDING_BYTES:
                     self._flush(part)
 
     def _flush(self, part: int) -> None:
         if self._pending[part]:
-            joined = _joined(pa.Table.from_batches(self._pending[part], self.schema))
+            table = _joined(pa.Table.from_batches(self._pending[part], self.schema))
             with self._on_disk():
-                for batch in joined.to_batches():
+                for batch in table.to_batches():
                     self._writers[part].write_batch(batch)
         self._pending[part], self._pending_bytes[part] = [], 0
 
 
 def _joined(table: pa.Table) -> pa.Table:
-    """The table with columns in one piece, but for texts that are too long for that."""
+    """Return the table with one chunk per column, except for strings that exceed the limit of one array."""
     columns = [
         whole(column) if pa.types.is_dictionary(column.type) else column.combine_chunks() for column in table.columns
     ]

@@ -15,7 +15,7 @@ __all__ = ["DataStatistics", "DatasetCounts", "FieldStatistics", "data_stats", "
 
 @dataclass(frozen=True, slots=True)
 class FieldStatistics:
-    """Bytes that the pages of one field take in all data files."""
+    """Bytes that the pages of one field occupy in all data files."""
 
     id: int
     bytes_on_disk: int
@@ -30,7 +30,7 @@ class DataStatistics:
 
 @dataclass(frozen=True, slots=True)
 class DatasetCounts:
-    """Counts over all fragments; a small file has fewer rows than was asked for."""
+    """Counts over all fragments; a small file has fewer rows than the given limit."""
 
     num_deleted_rows: int
     num_fragments: int
@@ -49,7 +49,7 @@ def dataset_stats(version: TableVersion, max_rows_per_group: int = 1024) -> Data
 
 
 def data_stats(version: TableVersion) -> DataStatistics:
-    """Bytes on disk of every field, from the footers of all data files; a field without pages has 0."""
+    """Return the bytes on disk of every field, from the footers of all data files; 0 for a field without pages."""
     sizes: Counter[int] = Counter()
     for fragment in version.manifest.fragments:
         for file in fragment.files:
@@ -61,7 +61,7 @@ def data_stats(version: TableVersion) -> DataStatistics:
 
 
 def has_user_index(version: TableVersion) -> bool:
-    """Whether there is an index other than those that a table keeps for itself."""
+    """Return whether the version has an index other than system indices."""
     data = version.file.index_section(version.store)
     if data is None:
         return False

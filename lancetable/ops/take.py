@@ -1,10 +1,10 @@
-"""Rows by position, by row id, by address: given in the order asked for, repeats included.
+"""Takes: rows by position, row id or address, returned in the requested order with repeats.
 
     positions 5 0 5      prefix sums        fragment 0: ordinal 0     deletions    offsets    read_rows once   order
     (scan order)    ->   of live rows   ->  fragment 1: ordinal 2  -> skipped   -> per      -> per fragment  -> restored
 
-Every step works on whole arrays. What does not depend on the rows (prefix sums, the columns' places in the files) is
-kept with the version, so that a take of one row costs little more than its reads.
+Every step is vectorized. Data that does not depend on the requested rows (prefix sums, projections) is cached with the
+version, so a take of one row costs little more than its reads.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedAr
 _MAX_KEPT_PROJECTIONS = 64
 _MAX_JOINED_BYTES = 1 << 30
 _LONG_LIST = 1024  # items
-_FEW = 48  # rows that Python sorts faster than NumPy starts
+_SMALL_TAKE_ROWS = 48  # rows that Python sorts faster than NumPy
 
 
 def take_offsets(
@@ -59,11 +59,31 @@ def take_offsets(
     fragment: int | None = None,
     blobs_as_bytes: bool = False,
 ) -> pa.Table:
-    """Rows by position among the live rows, in scan order; with `fragment` (an id), among that fragment's.
+    """Return rows by position among the live rows, in scan order.
 
-    Rows come in the order of `indices`, as often as they are named. A nested column keeps its place in its struct.
-    Blobs come as their descriptions unless `blobs_as_bytes`.
-    Raises OutOfRangeError for positions that are negative or beyond the end, ColumnNotFoundError, TypeError.
+    Parameters
+    ----------
+    version
+        The version to read.
+    indices
+        Positions from 0. The result has their order, with repeats.
+    columns
+        Column names or `{name: SQL expression}`; a nested column keeps its position in its struct. All by default.
+    fragment
+        Id of a fragment; positions then count its live rows only.
+    blobs_as_bytes
+        Return the bytes of blobs instead of their descriptions.
+
+    Raises
+    ------
+    OutOfRangeError
+        If a position is negative or past the end, or the fragment does not exist.
+    ColumnNotFoundError
+        If a column does not exist.
+    InvalidSqlError
+        If an expression is invalid.
+    TypeError
+        If `indices` are not integers.
     """
     projection = _projection(version, columns, blobs_as_bytes)
     wanted = _integers(indices, "row_indices")
@@ -78,36 +98,40 @@ def take_offsets(
         total = int(rows.starts[position + 1]) - first
     if not len(wanted):
         return projection.schema.empty_table()
-    # `wanted` is int64: what does not fit was refused when it was made.
+    # `wanted` is int64; `_integers` has rejected larger values.
     low, high = (int(wanted[0]),) * 2 if len(wanted) == 1 else (int(wanted.min()), int(wanted.max()))
     if low < 0 or high >= total:
-        raise OutOfRangeError(f"row {low if low < 0 else high} of {total}", expected=total, found=high)
+        raise OutOfRangeError(
+            f"row {low if low < 0 else high} is out of range: there are {total} rows", expected=total, found=high
+        )
     ascending, restore = _ascending(wanted + first if first else wanted)
     return _fetch(version, rows, projection, _ordinal_pieces(version, rows, ascending), restore)
 
 
 def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = None) -> pa.Table:
-    """Rows by `_rowid`, in the order asked for; ids without a live row are left out.
+    """Return rows by `_rowid`, in the requested order; ids without a live row are left out.
 
-    Without stable row ids an id is an address; then one past the end of its fragment, or in a fragment that the version
-    does not have, raises OutOfRangeError.
+    Without stable row ids an id is an address. Then an id past the end of its fragment, or of a fragment that the
+    version
+    does not have, raises OutOfRangeError. Raises ColumnNotFoundError, TypeError.
     """
     wanted = _integers(row_ids, "row_ids", unsigned=True)
     if version.manifest.has_stable_row_ids:
         addresses, found = row_id_index(version).find(wanted)
-        return fetch_addresses(version, _projection(version, columns), addresses[found])  # live, all of them
+        return fetch_addresses(version, _projection(version, columns), addresses[found])  # all of them are live
     fragments = version.manifest.fragments
     for fragment_id in np.unique(wanted >> np.uint64(32)).tolist():
         if fragments.position(fragment_id) is None:
             raise OutOfRangeError(
-                f"row ids of fragment {fragment_id}, which version {version.version} does not have: without stable row"
-                " ids, ids change when rows are updated or compacted; scan for them again"
+                f"row ids of fragment {fragment_id}, which version {version.version} does not have; without stable row"
+                " ids, updates and compaction change row ids; scan for them again"
             )
     return take_addresses(version, wanted, columns)
 
 
 def take_addresses(version: TableVersion, addresses: Indices, columns: Columns = None) -> pa.Table:
-    """Rows by `_rowaddr`, in the order asked for; rows that are deleted, or whose fragment is gone, are left out.
+    """Return rows by `_rowaddr`, in the requested order; rows that are deleted or whose fragment was removed are left
+    out.
 
     Raises OutOfRangeError for an address past the end of its fragment, ColumnNotFoundError, TypeError.
     """
@@ -123,16 +147,16 @@ def fetch_addresses(
     addresses: npt.NDArray[np.uint64],
     order: Offsets | None = None,
 ) -> pa.Table:
-    """Rows by address, which must all exist: `addresses[order]`, or all in the order given.
+    """Return the rows at `addresses[order]`, by default at `addresses` in their order. All rows must exist.
 
-    A deleted row comes with a null `_rowid`.
+    A deleted row is returned with a null `_rowid`.
     """
     wanted = addresses if order is None else addresses[order]
     if not len(wanted):
         return projection.schema.empty_table()
     restore: Offsets | None
     if order is not None and len(order) == len(addresses) and bool((addresses[1:] > addresses[:-1]).all()):
-        # The order of all rows of a scan: they are ascending already, so nothing needs to be sorted again.
+        # The sort order of a whole scan: addresses are ascending already, so no second sort is needed.
         ascending, restore = addresses, order
     else:
         ascending, restore = _ascending(wanted)
@@ -140,23 +164,27 @@ def fetch_addresses(
     return _fetch(version, rows, projection, _address_pieces(rows, ascending), restore)
 
 
-# --- which rows of which fragment ------------------------------------------------------------------------------------
+# --- rows per fragment
+# -------------------------------------------------------------------------------------------------
 
 # (position of the fragment in the manifest, the fragment, ascending distinct physical offsets)
 _Piece: TypeAlias = "tuple[int, Fragment, Offsets]"
 
 
 def _ascending(wanted: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Offsets | None]:
-    """(distinct values ascending, where each wanted one is among them); None when they are that already."""
+    """Return the distinct values in ascending order, and the index of each wanted value in them.
+
+    The index is None if `wanted` has this form already.
+    """
     count = len(wanted)
     if count == 1 or bool((wanted[1:] > wanted[:-1]).all()):
         return wanted, None
-    if count <= _FEW:
-        asked = wanted.tolist()
-        distinct = sorted(set(asked))
+    if count <= _SMALL_TAKE_ROWS:
+        values = wanted.tolist()
+        distinct = sorted(set(values))
         place = dict(zip(distinct, range(len(distinct))))
-        return np.array(distinct, wanted.dtype), np.array([place[value] for value in asked], np.int64)
-    # np.unique does the same with more ceremony than a small take can afford.
+        return np.array(distinct, wanted.dtype), np.array([place[value] for value in values], np.int64)
+    # Equivalent to np.unique, with less overhead for small takes.
     order = np.argsort(wanted, kind="stable")
     ordered = wanted[order]
     first = np.empty(count, dtype=np.bool_)
@@ -178,8 +206,8 @@ def _ordinal_pieces(version: TableVersion, rows: VersionRows, ascending: Offsets
         ordinals = ascending - starts[first] if first else ascending
         yield first, fragment, physical_offsets(version, fragment, ordinals)
         return
-    if len(ascending) <= _FEW:
-        groups = _few_groups(starts, ascending)
+    if len(ascending) <= _SMALL_TAKE_ROWS:
+        groups = _small_take_groups(starts, ascending)
     else:
         groups = _groups(starts.searchsorted(ascending, side="right") - 1)
     for position, begin, end in groups:
@@ -187,8 +215,8 @@ def _ordinal_pieces(version: TableVersion, rows: VersionRows, ascending: Offsets
         yield position, fragment, physical_offsets(version, fragment, ascending[begin:end] - starts[position])
 
 
-def _few_groups(starts: Offsets, ascending: Offsets) -> Iterator[tuple[int, int, int]]:
-    """(fragment, begin, end) of every run of rows in one fragment; for few rows cheaper than looking at all at once."""
+def _small_take_groups(starts: Offsets, ascending: Offsets) -> Iterator[tuple[int, int, int]]:
+    """Yield (fragment, begin, end) of every run of rows in one fragment; faster than `_groups` for few rows."""
     begin, count = 0, len(ascending)
     while begin < count:
         position = int(starts.searchsorted(ascending[begin], side="right")) - 1
@@ -207,14 +235,17 @@ def _address_pieces(rows: VersionRows, ascending: npt.NDArray[np.uint64]) -> Ite
 
 
 def _groups(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
-    """(key, begin, end) of every run of equal keys."""
+    """Yield (key, begin, end) of every run of equal keys."""
     edges = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)]
     for begin, end in pairwise(edges):
         yield int(keys[begin]), begin, end
 
 
 def _live(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_] | None:
-    """Which addresses have a live row, None for all. Raises OutOfRangeError past the end of a fragment."""
+    """Return a mask of the addresses with a live row, None if all have one.
+
+    Raises OutOfRangeError past the end of a fragment.
+    """
     rows = rows_of(version)
     ids = (addresses >> np.uint64(32)).astype(np.int64)
     offsets = (addresses & np.uint64(0xFFFF_FFFF)).astype(np.int64)
@@ -229,7 +260,9 @@ def _live(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArr
         fragment = rows.fragments[position]
         total = physical_rows(version, fragment)
         if int(offsets[here].max()) >= total:
-            raise OutOfRangeError(f"row {int(offsets[here].max())} of fragment {fragment_id}, which has {total}")
+            raise OutOfRangeError(
+                f"row {int(offsets[here].max())} is out of range for fragment {fragment_id} with {total} rows"
+            )
         deleted = deleted_offsets(version, fragment)
         if deleted is not None:
             wanted = offsets[here].astype(np.uint32)
@@ -238,7 +271,8 @@ def _live(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArr
     return None if live.all() else live
 
 
-# --- reading them ----------------------------------------------------------------------------------------------------
+# --- reading
+# -------------------------------------------------------------------------------------------------------------
 
 
 def _fetch(
@@ -268,7 +302,7 @@ def _fetch(
 
 
 def _taken(column: ColumnLike, order: pa.Array) -> ColumnLike:
-    """A column in another order. Long lists are copied as a whole, which Arrow would do item by item."""
+    """Reorder a column. Long lists are copied as a whole, because Arrow would copy them item by item."""
     kind = column.type
     if (
         (pa.types.is_list(kind) or pa.types.is_large_list(kind))
@@ -281,7 +315,7 @@ def _taken(column: ColumnLike, order: pa.Array) -> ColumnLike:
 
 
 def _joined(parts: Sequence[ColumnLike]) -> ColumnLike:
-    """One column of several fragments; one array where it can be, which is quicker to take from than chunks."""
+    """Return one column from the parts of several fragments, as one array if possible: takes from it are faster."""
     first = parts[0]
     if len(parts) == 1 and isinstance(first, pa.Array):
         return first
@@ -293,14 +327,14 @@ def _joined(parts: Sequence[ColumnLike]) -> ColumnLike:
             chunks.append(part)
     if len(chunks) == 1:
         return chunks[0]
-    # Joining nested dictionaries would have to unify them; and 2 GiB of text fit no single array of 32-bit offsets.
-    if _keeps_chunks(first.type) or _is_large(chunks):
+    # Nested dictionaries would have to be unified, and 2 GiB of strings exceed an array with 32-bit offsets.
+    if _keeps_chunks(first.type) or _exceeds_joined_limit(chunks):
         return pa.chunked_array(chunks, type=first.type)
     return pa.concat_arrays(chunks)
 
 
-def _is_large(chunks: Sequence[pa.Array]) -> bool:
-    # Whole buffers are quicker to add up than the parts of them that are used.
+def _exceeds_joined_limit(chunks: Sequence[pa.Array]) -> bool:
+    # Sizes of whole buffers are faster to sum up than the sizes of their used parts.
     if sum([chunk.get_total_buffer_size() for chunk in chunks]) <= _MAX_JOINED_BYTES:
         return False
     used: int = sum([chunk.nbytes for chunk in chunks])
@@ -314,15 +348,16 @@ def _keeps_chunks(kind: pa.DataType) -> bool:
 
 
 def _as_range(offsets: Offsets) -> range | Offsets:
-    """Rows that lie side by side as a range, which is read without gathering."""
+    """Return adjacent rows as a range, which is read without a gather."""
     first, last = int(offsets[0]), int(offsets[-1])
     return range(first, last + 1) if last - first + 1 == len(offsets) else offsets
 
 
 def virtual_values(version: TableVersion, fragment: Fragment, start: int, selection: Selection, name: str) -> pa.Array:
-    """A virtual column of a selection, uint64. `start` is the position in scan order of the fragment's first live row.
+    """Return a virtual column of a selection, uint64.
 
-    Deleted rows have neither a row id nor a position: they are null there.
+    `start` is the position in scan order of the fragment's first live row. Deleted rows have no row id and no position;
+    these are null.
     """
     if name == ROW_OFFSET:
         offsets = selection.offsets()
@@ -340,7 +375,7 @@ def virtual_values(version: TableVersion, fragment: Fragment, start: int, select
 
 
 def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = False) -> Projection:
-    kept = rows_of(version).scratch
+    cache = rows_of(version).scratch
     if columns is None:
         key: Any = None
     elif isinstance(columns, Mapping):
@@ -351,21 +386,21 @@ def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = 
         key = tuple(columns)
     if blobs_as_bytes:
         key = ("blobs as bytes", key)
-    found = kept.get(key)
-    if isinstance(found, Projection):
-        return found
+    cached = cache.get(key)
+    if isinstance(cached, Projection):
+        return cached
     if isinstance(columns, Mapping):
-        made = project_mapping(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
+        projection = project_mapping(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
     else:
-        made = project_stored(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
-    if len(kept) >= _MAX_KEPT_PROJECTIONS:
-        kept.clear()
-    kept[key] = made
-    return made
+        projection = project_stored(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
+    if len(cache) >= _MAX_KEPT_PROJECTIONS:
+        cache.clear()
+    cache[key] = projection
+    return projection
 
 
 def _integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:
-    """A 1-d array of int64 (or uint64). Raises TypeError for anything but integers, OutOfRangeError for large ones."""
+    """Return a 1-d array of int64 (or uint64). Raises TypeError for other types, OutOfRangeError for large values."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         if values.null_count:
             raise TypeError(f"{name} must not hold nulls")

@@ -1,11 +1,11 @@
-"""How far an operation has come, for whoever asked to be told.
+"""Progress reports of long operations.
 
     verb ─► begin(totals) ─► add(rows, bytes, files), per batch and per file ─► finish()
                 │                     │ at most once per INTERVAL_SECONDS          │ after the commit
                 └────────► Progress ──┴──────────► the caller's function ◄─────────┘
 
-An operation that nobody follows has no tracker, and does nothing of this. What the function raises passes through the
-operation as an error of the caller's own data would: what was written is removed, nothing is committed.
+An operation without a progress callback has no tracker and no overhead. An exception raised by the callback propagates
+through the operation like an error in the caller's data: written files are removed and nothing is committed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ INTERVAL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an operation is.
+    """A snapshot of an operation's progress.
 
-    Rows are those handed out by a scan or to the files of a write, without those of batches still under way. Files and
-    bytes count data files that are complete, and their sizes; in a scan bytes are those of the rows in memory, and in a
-    cleanup both are of the files removed. Totals are None where they are not known.
+    `num_rows` counts rows returned by a scan or passed to the file writers of a write, excluding batches in flight.
+    `num_files` and `num_bytes` count complete data files and their sizes; for a scan, `num_bytes` is the size of the
+    rows in
+    memory; for a cleanup, both count removed files. Unknown totals are None.
 
     `what` is "write", "scan", "compact", "cleanup", "fsck", "update", "merge", "add_columns", or for a merge insert
-    "source", then "merge_insert". Counts never fall within one value of (`what`, `attempt`): an operation that lost
-    against another commit runs again from zero.
+    "source", then "merge_insert". Counts never decrease for one pair (`what`, `attempt`): an operation that is retried
+    after a commit conflict starts again from zero with the next `attempt`.
     """
 
-    what: str  # the operation, or the part of it that is under way
+    what: str  # the operation or its current phase
     num_rows: int = 0
     num_bytes: int = 0
     num_files: int = 0
@@ -46,15 +47,17 @@ class Progress:
     total_bytes: int | None = None
     total_files: int | None = None
     attempt: int = 1
-    done: bool = False  # the last report: the operation has succeeded, and what it commits is committed
+    done: bool = False  # set in the last report: the operation has succeeded and its commit is published
 
 
 Report: TypeAlias = Callable[[Progress], object]
 
 
 class Cancelled(Exception):
-    """The caller's function raised `error`. On its way through the operation nobody shall take it for an error of the
-    operation itself, a conflict to be tried again least of all."""
+    """Wrapper around `error`, which the caller's progress callback raised.
+
+    A separate type keeps the operation from handling it as its own error, in particular as a conflict to retry.
+    """
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -62,7 +65,7 @@ class Cancelled(Exception):
 
 
 class Tracker:
-    """The counts of one operation. Any thread may add to them; reports are made one at a time."""
+    """Counts of one operation. Any thread may add to them; reports are serialized."""
 
     def __init__(self, report: Report, what: str) -> None:
         self._report, self._what = report, what
@@ -81,48 +84,53 @@ class Tracker:
         total_bytes: int | None = None,
         total_files: int | None = None,
     ) -> None:
-        """The operation, or the part of it named `what`, begins; if that is what it was at before, once more."""
+        """Start the operation, or its phase `what`, with counts of zero. The same phase again counts as another
+        attempt.
+        """
         with self._lock:
             self._attempt = self._attempt + 1 if what in (None, self._what) else 1
             self._what = self._what if what is None else what
             self._rows = self._bytes = self._files = 0
             self._totals = (total_rows, total_bytes, total_files)
-            self._tell()
+            self._send_report()
 
     def expect(self, *, total_rows: int) -> None:
-        """It became known how many rows there are."""
+        """Set the total number of rows once it is known."""
         with self._lock:
             self._totals = (total_rows, *self._totals[1:])
-            self._tell()
+            self._send_report()
 
     def add(self, num_rows: int = 0, num_bytes: int = 0, num_files: int = 0) -> None:
-        """So much more is done. Raises Cancelled for what the function raises, from then on in every thread."""
+        """Add to the counts, and report if the interval has passed.
+
+        Raises Cancelled if the callback raises an exception, from then on in every thread.
+        """
         with self._lock:
             self._rows += num_rows
             self._bytes += num_bytes
             self._files += num_files
             if self._failure is not None or time.monotonic() >= self._next_report:
-                self._tell()
+                self._send_report()
 
     def finish(self) -> None:
-        """The operation has succeeded."""
+        """Report that the operation has succeeded."""
         with self._lock:
-            self._tell(done=True)
+            self._send_report(done=True)
 
     def counted(self, batches: Iterable[pa.RecordBatch], *, with_bytes: bool = False) -> Iterator[pa.RecordBatch]:
-        """The batches; each counts when the next one is asked for."""
+        """Yield the batches, counting each one when the next one is requested."""
         for batch in batches:
             num_rows, num_bytes = batch.num_rows, batch.nbytes if with_bytes else 0
             yield batch
-            del batch  # before the next one is made
+            del batch  # free it before the next one is produced
             self.add(num_rows, num_bytes)
 
     def wrote(self, fragment: Fragment) -> None:
-        """The data file of a new fragment, or of new columns, is complete."""
+        """Count a complete data file of a new fragment or of new columns."""
         file = fragment.files[-1]
         self.add(num_bytes=file.size_bytes or 0, num_files=1)
 
-    def _tell(self, *, done: bool = False) -> None:
+    def _send_report(self, *, done: bool = False) -> None:
         if self._failure is not None:
             raise self._failure
         self._next_report = time.monotonic() + INTERVAL_SECONDS

@@ -1,11 +1,11 @@
-"""Changing rows by SQL expressions: the rows that match are written anew, as they are after the change.
+"""Updates by SQL expressions: matching rows are rewritten with their new values.
 
     scan (matching offsets by fragment) ─► read, evaluate, write ─► mark as deleted ─► Update ─► commit
          ▲                                                                                   │
-         └────── RetryableCommitConflictError: somebody touched the same rows or fragments ◄─┘
+         └ RetryableCommitConflictError: a concurrent commit changed the same rows or fragments ◄┘
 
-Expressions see the rows as they were; their values are cast to the type of the column as SQL's CAST does it. A column
-that is replaced, and that no expression uses, is not read.
+Expressions see the values before the update; results are cast to the column's type like SQL's CAST. A column that is
+replaced and not used by any expression is not read.
 """
 
 from __future__ import annotations
@@ -63,15 +63,52 @@ def update(
     retry_timeout_s: float = 30.0,
     tracker: Tracker | None = None,
 ) -> tuple[TableVersion, int]:
-    """Set columns to the values of SQL expressions in the rows for which `where` is true, or in all; returns the new
-    version and how many rows that were.
+    """Set columns to SQL expressions in the rows for which `where` is true, or in all rows.
 
-    With stable row ids the rows keep theirs. A predicate that matches nothing still makes a version. When another
-    commit touches the same rows, everything runs again on the newer version.
+    With stable row ids, updated rows keep their ids. A predicate without matches still creates a version. If a
+    concurrent
+    commit changes the same rows, the update runs again on the newer version.
 
-    Raises InvalidInputError without updates, ColumnNotFoundError, InvalidSqlError, UnsupportedFeatureError for a target
-    inside a struct, SchemaMismatchError for a null in a required column; RetryableCommitConflictError when every
-    attempt lost, CommitConflictError, CommitStateUnknownError.
+    Parameters
+    ----------
+    version
+        The version to update.
+    updates
+        SQL expressions by column name.
+    where
+        Predicate; all rows by default.
+    file_version
+        Format of the new data files; the format of the table by default.
+    conflict_retries, retry_timeout_s
+        Limits of the retries after a conflict.
+    tracker
+        Progress of the update.
+
+    Returns
+    -------
+    tuple[TableVersion, int]
+        The new version and the number of updated rows.
+
+    Raises
+    ------
+    InvalidInputError
+        If `updates` is empty.
+    TypeError
+        If a name or an expression is not a string.
+    ColumnNotFoundError
+        If a column does not exist.
+    InvalidSqlError
+        If an expression is invalid or its value cannot be cast to the column's type.
+    UnsupportedFeatureError
+        If a target is inside a struct.
+    SchemaMismatchError
+        If a required column would become null.
+    RetryableCommitConflictError
+        If every attempt lost against a concurrent commit.
+    CommitConflictError
+        If a retry cannot succeed.
+    CommitStateUnknownError
+        If the outcome of the commit is unknown.
     """
 
     def attempt(base: TableVersion) -> tuple[TableVersion, int]:
@@ -90,8 +127,10 @@ def prepare(
     file_version: FileVersion | None = None,
     tracker: Tracker | None = None,
 ) -> tuple[Prepared, int]:
-    """Write the files of an update of all fragments, or of those with these ids, without committing it; also returns
-    how many rows change. Raises as `update`.
+    """Write the files of an update without committing it; also return the number of rows that change.
+
+    `fragments` restricts the update to the fragments with these ids. Raises the errors of `update`, except for those of
+    the commit.
     """
     assignments = _resolve(version.schema, updates)
     if tracker is not None:
@@ -104,18 +143,18 @@ def prepare(
         _changed(version, assignments, rows),
         rows.moved,
         lambda: rows.vectors,
-        changed_fields=[part.id for each in assignments for part in each.field.walk()],
+        changed_fields=[part.id for assignment in assignments for part in assignment.field.walk()],
         file_version=file_version,
         options=WriteOptions(limits=WriteLimits(keep_arrays=True), tracker=tracker),
     )
     return prepared, rows.num_rows
 
 
-# --- which rows ------------------------------------------------------------------------------------------------------
+# --- selected rows ---------------------------------------------------------------------------------------------------
 
 
 class _Rows:
-    """The rows to change by fragment, in scan order."""
+    """The rows to update by fragment, in scan order."""
 
     def __init__(self, version: TableVersion, where: Filter | None, fragments: Sequence[int] | None) -> None:
         self.vectors: dict[int, DeletionVector] = {}
@@ -139,15 +178,19 @@ def _rows_where(
     if where is not None:
         return matching_rows(version, where, fragments)
     wanted = None if fragments is None else set(fragments)
-    return live_rows(version, [each for each in version.manifest.fragments if wanted is None or each.id in wanted])
+    return live_rows(
+        version, [fragment for fragment in version.manifest.fragments if wanted is None or fragment.id in wanted]
+    )
 
 
-# --- what becomes of them --------------------------------------------------------------------------------------------
+# --- new values ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """A column and the expression it is set to, of the type `data_type`, which is not always the column's."""
+    """A column and its new value as an expression; `data_type` is the type of the result, which may differ from the
+    column's.
+    """
 
     field: Field
     expression: Expr
@@ -169,10 +212,12 @@ def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
     if not updates:
         raise InvalidInputError("No updates provided")
     types = evaluation_schema(schema, blobs_as_bytes=True)
-    found = []
+    assignments = []
     for name, text in updates.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise TypeError(f"updates map column names to SQL text, not {type(name).__name__} to {type(text).__name__}")
+            raise TypeError(
+                f"updates must map column names to SQL strings, not {type(name).__name__} to {type(text).__name__}"
+            )
         field = schema.field(name)
         if field is None:
             raise column_not_found(schema, name)
@@ -181,8 +226,8 @@ def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
                 f"update sets top-level columns only, not {name!r}; set {parse_path(name)[0]!r} as a whole",
                 feature="updates of nested columns",
             )
-        found.append(_assignment(field, parse_expression(text, types)))
-    return found
+        assignments.append(_assignment(field, parse_expression(text, types)))
+    return assignments
 
 
 def _assignment(field: Field, expression: Expr) -> _Assignment:
@@ -195,24 +240,26 @@ def _assignment(field: Field, expression: Expr) -> _Assignment:
         except Refused as error:
             raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
     if not (pa.types.is_nested(target) or pa.types.is_null(source)):
-        raise InvalidSqlError(f"column {field.name!r} holds {target}, the expression gives {source}: {expression}")
+        raise InvalidSqlError(
+            f"column {field.name!r} has type {target}, but the expression has type {source}: {expression}"
+        )
     return _Assignment(field, expression, target)
 
 
 def _changed(version: TableVersion, assignments: list[_Assignment], rows: _Rows) -> Iterable[pa.RecordBatch]:
     schema = version.schema
-    replaced = {each.field.id: each for each in assignments}
-    used = {_top_name(path) for each in assignments for path in columns_of(each.expression)}
+    replaced = {assignment.field.id: assignment for assignment in assignments}
+    used = {_top_name(path) for assignment in assignments for path in columns_of(assignment.expression)}
     fields = [field for field in schema.fields if field.id not in replaced or field.name in used]
     if any(name in VIRTUAL for name in used):
-        raise InvalidSqlError("an update cannot use row ids, addresses or versions as values")
+        raise InvalidSqlError("an update cannot use row ids, addresses or versions as values; use stored columns only")
     names = [field.name for field in fields]
 
     def change(window: Window, arrays: list[pa.Array]) -> pa.RecordBatch:
         read = pa.RecordBatch.from_arrays([*arrays, pa.nulls(len(window.offsets))], names=[*names, ""])
-        known = dict(zip(names, arrays, strict=True))
+        old = dict(zip(names, arrays, strict=True))
         columns = [
-            replaced[field.id].value(read) if field.id in replaced else known[field.name] for field in schema.fields
+            replaced[field.id].value(read) if field.id in replaced else old[field.name] for field in schema.fields
         ]
         return pa.RecordBatch.from_arrays(columns, names=schema.names)
 

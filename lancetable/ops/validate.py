@@ -1,4 +1,4 @@
-"""Check that the files of a version exist and fit its manifest."""
+"""Checks that the files of a version exist and match its manifest."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["validate", "validate_fragment"]
 
 
 def validate(version: TableVersion) -> None:
-    """Check every fragment, and that no id occurs twice.
+    """Check every fragment, and that fragment ids are unique.
 
-    Reads footers and deletion files, no pages. Raises CorruptFileError, NotFoundError or UnsupportedFeatureError for
+    Reads footers and deletion files, but no pages. Raises CorruptFileError, NotFoundError or UnsupportedFeatureError
+    for
     the first problem.
     """
     version.manifest.fragments.ids()
@@ -23,7 +24,10 @@ def validate(version: TableVersion) -> None:
 
 
 def validate_fragment(version: TableVersion, fragment: Fragment) -> None:
-    """Check one fragment as `validate` does: sizes and rows of its data files, and its deletion file."""
+    """Check one fragment like `validate`: sizes and row counts of its data files, and its deletion file.
+
+    Raises the errors of `validate`.
+    """
     rows = fragment.physical_rows
     for file in fragment.files:
         found = validate_data_file(version, file)
@@ -41,7 +45,10 @@ def validate_fragment(version: TableVersion, fragment: Fragment) -> None:
 
 
 def validate_data_file(version: TableVersion, file: DataFile) -> int:
-    """Check the size of a data file and that its columns exist; return its number of rows."""
+    """Check the size of a data file and that its columns exist; return its number of rows.
+
+    Raises the errors of `validate`.
+    """
     path = version.data_file_path(file)
     size_bytes = version.store.size(path)
     if file.size_bytes is not None and size_bytes != file.size_bytes:
@@ -64,7 +71,10 @@ def validate_data_file(version: TableVersion, file: DataFile) -> int:
 
 
 def validate_deletions(version: TableVersion, fragment: Fragment, num_rows: int) -> None:
-    """Check that a deletion file holds as many rows as stated, none of them past the end."""
+    """Check that a deletion file has the recorded number of rows, none of them past the end.
+
+    Raises the errors of `validate`.
+    """
     file = fragment.deletion_file
     assert file is not None
     path = version.deletion_file_path(fragment.id, file)

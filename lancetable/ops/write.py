@@ -1,10 +1,10 @@
-"""Writing rows: the data files of new fragments, and the three commits that use them (create, append, overwrite).
+"""Writes: data files of new fragments, and the commits that use them (create, append, overwrite).
 
     batches ─ conform (order, storage types, required columns) ─► table.data_files ─► fragments ─► commit.loop
-              └──────────────── also without the commit: write_fragments, for writers elsewhere ────────┘
+              └──────────── also without the commit: write_fragments, for distributed writers ────────┘
 
-A write that fails leaves nothing visible and removes its files. The exception is an unknown outcome: the commit may
-still appear, so its files stay.
+A failed write leaves nothing visible and removes its files. If the outcome of the commit is unknown, the commit may
+still become visible, so its files are kept.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_TINY_ROWS: Final = 1024  # batches of fewer rows and bytes are joined, up to so many
+_TINY_ROWS: Final = 1024  # batches with fewer rows and bytes than this are joined, up to _MAX_JOINED of them
 _TINY_BYTES: Final = 16 << 10
 _MAX_JOINED: Final = 256
 _BYTES_OR_URI = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
@@ -82,19 +82,24 @@ WriteMode = Literal["create", "append", "overwrite"]
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How to write and commit. `file_version` None keeps the table's format, or takes the default for a new table."""
+    """Options of writes and commits.
+
+    With `file_version` None, the format of the table is kept, or the default is used for a new table.
+    """
 
     limits: WriteLimits = field(default_factory=WriteLimits)
     file_version: FileVersion | None = None
     progress: WriteProgress | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)  # of the transaction
+    properties: Mapping[str, str] = field(default_factory=dict)  # properties of the transaction
     v2_manifest_paths: bool = True
-    stable_row_ids: bool = False  # of a new table
+    stable_row_ids: bool = False  # only for a new table
     max_retries: int = DEFAULT_MAX_RETRIES
     timeout_s: float = DEFAULT_TIMEOUT_SECONDS
     initial_bases: tuple[BasePath, ...] = ()  # registered with a new table
-    target_bases: tuple[str, ...] = ()  # names or paths of the bases that take new files in turn; none: the table
-    target_all_bases: bool = False  # every base
+    target_bases: tuple[
+        str, ...
+    ] = ()  # names or paths of the bases that receive new files in turn; empty for the table alone
+    target_all_bases: bool = False  # new files go to all bases in turn
     include_primary: bool = True  # with `target_all_bases`: the table too
     tracker: Tracker | None = None  # counts the rows and files written
 
@@ -111,33 +116,61 @@ def create(
     config: Mapping[str, str] | None = None,
     begin_anew: bool = False,
 ) -> TableVersion:
-    """Make a new table of `batches` and return its version 1.
+    """Create a table of `batches` and return its version 1.
 
-    `begin_anew`: one that is there already in memory makes room; see `MemoryStore.begin_anew`. Raises
-    AlreadyExistsError if there is a table, before anything is read or written; InvalidSchemaError and
-    UnsupportedFeatureError for a schema that cannot be stored; SchemaMismatchError for nulls in a required column.
+    Parameters
+    ----------
+    uri
+        Address of the table.
+    schema
+        Schema of the batches.
+    batches
+        Rows of the table.
+    options
+        Options of the write.
+    storage_options
+        Options of the store.
+    commit_lock
+        Lock for stores that cannot create an object exclusively.
+    cache
+        Cache for metadata; a new one by default.
+    config
+        Config of the table.
+    begin_anew
+        Replace an existing table in memory; see `MemoryStore.begin_anew`.
+
+    Raises
+    ------
+    AlreadyExistsError
+        If a table exists, before anything is read or written.
+    InvalidSchemaError, UnsupportedFeatureError
+        If the schema cannot be stored.
+    SchemaMismatchError
+        If a required column contains nulls.
+    CommitStateUnknownError
+        If the outcome of the commit is unknown.
     """
     options = options or WriteOptions()
     store, base = open_store(uri, storage_options)
-    text = os.fspath(uri)
-    handler = choose_handler(store, text, commit_lock, storage_options)
+    address = os.fspath(uri)
+    handler = choose_handler(store, address, commit_lock, storage_options)
     exists = handler.latest(store, base) is not None
     if exists and not (begin_anew and isinstance(store, MemoryStore)):
-        raise AlreadyExistsError(f"Dataset already exists: {text}", path=text)
+        raise AlreadyExistsError(f"Dataset already exists: {address}", path=address)
     file_version = options.file_version or DEFAULT_VERSION
     stored = Schema.from_arrow(blob_schema(schema, file_version))
-    bases, places = _bases_of_new(store, base, text, options)
+    bases, places = _bases_of_new(store, base, address, options)
     if exists and isinstance(store, MemoryStore):
         store.begin_anew()
     options = _with_bases(options, (each.id for each in bases))
-    fragments = write_files(store, base, text, stored, batches, options, file_version, places=places)
+    fragments = write_files(store, base, address, stored, batches, options, file_version, places=places)
     operation = tx.Overwrite(tuple(fragments), stored, initial_bases=bases)
     with discarding(store, places, fragments):
         sync_others(store, places)
         return create_table(
             store,
             base,
-            text,
+            address,
             handler,
             Transaction.create(0, operation, properties=options.properties),
             file_version=file_version,
@@ -155,11 +188,11 @@ def append(
     batches: Iterable[pa.RecordBatch],
     options: WriteOptions | None = None,
 ) -> TableVersion:
-    """Add rows and return the version that holds them.
+    """Append rows and return the version that contains them.
 
-    Columns may stand in any order; nullable ones, also inside structs, may be missing and read as null. Raises
+    Columns may be in any order; nullable ones, also inside structs, may be missing and read as null. Raises
     SchemaMismatchError ("Append with different schema ...") for other columns or types and for nulls in a required
-    column.
+    column; CommitConflictError, CommitStateUnknownError.
     """
     options = options or WriteOptions()
     transaction = write_fragments(version, schema, batches, options, mode="append", sync=False)
@@ -174,8 +207,9 @@ def overwrite(
 ) -> TableVersion:
     """Replace rows and schema and return the new version; older ones stay readable.
 
-    Fields are numbered anew, indices are dropped, config and table metadata stay. `options.file_version` changes the
-    table's data format.
+    Fields get new ids, indices are dropped, config and table metadata stay. `options.file_version` changes the table's
+    data
+    format. Raises the errors of `create` except AlreadyExistsError, and CommitConflictError.
     """
     options = options or WriteOptions()
     transaction = write_fragments(version, schema, batches, options, mode="overwrite", sync=False)
@@ -194,9 +228,26 @@ def write_fragments(
 ) -> Transaction:
     """Write data files without committing them, and return the transaction that makes them visible.
 
-    That is an Append for mode "append" on a version, else an Overwrite; its fragments have id 0. `target` is the
-    version to build on, or the address of a table to be. The files are durable on return unless `sync` is False.
-    Raises as `append` and `overwrite` do.
+    The transaction is an Append for mode "append" on a version, otherwise an Overwrite; its fragments have id 0. Raises
+    the
+    errors of `append` and `overwrite`.
+
+    Parameters
+    ----------
+    target
+        The version to build on, or the address of a new table.
+    schema
+        Schema of the batches.
+    batches
+        Rows to write.
+    options
+        Options of the write.
+    mode
+        "append" checks the rows against the schema of the table; other modes replace it.
+    storage_options
+        Options of the store, if `target` is an address.
+    sync
+        Make the files durable before returning.
     """
     options = options or WriteOptions()
     operation: tx.Append | tx.Overwrite
@@ -217,7 +268,7 @@ def write_fragments(
         if mode == "append":
             if file_version.is_legacy != table_format.is_legacy:
                 raise SchemaMismatchError(
-                    f"data files of version {file_version} cannot be mixed with those of a table in {table_format}"
+                    f"data files of version {file_version} cannot be mixed with data files of a table in {table_format}"
                 )
             if any(map(holds_blobs, target.schema.fields)):
                 schema = blob_schema(schema, file_version)
@@ -244,24 +295,27 @@ def discard_fragments(
     storage_options: Mapping[str, str] | None = None,
     transaction_uuid: str | None = None,
 ) -> bool:
-    """Remove data files, given by their names below `data`, that were written and will not be committed.
+    """Remove data files that were written and will not be committed; return whether they were removed.
 
-    Nothing is removed, and False returned, while there is a file of the transaction `transaction_uuid` that was to
-    commit them: it is written before a version appears and removed when that surely failed.
+    The files are given by their names below `data`. Nothing is removed while a file of the transaction
+    `transaction_uuid`,
+    which would commit them, exists: it is written before the version and removed when the commit definitely failed.
     """
     store, base = open_store(uri, storage_options)
     if transaction_uuid is not None:
-        for each in store.list_names(join(base, TRANSACTIONS_DIR)):
-            parsed = parse_transaction_name(each.name)
+        for meta in store.list_names(join(base, TRANSACTIONS_DIR)):
+            parsed = parse_transaction_name(meta.name)
             if parsed is not None and parsed[1] == transaction_uuid:
-                logger.warning("%s: transaction %s may be committed, its data files stay", uri, transaction_uuid)
+                logger.warning(
+                    "%s: transaction %s may still be committed, so its data files are kept", uri, transaction_uuid
+                )
                 return False
     store.delete([data_path(base, name) for name in names])
     return True
 
 
 def _check_target(version: TableVersion) -> FileVersion:
-    """The data format of a table that can be appended to. Raises UnsupportedFeatureError before anything is written."""
+    """Return the data format of a table to write to. Raises UnsupportedFeatureError before anything is written."""
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
     return manifest.file_version
@@ -282,18 +336,21 @@ def _commit(version: TableVersion, transaction: Transaction, options: WriteOptio
 
 
 def target_places(version: TableVersion, options: WriteOptions, mode: WriteMode) -> tuple[Place, ...]:
-    """Where files of a table that is there go. Raises InvalidOperationError for bases that it does not list."""
+    """Return the locations for new files of an existing table.
+
+    Raises InvalidOperationError for bases that the table does not list, and for `initial_bases`.
+    """
     if options.initial_bases:
         raise InvalidOperationError(
             f"Cannot register new bases in {mode.capitalize()} mode: a table gets its first ones when it is created, "
-            "others by add_bases"
+            "register others with add_bases"
         )
     bases = version.manifest.base_paths if options.target_bases or options.target_all_bases else {}
     return _places(version.store, version.base, version.uri, bases, options)
 
 
 def _with_bases(options: WriteOptions, base_ids: Iterable[int]) -> WriteOptions:
-    """The options with the base paths that managed blobs may name."""
+    """Return the options with the base paths that managed blobs may reference."""
     return replace(options, limits=replace(options.limits, base_ids=frozenset(base_ids)))
 
 
@@ -315,7 +372,7 @@ def _places(
 
 
 def sync_others(store: ObjectStore, places: Iterable[Place]) -> None:
-    """Make files outside of the table's own directory durable: the commit looks after those inside only."""
+    """Sync files outside of the table's own directory; the commit syncs only those inside."""
     for place in places:
         if place.base_id is not None:
             store.sync(place.directory)
@@ -323,13 +380,13 @@ def sync_others(store: ObjectStore, places: Iterable[Place]) -> None:
 
 @contextmanager
 def discarding(store: ObjectStore, places: Sequence[Place], fragments: Iterable[Fragment]) -> Iterator[None]:
-    """Removes data files if the block surely did not commit them."""
+    """Remove data files if the commit in the block definitely failed."""
     try:
         yield
     except CommitStateUnknownError:
         raise
     except LanceError:
-        # Other exceptions, such as an interrupt, may have come after the commit was published.
+        # After other exceptions, such as an interrupt, the commit may already be published.
         remove_from(store, places, fragments)
         raise
 
@@ -345,13 +402,14 @@ def write_files(
     dictionaries: Mapping[int, pa.Array] | None = None,
     places: Sequence[Place] = (),
 ) -> list[Fragment]:
+    """Write data files for the batches and return their fragments. Raises the errors of `append`."""
     if file_version not in FAMILIES:
         raise UnsupportedFeatureError(
             f"writing data files of version {file_version} is not supported yet: {uri}",
             feature=f"writing data files of version {file_version}",
         )
     if options.limits.keep_arrays and options.limits.max_bytes_per_file > _MAX_JOINED * _TINY_BYTES:
-        batches = _joined(batches)
+        batches = _coalesced(batches)
     tracker = options.tracker
     return write_data_files(
         store,
@@ -367,34 +425,40 @@ def write_files(
     )
 
 
-# --- does the schema of appended data fit? ---------------------------------------------------------------------------
+# --- schema of appended data
+# -------------------------------------------------------------------------------------------
 
 
 def _check_complete(stored: Schema, table: Schema) -> None:
-    """Raise UnsupportedFeatureError naming a column that the rows lack: every fragment in 0.1 has all of them."""
+    """Raise UnsupportedFeatureError for a missing column: every fragment in 0.1 has all columns."""
     for each in table.walk():
         if each.id not in stored.by_id:
             path = table.path_of(each.id)
             raise UnsupportedFeatureError(
-                f"column {path!r} is missing: in 0.1, which has no nulls, rows must have all columns",
+                f"column {path!r} is missing: format 0.1 has no nulls, so rows must have all columns",
                 feature="rows without a column in 0.1",
                 column=path,
             )
 
 
 def conforming(incoming: Schema, table: Schema) -> Schema:
-    """The part of the table's schema that `incoming` brings, in the table's order and with its ids."""
+    """Return the part of the table's schema that `incoming` provides, in the table's order and with its ids.
+
+    Raises SchemaMismatchError for other columns or types, and for a missing required column.
+    """
     present: list[int] = []
-    complaint = _compare(incoming.fields, table.fields, "", present)
-    if complaint is None and not present and table.fields:
-        complaint = f"fields did not match, missing=[{', '.join(table.names)}], unexpected=[]"
-    if complaint is not None:
-        raise SchemaMismatchError(f"Append with different schema: {complaint}")
+    mismatch = _schema_mismatch(incoming.fields, table.fields, "", present)
+    if mismatch is None and not present and table.fields:
+        mismatch = f"fields did not match, missing=[{', '.join(table.names)}], unexpected=[]"
+    if mismatch is not None:
+        raise SchemaMismatchError(f"Append with different schema: {mismatch}")
     return table.project_ids(present)
 
 
-def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str, present: list[int]) -> str | None:
-    """What is wrong with one level of fields, None if nothing is; the ids of fields found whole go to `present`."""
+def _schema_mismatch(
+    incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str, present: list[int]
+) -> str | None:
+    """Return the mismatch of one level of fields, or None; add the ids of complete fields to `present`."""
     names = {each.name: each for each in incoming}
     known = {each.name for each in table}
     unexpected = [prefix + name for name in names if name not in known]
@@ -407,27 +471,28 @@ def _compare(incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str,
             continue
         path = prefix + expected.name
         if expected.is_blob_v2 and found.is_blob_v2:
-            # With or without the children that name a part of an object elsewhere.
+            # Children that reference a part of an external object are optional.
             present.append(expected.id)
             continue
-        # Of lists whose blobs once had the first form, pylance goes on saying that they hold no structs.
+        # pylance keeps the logical type without ".struct" for lists whose blobs once had the first form.
         if found.logical_type.removesuffix(".struct") != expected.logical_type.removesuffix(".struct"):
             return f"`{path}` should have type {expected.logical_type} but type was {found.logical_type}"
         if expected.is_struct and not expected.is_packed and expected.children:
-            complaint = _compare(found.children, expected.children, f"{path}.", present)
+            mismatch = _schema_mismatch(found.children, expected.children, f"{path}.", present)
         else:
             present.append(expected.id)
-            complaint = _compare(found.children, expected.children, f"{path}.", [])
-        if complaint is not None:
-            return f"`{path}` had mismatched children: {complaint}"
+            mismatch = _schema_mismatch(found.children, expected.children, f"{path}.", [])
+        if mismatch is not None:
+            return f"`{path}` had mismatched children: {mismatch}"
     return None
 
 
-# --- batches as the file writer wants them ---------------------------------------------------------------------------
+# --- batches for the file writer
+# ----------------------------------------------------------------------------------------
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Tiny batches, whose memory does not change, as larger ones: each costs as much as some thousand values."""
+def _coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Coalesce tiny batches, whose memory must not change; a batch costs as much as some thousand values."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         tiny = batch.num_rows < _TINY_ROWS and batch.nbytes < _TINY_BYTES
@@ -446,17 +511,20 @@ def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         return batches
     try:
         columns = [pa.concat_arrays(arrays) for arrays in zip(*[batch.columns for batch in batches], strict=True)]
-    except pa.ArrowException:  # dictionaries that cannot be merged
+    except pa.ArrowException:  # dictionaries that cannot be unified
         return batches
     return [pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)] if columns else batches
 
 
 def conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
-    """Each batch with the columns of `schema` in its order, as storage types, required columns checked."""
+    """Yield each batch with the columns of `schema` in order, as storage types, after checking required columns.
+
+    Raises SchemaMismatchError for nulls in a required column or a batch without a column.
+    """
     has_blobs = any(map(holds_blobs, schema.fields))
     target = schema.to_storage_arrow()
     table = schema
-    required = [(place, each) for place, each in enumerate(schema.fields) if _has_required(each)]
+    required = [(place, each) for place, each in enumerate(schema.fields) if _contains_required(each)]
     for batch in batches:
         names = batch.schema.names
         if has_blobs:
@@ -476,22 +544,23 @@ def conform(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.Re
         yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _column(batch: pa.RecordBatch, names: list[str], each: Field) -> pa.Array:
-    if names.count(each.name) != 1:
-        raise SchemaMismatchError(f"a batch has {names.count(each.name)} columns {each.name!r}; its schema promised 1")
-    return batch.column(each.name)
+def _column(batch: pa.RecordBatch, names: list[str], field: Field) -> pa.Array:
+    if names.count(field.name) != 1:
+        raise SchemaMismatchError(f"expected 1 column {field.name!r} in a batch, got {names.count(field.name)}")
+    return batch.column(field.name)
 
 
 def _as_prepared(schema: Schema, found: pa.Schema) -> Schema:
-    """The schema of a table, with blobs prepared where a batch has them so."""
+    """Return the schema of a table, with blobs in prepared form where a batch has them so."""
     types = {each.name: each.type for each in found}
     fields = tuple([with_prepared(each, types.get(each.name, each.data_type)) for each in schema.fields])
     return schema if all(new is old for new, old in zip(fields, schema.fields)) else Schema(fields, schema.metadata)
 
 
 def _blobs(array: pa.Array, field: Field) -> pa.Array:
-    """Blobs of the second form with the children that the schema has, from bytes or from other children, inside of
-    structs and lists too. What cannot be one is left as it is.
+    """Convert blobs of the second form, also inside structs and lists, to the children of the schema.
+
+    Accepts bytes or other children. Values of other types are returned unchanged.
     """
     if not holds_blobs(field):
         return array
@@ -536,7 +605,7 @@ def _blob(array: pa.Array, field: Field) -> pa.Array:
 
 
 def blob_schema(schema: pa.Schema, version: FileVersion) -> pa.Schema:
-    """The schema with blobs in the form that new tables of a version have: from 2.2 on the second."""
+    """Return the schema with blobs in the form of new tables of a version: the second form from 2.2 on."""
     if version is not FileVersion.V2_2:
         return schema
     return pa.schema([_blob_field(each) for each in schema], schema.metadata)
@@ -557,17 +626,17 @@ def _is_list(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
 
 
-def _has_required(each: Field) -> bool:
-    return any(not child.nullable for child in each.walk())
+def _contains_required(field: Field) -> bool:
+    return any(not child.nullable for child in field.walk())
 
 
 def _check_required(array: pa.Array, each: Field, path: str) -> None:
-    """Raises SchemaMismatchError for a null where the schema allows none. Children of a null parent do not count."""
+    """Raise SchemaMismatchError for a null where the schema allows none. Children of a null parent do not count."""
     if not each.nullable and holds_null(array):
         raise SchemaMismatchError(
             f"The field `{path}` contained null values even though the field is marked non-null in the schema"
         )
-    if not each.children or not any(_has_required(child) for child in each.children):
+    if not each.children or not any(_contains_required(child) for child in each.children):
         return
     if each.is_struct:
         valid = array.is_valid() if array.null_count else None

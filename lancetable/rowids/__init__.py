@@ -1,4 +1,4 @@
-"""Row ids that stay when rows move, and the versions in which rows were made and changed. No I/O."""
+"""Stable row ids, and the versions in which rows were created and last updated. No I/O."""
 
 from lancetable.rowids.index import RowIdIndex
 from lancetable.rowids.sequence import RowIdSequence

@@ -24,88 +24,98 @@ MAX_U64: Final = 2**64 - 1
 
 
 def decode(message: rowids_pb2.EncodedU64Array, path: str | None = None) -> U64Array:
-    """(n,) values. Raises CorruptFileError for an unknown form, broken length, or values beyond 64 bits."""
-    arm = message.WhichOneof("array")
-    if arm is None:
-        raise CorruptFileError("an encoded array without a known form", path=path, expected=sorted(_DTYPES))
-    dtype = _DTYPES[arm]
-    data = message.u64_array.values if arm == "u64_array" else getattr(message, arm).offsets
+    """Return the (n,) values of an encoded array.
+
+    Raises CorruptFileError for an unknown encoding, a length that is not a multiple of the value size, and values that
+    exceed 64 bits.
+    """
+    oneof_case = message.WhichOneof("array")
+    if oneof_case is None:
+        raise CorruptFileError("an encoded array has no known form", path=path, expected=sorted(_DTYPES))
+    dtype = _DTYPES[oneof_case]
+    data = message.u64_array.values if oneof_case == "u64_array" else getattr(message, oneof_case).offsets
     if len(data) % dtype.itemsize:
         raise CorruptFileError(
-            f"{len(data)} bytes are no whole number of {dtype.itemsize}-byte values", path=path, found=len(data)
+            f"{len(data)} bytes are not a multiple of the value size {dtype.itemsize}", path=path, found=len(data)
         )
     values: U64Array = np.frombuffer(data, dtype).astype(np.uint64)
-    if arm == "u64_array" or not len(values):
+    if oneof_case == "u64_array" or not len(values):
         return values
-    base = getattr(message, arm).base
+    base = getattr(message, oneof_case).base
     if base > MAX_U64 - int(values.max()):
-        raise CorruptFileError(f"values beyond 64 bits from base {base}", path=path, expected=MAX_U64, found=base)
+        raise CorruptFileError(f"values with base {base} exceed 64 bits", path=path, expected=MAX_U64, found=base)
     values += np.uint64(base)
     return values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrays:
-    """Many arrays one after the other, as they are stored: (n,) offsets; (k,) the base and the size of each array, and
-    whether its values ascend."""
+    """Several non-empty arrays, concatenated and still encoded.
+
+    `offsets` is (n,); the others have one entry for each of the k arrays: its base, its number of values, and whether
+    its values are strictly ascending.
+    """
 
     offsets: npt.NDArray[Any]
     bases: U64Array
     counts: npt.NDArray[np.int64]
-    rising: npt.NDArray[np.bool_]
+    ascending: npt.NDArray[np.bool_]
 
     def values(self) -> U64Array:
-        """(n,) values."""
+        """Return the (n,) decoded values."""
         values: U64Array = self.offsets.astype(np.uint64)
         values += np.repeat(self.bases, self.counts)
         return values
 
 
 def decode_many(messages: Sequence[rowids_pb2.EncodedU64Array], path: str | None = None) -> Arrays:
-    """The same for many arrays at once, without those that are empty; raises as `decode`.
+    """Concatenate several encoded arrays without decoding them; empty arrays are left out.
 
-    Other writers put ids down in hundreds of short arrays, and most look-ups need none of their values.
+    Other writers store ids in hundreds of short arrays, and most lookups need none of the decoded values. Raises the
+    errors of `decode`.
     """
-    arms = [message.WhichOneof("array") for message in messages]
-    arm = arms[0]
-    if arm not in ("u16_array", "u32_array") or arms.count(arm) != len(arms):
+    cases = [message.WhichOneof("array") for message in messages]
+    oneof_case = cases[0]
+    if oneof_case not in ("u16_array", "u32_array") or cases.count(oneof_case) != len(cases):
         parts = [values for values in (decode(message, path) for message in messages) if len(values)]
         counts = np.array([len(part) for part in parts], np.int64)
         values = np.concatenate([*parts, np.zeros(0, np.uint64)])
-        return Arrays(values, np.zeros(len(parts), np.uint64), counts, _rising(values, counts))
-    dtype = _DTYPES[arm]
-    narrow = [message.u16_array if arm == "u16_array" else message.u32_array for message in messages]
-    pieces = [each.offsets for each in narrow]
-    sizes = np.array([len(piece) for piece in pieces], np.int64)
+        return Arrays(values, np.zeros(len(parts), np.uint64), counts, _is_ascending(values, counts))
+    dtype = _DTYPES[oneof_case]
+    narrow = [message.u16_array if oneof_case == "u16_array" else message.u32_array for message in messages]
+    buffers = [array.offsets for array in narrow]
+    sizes = np.array([len(buffer) for buffer in buffers], np.int64)
     if (sizes % dtype.itemsize).any():
-        raise CorruptFileError(f"an array that is no whole number of {dtype.itemsize}-byte values", path=path)
-    offsets = np.frombuffer(b"".join(pieces), dtype)
+        raise CorruptFileError(f"the size of an array is not a multiple of the value size {dtype.itemsize}", path=path)
+    offsets = np.frombuffer(b"".join(buffers), dtype)
     filled = sizes > 0
-    bases, counts = np.array([each.base for each in narrow], np.uint64)[filled], sizes[filled] // dtype.itemsize
+    bases, counts = np.array([array.base for array in narrow], np.uint64)[filled], sizes[filled] // dtype.itemsize
     if len(counts):
         greatest = np.maximum.reduceat(offsets, np.cumsum(counts) - counts).astype(np.uint64)
         if (bases > np.uint64(MAX_U64) - greatest).any():
-            raise CorruptFileError("values beyond 64 bits", path=path, expected=MAX_U64)
-    return Arrays(offsets, bases, counts, _rising(offsets, counts))
+            raise CorruptFileError("values exceed 64 bits", path=path, expected=MAX_U64)
+    return Arrays(offsets, bases, counts, _is_ascending(offsets, counts))
 
 
-def _rising(offsets: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which of the arrays one after the other, none of them empty, ascend."""
-    rising, ends = np.ones(len(counts), np.bool_), np.cumsum(counts)
-    falls = offsets[1:] <= offsets[:-1]
-    falls[ends[:-1] - 1] = False  # the first of each array follows on none
-    rising[np.searchsorted(ends, np.flatnonzero(falls) + 1, side="right")] = False
-    return rising
+def _is_ascending(offsets: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return for each of the concatenated, non-empty arrays whether it is strictly ascending."""
+    ascending, ends = np.ones(len(counts), np.bool_), np.cumsum(counts)
+    descents = offsets[1:] <= offsets[:-1]
+    descents[ends[:-1] - 1] = False  # between two arrays
+    ascending[np.searchsorted(ends, np.flatnonzero(descents) + 1, side="right")] = False
+    return ascending
 
 
 def has_values(message: rowids_pb2.EncodedU64Array) -> bool:
-    """Whether an array is not empty."""
-    arm = message.WhichOneof("array")
-    return bool(message.u64_array.values if arm == "u64_array" else arm and getattr(message, arm).offsets)
+    """Return True if an array is not empty."""
+    oneof_case = message.WhichOneof("array")
+    return bool(
+        message.u64_array.values if oneof_case == "u64_array" else oneof_case and getattr(message, oneof_case).offsets
+    )
 
 
 def encode(values: U64Array) -> rowids_pb2.EncodedU64Array:
-    """(n,) values -> the narrowest form that holds their spread, with the smallest value as base."""
+    """Encode (n,) values in the narrowest form for their range; the base is the smallest value."""
     message = rowids_pb2.EncodedU64Array()
     width = offset_bytes(values)
     if width == 8:
@@ -119,7 +129,7 @@ def encode(values: U64Array) -> rowids_pb2.EncodedU64Array:
 
 
 def offset_bytes(values: U64Array) -> int:
-    """Bytes per value of the narrowest form; an empty array takes the plain one."""
+    """Return the bytes per value of the narrowest form; 8, the plain form, for an empty array."""
     if not len(values):
         return 8
     spread = int(values.max()) - int(values.min())

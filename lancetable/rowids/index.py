@@ -1,12 +1,12 @@
-"""RowIdIndex: stable row id -> row address, over all fragments of one version.
+"""RowIdIndex: index from stable row ids to row addresses, over all fragments of one version.
 
-    runs      id 0..5000 -> address (3, 17)...    ranges of ids that do not overlap: three numbers, however long
-    pieces    ids 7 9 4711 -> (9, 0) (9, 1) ...   all other segments, looked into when an id may be in one
+    runs      id 0..5000 -> address (3, 17)...    disjoint ranges of ids: three numbers for a range of any length
+    pieces    ids 7 9 4711 -> (9, 0) (9, 1) ...   all other segments, searched when an id is within their bounds
 
-A table that was only appended to is all runs. Building it reads nothing but the ends of each segment, so that it takes
-about as long as there are segments; what a look-up needs of a piece (ranks of a bitmap, an order of an array), and the
-deleted rows of a fragment, come when the first id falls between the ends. Deleted rows do not count: an updated row's
-id still stands in its old fragment, where it is deleted, and again in the new one.
+The index of a table with appends only consists of runs. Building the index reads only the bounds of each segment, so
+its cost is proportional to the number of segments. Auxiliary data of a piece (ranks of a bitmap, sort order of an
+array) and the deletion vector of a fragment are loaded when the first id is within the bounds. Deleted rows are not
+found: the id of an updated row is still listed in its old fragment, where the row is deleted, and in the new fragment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RowIdIndex"]
 
 Deleted: TypeAlias = "npt.NDArray[np.uint32] | None"
 Deletions: TypeAlias = "npt.NDArray[Any] | Callable[[], npt.NDArray[Any] | None] | None"
-"""Deleted row offsets in any order, or how to get them."""
+"""Deleted row offsets in any order, or a function that returns them."""
 Positions: TypeAlias = npt.NDArray[np.int64]
 
 _RUN_BYTES: Final = 28
@@ -37,14 +37,14 @@ _SET_BITS: Final = np.array([bin(octet).count("1") for octet in range(256)], np.
 
 @dataclass(slots=True, eq=False)
 class _Fragment:
-    """The deleted rows of a fragment, when somebody asks."""
+    """The deletion vector of a fragment, loaded on first use."""
 
     num_rows: int
     deletions: Deletions
     _offsets: Deleted = None
 
     def deleted(self) -> Deleted:
-        """Ascending offsets, None for none."""
+        """Return the deleted offsets, ascending; None if there are none."""
         if self.deletions is not None:
             given = self.deletions() if callable(self.deletions) else self.deletions
             self._offsets = _ascending(given, self.num_rows)
@@ -54,7 +54,7 @@ class _Fragment:
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A segment that is looked into: its rows begin at `offset` of a fragment, its ids lie in low..high."""
+    """A segment of a fragment with its bounds. Its rows start at `offset` of the fragment."""
 
     fragment: _Fragment
     base: int  # address of the fragment's first row
@@ -63,24 +63,27 @@ class _Piece:
     low: int
     high: int
     _ids: U64Array | None = None  # live ids, ascending
-    _places: Positions | None = None  # the position of each; for a bitmap, the set bits before each byte
+    _positions: Positions | None = None  # the position of each id; for a bitmap, the set bits before each byte
 
     def find(self, ids: U64Array, path: str | None) -> tuple[Positions, Positions]:
-        """Of ids between `low` and `high`: which are here and live, and the positions of these in the segment."""
+        """Return the indexes of the ids that have a live row here, and the positions of these rows in the segment.
+
+        `ids` are between `low` and `high`. Raises CorruptFileError, with `path`, if two live rows have the same id.
+        """
         segment = self.segment
         if isinstance(segment, Range):
-            places = (ids - np.uint64(segment.start)).astype(np.int64)
-            return self._live(np.arange(len(ids)), places)
+            positions = (ids - np.uint64(segment.start)).astype(np.int64)
+            return self._live(np.arange(len(ids)), positions)
         if isinstance(segment, RangeWithHoles):
             before = np.searchsorted(segment.holes, ids)
             at = np.minimum(before, max(len(segment.holes) - 1, 0))
             present = segment.holes[at] != ids if len(segment.holes) else np.ones(len(ids), np.bool_)
-            places = (ids - np.uint64(segment.start)).astype(np.int64) - before
-            return self._live(np.flatnonzero(present), places[present])
+            positions = (ids - np.uint64(segment.start)).astype(np.int64) - before
+            return self._live(np.flatnonzero(present), positions[present])
         if isinstance(segment, RangeWithBitmap):
             return self._live(*self._in_bitmap(segment, ids))
         if isinstance(segment, SortedArrays):
-            at = segment.places(ids)
+            at = segment.positions(ids)
             hits = np.flatnonzero(at >= 0)
             return self._live(hits, at[hits])
         if isinstance(segment, SortedArray):
@@ -96,48 +99,49 @@ class _Piece:
 
     def _in_bitmap(self, segment: RangeWithBitmap, ids: U64Array) -> tuple[Positions, Positions]:
         octets = np.frombuffer(segment.bitmap, np.uint8)
-        if self._places is None:
+        if self._positions is None:
             counts = _SET_BITS[octets].astype(np.int64)
-            self._places = np.cumsum(counts) - counts
+            self._positions = np.cumsum(counts) - counts
         bits = (ids - np.uint64(segment.start)).astype(np.int64)
         octet, shift = octets[bits >> 3], (bits & 7).astype(np.uint8)
         hits = np.flatnonzero((octet >> shift) & 1)
         below = octet[hits] & ((np.uint8(1) << shift[hits]) - np.uint8(1))
-        return hits, self._places[bits[hits] >> 3] + _SET_BITS[below]
+        return hits, self._positions[bits[hits] >> 3] + _SET_BITS[below]
 
     def _sorted(self, path: str | None) -> tuple[U64Array, Positions]:
-        """The live ids of an array in any order, ascending, with their positions."""
-        if self._ids is None or self._places is None:
+        """Return the live ids of an unordered array, ascending, and their positions."""
+        if self._ids is None or self._positions is None:
             values = self.segment.values()
-            positions, places = self._live(np.arange(len(values)), np.arange(len(values)))
+            _, positions = self._live(np.arange(len(values)), np.arange(len(values)))
             order = np.argsort(values[positions], kind="stable")
             ids: U64Array = values[positions][order]
-            twice = np.flatnonzero(ids[1:] == ids[:-1])
-            if len(twice):
-                raise _twice(int(ids[twice[0]]), path)
-            self._ids, self._places = ids, places[order]
-        return self._ids, self._places
+            duplicates = np.flatnonzero(ids[1:] == ids[:-1])
+            if len(duplicates):
+                raise _duplicate_id(int(ids[duplicates[0]]), path)
+            self._ids, self._positions = ids, positions[order]
+        return self._ids, self._positions
 
-    def _live(self, rows: Positions, places: Positions) -> tuple[Positions, Positions]:
-        deleted = self.fragment.deleted() if len(rows) else None
+    def _live(self, indexes: Positions, positions: Positions) -> tuple[Positions, Positions]:
+        """Return the entries of both arrays whose rows, at `positions` of the segment, are live."""
+        deleted = self.fragment.deleted() if len(indexes) else None
         if deleted is None:
-            return rows, places
-        live = ~_among(deleted, places + self.offset)
-        return rows[live], places[live]
+            return indexes, positions
+        live = ~_is_in(deleted, positions + self.offset)
+        return indexes[live], positions[live]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowIdIndex:
-    """Where the live row of each id is."""
+    """Index from row ids to the addresses of live rows."""
 
     starts: U64Array  # (r,) first id of each run, ascending
     ends: U64Array  # (r,) one past its last id
     run_addresses: U64Array  # (r,) address of its first row
-    run_fragments: npt.NDArray[np.int32]  # (r,) place in `fragments`
+    run_fragments: npt.NDArray[np.int32]  # (r,) index in `fragments`
     pieces: tuple[_Piece, ...]
     lows: U64Array  # (p,) least id of each piece
     highs: U64Array  # (p,)
-    fragments: tuple[_Fragment, ...]  # those with deletions, behind one that stands for the others
+    fragments: tuple[_Fragment, ...]  # first one entry for all fragments without deletions, then those with deletions
     num_physical_rows: int
     path: str | None = None
 
@@ -147,40 +151,43 @@ class RowIdIndex:
         fragments: Iterable[tuple[int, RowIdSequence, Deletions]],
         path: str | None = None,
     ) -> RowIdIndex:
-        """From (fragment id, its sequence, its deleted rows or None). `path` is for errors."""
+        """Build the index from (fragment id, its sequence, its deleted rows or None).
+
+        `path` is used in error messages.
+        """
         runs: list[tuple[int, int, int, int]] = []
         segments: list[tuple[int, int, int, Segment]] = []
         parts: list[_Fragment] = [_Fragment(0, None)]  # for all that have no deletions
         num_rows = 0
         for fragment_id, sequence, deletions in fragments:
-            base, position, place = first(fragment_id), 0, 0
+            base, position, index = first(fragment_id), 0, 0
             if deletions is not None:
-                place = len(parts)
+                index = len(parts)
                 parts.append(_Fragment(sequence.num_rows, deletions))
-            for each in sequence.segments:
-                size = each.num_values
-                if isinstance(each, Range) and size:
-                    runs.append((each.start, each.end, base + position, place))
+            for segment in sequence.segments:
+                size = segment.num_values
+                if isinstance(segment, Range) and size:
+                    runs.append((segment.start, segment.end, base + position, index))
                 elif size:
-                    segments.append((place, base, position, each))
+                    segments.append((index, base, position, segment))
                 position += size
             num_rows += position
         table = np.array(runs, np.uint64).reshape(-1, 4)
         table = table[np.lexsort((-table[:, 1].astype(np.int64), table[:, 0]))]
-        # Ranges of rows that were moved lie within the ranges that they come from.
-        reached = np.maximum.accumulate(table[:, 1]) if len(table) else table[:, 1]
-        within = np.zeros(len(table), np.bool_)
-        within[1:] = table[1:, 0] < reached[:-1]
-        for start, end, address, place in table[within].tolist():
+        # Runs must be disjoint. The range of rows that were moved overlaps the range of their old fragment.
+        max_ends = np.maximum.accumulate(table[:, 1]) if len(table) else table[:, 1]
+        overlaps = np.zeros(len(table), np.bool_)
+        overlaps[1:] = table[1:, 0] < max_ends[:-1]
+        for start, end, address, index in table[overlaps].tolist():
             base = address >> 32 << 32
-            segments.append((place, base, address - base, Range(start, end)))
-        pieces = tuple(_piece(parts[place], base, offset, each) for place, base, offset, each in segments)
-        starts, ends, addresses, places = np.ascontiguousarray(table[~within].T)
+            segments.append((index, base, address - base, Range(start, end)))
+        pieces = tuple(_piece(parts[index], base, offset, segment) for index, base, offset, segment in segments)
+        starts, ends, addresses, fragment_indexes = np.ascontiguousarray(table[~overlaps].T)
         return cls(
             starts,
             ends,
             addresses,
-            places.astype(np.int32),
+            fragment_indexes.astype(np.int32),
             pieces,
             np.array([piece.low for piece in pieces], np.uint64),
             np.array([piece.high for piece in pieces], np.uint64),
@@ -203,7 +210,7 @@ class RowIdIndex:
             addresses = self.run_addresses[run] + (wanted - self.starts[run])
             self._drop_deleted(addresses, run, found)
         if self.pieces and len(wanted):
-            self._look_into_pieces(wanted, addresses, found)
+            self._search_pieces(wanted, addresses, found)
         return addresses, found
 
     def _drop_deleted(self, addresses: U64Array, run: Positions, found: npt.NDArray[np.bool_]) -> None:
@@ -213,45 +220,46 @@ class RowIdIndex:
         if not len(rows):
             return
         fragments = self.run_fragments[run[rows]]
-        for place in sorted(set(fragments.tolist())):
-            here = rows[fragments == place]
-            deleted = self.fragments[place].deleted()
+        for index in sorted(set(fragments.tolist())):
+            in_fragment = rows[fragments == index]
+            deleted = self.fragments[index].deleted()
             if deleted is not None:
-                found[here] = ~_among(deleted, (addresses[here] & np.uint64(0xFFFF_FFFF)).astype(np.int64))
+                offsets = (addresses[in_fragment] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+                found[in_fragment] = ~_is_in(deleted, offsets)
 
-    def _look_into_pieces(self, wanted: U64Array, addresses: U64Array, found: npt.NDArray[np.bool_]) -> None:
+    def _search_pieces(self, wanted: U64Array, addresses: U64Array, found: npt.NDArray[np.bool_]) -> None:
         order = np.argsort(wanted, kind="stable")
         ascending = wanted[order]
         for number, begin, end in self._candidates(ascending):
             piece = self.pieces[number]
-            rows, places = piece.find(ascending[begin:end], self.path)
-            if len(rows):
-                at = order[begin + rows]
+            indexes, positions = piece.find(ascending[begin:end], self.path)
+            if len(indexes):
+                at = order[begin + indexes]
                 if found[at].any():
-                    raise _twice(int(wanted[at[found[at]][0]]), self.path)
+                    raise _duplicate_id(int(wanted[at[found[at]][0]]), self.path)
                 found[at] = True
-                addresses[at] = (places + piece.offset).astype(np.uint64) + np.uint64(piece.base)
+                addresses[at] = (positions + piece.offset).astype(np.uint64) + np.uint64(piece.base)
 
     def _candidates(self, ascending: U64Array) -> Iterator[tuple[int, int, int]]:
-        """(piece, begin, end) for each piece between whose ends some of the ids lie."""
+        """Yield (piece number, begin, end) for each piece with ids within its bounds: `ascending[begin:end]`."""
         begins = np.searchsorted(ascending, self.lows, side="left")
         ends = np.searchsorted(ascending, self.highs, side="right")
         for number in np.flatnonzero(begins < ends).tolist():
             yield number, int(begins[number]), int(ends[number])
 
     def get(self, row_id: int) -> int | None:
-        """The address of one row; None if no live row has this id."""
+        """Return the address of one row; None if no live row has this id."""
         addresses, found = self.find(np.array([row_id], np.uint64))
         return int(addresses[0]) if found[0] else None
 
     def __len__(self) -> int:
-        """Number of live rows; looks at the deleted ones of every fragment."""
-        gone = [part.deleted() for part in self.fragments]
-        return self.num_physical_rows - sum([len(each) for each in gone if each is not None])
+        """Return the number of live rows; loads the deletion vectors of all fragments."""
+        vectors = [fragment.deleted() for fragment in self.fragments]
+        return self.num_physical_rows - sum([len(vector) for vector in vectors if vector is not None])
 
     @property
     def nbytes(self) -> int:
-        """Memory that it holds, or may come to hold, in bytes; deleted offsets belong to others."""
+        """Upper bound of the index's memory in bytes, without deletion vectors, which are cached elsewhere."""
         pieces = sum([_PIECE_BYTES + _memory_bytes(piece.segment) for piece in self.pieces])
         return _RUN_BYTES * len(self.starts) + pieces
 
@@ -275,7 +283,7 @@ def _memory_bytes(segment: Segment) -> int:
 
 
 def _ascending(offsets: npt.NDArray[Any] | None, num_rows: int) -> Deleted:
-    """Deleted offsets in order, those of rows that are not there left out; None for none."""
+    """Return the distinct deleted offsets below `num_rows` in ascending order; None if there are none."""
     if offsets is None or not len(offsets):
         return None
     values = np.asarray(offsets)
@@ -287,12 +295,12 @@ def _ascending(offsets: npt.NDArray[Any] | None, num_rows: int) -> Deleted:
     return values.astype(np.uint32, copy=False) if len(values) else None
 
 
-def _among(deleted: npt.NDArray[np.uint32], offsets: Positions) -> npt.NDArray[np.bool_]:
-    """Which of `offsets` are in `deleted`, which ascends."""
+def _is_in(deleted: npt.NDArray[np.uint32], offsets: Positions) -> npt.NDArray[np.bool_]:
+    """Return for each of `offsets` whether it is in `deleted`, which is ascending."""
     wanted = offsets.astype(np.uint32)
     at = np.minimum(np.searchsorted(deleted, wanted), len(deleted) - 1)
     return np.asarray(deleted[at] == wanted)
 
 
-def _twice(row_id: int, path: str | None) -> CorruptFileError:
+def _duplicate_id(row_id: int, path: str | None) -> CorruptFileError:
     return CorruptFileError(f"two live rows have row id {row_id}", path=path, found=row_id)

@@ -1,13 +1,13 @@
-"""U64Segment: one run of row ids in the form that fits it best.
+"""U64Segment: a sequence of row ids in one of five forms.
 
-    Range            20..50                 nothing missing
-    RangeWithHoles   20..50 without 21, 30  few missing
-    RangeWithBitmap  20..50, one bit each   many missing, yet dense       (bit i of byte i // 8, lowest bit first)
+    Range            20..50                 no value missing
+    RangeWithHoles   20..50 without 21, 30  few values missing
+    RangeWithBitmap  20..50, one bit each   many values missing, yet dense     (bit i of byte i // 8, lowest bit first)
     SortedArray      3 900 17000 ...        ascending and sparse
     Array            900 3 17000 ...        in any order
 
-A writer picks by size; a reader takes any form. Building one checks it, and no form allocates what it does not hold:
-a range is two numbers however long it claims to be.
+A writer selects the form by size; a reader accepts any form. `from_proto` validates a segment, and no form allocates
+memory that its encoded size does not justify: a range is two numbers, whatever its length.
 """
 
 from __future__ import annotations
@@ -48,20 +48,23 @@ _NO_VALUES: Final = np.zeros(0, np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """start, start + 1, ... end - 1."""
+    """The values start, start + 1, ..., end - 1."""
 
-    arm: ClassVar[str] = "range"
+    oneof_case: ClassVar[str] = "range"
     start: int
     end: int
 
     @property
     def num_values(self) -> int:
+        """Number of values."""
         return self.end - self.start
 
     def values(self) -> U64Array:
+        """Return the (n,) values."""
         return np.arange(self.start, self.end, dtype=np.uint64)
 
     def fill(self, message: rowids_pb2.U64Segment) -> None:
+        """Store this segment in `message`."""
         message.range.SetInParent()
         message.range.start = self.start
         message.range.end = self.end
@@ -69,23 +72,26 @@ class Range:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeWithHoles:
-    """start .. end - 1 without `holes`, which are ascending."""
+    """The values start .. end - 1 without `holes`, which are ascending."""
 
-    arm: ClassVar[str] = "range_with_holes"
+    oneof_case: ClassVar[str] = "range_with_holes"
     start: int
     end: int
     holes: U64Array
 
     @property
     def num_values(self) -> int:
+        """Number of values."""
         return self.end - self.start - len(self.holes)
 
     def values(self) -> U64Array:
+        """Return the (n,) values."""
         present = np.ones(self.end - self.start, bool)
         present[(self.holes - np.uint64(self.start)).astype(np.int64)] = False
         return _present(self.start, present)
 
     def fill(self, message: rowids_pb2.U64Segment) -> None:
+        """Store this segment in `message`."""
         message.range_with_holes.start = self.start
         message.range_with_holes.end = self.end
         message.range_with_holes.holes.CopyFrom(encoded_array.encode(self.holes))
@@ -93,22 +99,25 @@ class RangeWithHoles:
 
 @dataclass(frozen=True, slots=True)
 class RangeWithBitmap:
-    """Those of start .. end - 1 whose bit is set."""
+    """The values of start .. end - 1 whose bit is set."""
 
-    arm: ClassVar[str] = "range_with_bitmap"
+    oneof_case: ClassVar[str] = "range_with_bitmap"
     start: int
     end: int
     bitmap: bytes
 
     @property
     def num_values(self) -> int:
+        """Number of values."""
         return int.from_bytes(self.bitmap, "little").bit_count()
 
     def values(self) -> U64Array:
+        """Return the (n,) values."""
         bits = np.frombuffer(self.bitmap, np.uint8)
         return _present(self.start, np.unpackbits(bits, count=self.end - self.start, bitorder="little").view(bool))
 
     def fill(self, message: rowids_pb2.U64Segment) -> None:
+        """Store this segment in `message`."""
         message.range_with_bitmap.start = self.start
         message.range_with_bitmap.end = self.end
         message.range_with_bitmap.bitmap = self.bitmap
@@ -118,17 +127,20 @@ class RangeWithBitmap:
 class SortedArray:
     """Ascending values."""
 
-    arm: ClassVar[str] = "sorted_array"
+    oneof_case: ClassVar[str] = "sorted_array"
     array: U64Array
 
     @property
     def num_values(self) -> int:
+        """Number of values."""
         return len(self.array)
 
     def values(self) -> U64Array:
+        """Return the (n,) values."""
         return self.array
 
     def fill(self, message: rowids_pb2.U64Segment) -> None:
+        """Store this segment in `message`."""
         message.sorted_array.CopyFrom(encoded_array.encode(self.array))
 
 
@@ -136,28 +148,31 @@ class SortedArray:
 class Array:
     """Values in any order."""
 
-    arm: ClassVar[str] = "array"
+    oneof_case: ClassVar[str] = "array"
     array: U64Array
 
     @property
     def num_values(self) -> int:
+        """Number of values."""
         return len(self.array)
 
     def values(self) -> U64Array:
+        """Return the (n,) values."""
         return self.array
 
     def fill(self, message: rowids_pb2.U64Segment) -> None:
+        """Store this segment in `message`."""
         message.array.CopyFrom(encoded_array.encode(self.array))
 
 
 class SortedArrays:
-    """Ascending values as other writers put them down, in many arrays; spelled out when somebody asks for all."""
+    """Ascending values in many short arrays, as other writers store them; decoded when all values are requested."""
 
     __slots__ = ("_ends", "_firsts", "_values", "arrays")
-    arm: ClassVar[str] = SortedArray.arm
+    oneof_case: ClassVar[str] = SortedArray.oneof_case
 
     def __init__(self, arrays: encoded_array.Arrays) -> None:
-        """`arrays` have values, that ascend from one to the next too."""
+        """Wrap the arrays. Each is ascending, and each starts above the end of the previous one."""
         self.arrays = arrays
         self._ends = np.cumsum(arrays.counts)
         self._firsts: U64Array = arrays.bases + arrays.offsets[self._ends - arrays.counts]
@@ -165,28 +180,30 @@ class SortedArrays:
 
     @property
     def num_values(self) -> int:
+        """Number of values."""
         return len(self.arrays.offsets)
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The least and the greatest value."""
+        """The smallest and the greatest value."""
         return int(self._firsts[0]), int(self.arrays.bases[-1]) + int(self.arrays.offsets[-1])
 
     def values(self) -> U64Array:
+        """Return the (n,) values."""
         if self._values is None:
             self._values = self.arrays.values()
         return self._values
 
-    def places(self, wanted: U64Array) -> npt.NDArray[np.int64]:
-        """(m,) where values are, -1 for those that are not there."""
-        if self._values is not None or len(wanted) > _FEW:
+    def positions(self, wanted: U64Array) -> npt.NDArray[np.int64]:
+        """Return the (m,) positions of values, -1 for a value that is not in the segment."""
+        if self._values is not None or len(wanted) > _MAX_SINGLE_LOOKUPS:
             values = self.values()
             at = np.minimum(values.searchsorted(wanted), len(values) - 1)
             return np.where(values[at] == wanted, at, -1)
-        return np.array([self._place(value) for value in wanted.tolist()], np.int64)
+        return np.array([self._position(value) for value in wanted.tolist()], np.int64)
 
-    def _place(self, value: int) -> int:
-        """One look among the first values of arrays, one into the array that may have it."""
+    def _position(self, value: int) -> int:
+        """Return the position of one value: search the first values of the arrays, then the candidate array."""
         number = int(self._firsts.searchsorted(np.uint64(value), side="right")) - 1
         if number < 0:
             return -1
@@ -199,87 +216,97 @@ class SortedArrays:
         return at if int(offsets[at]) == distance else -1
 
     def fill(self, message: rowids_pb2.U64Segment) -> None:
+        """Store this segment in `message`."""
         SortedArray(self.values()).fill(message)
 
 
 Segment: TypeAlias = Range | RangeWithHoles | RangeWithBitmap | SortedArray | SortedArrays | Array
 
-SEGMENTS: Final = {kind.arm: kind for kind in (Range, RangeWithHoles, RangeWithBitmap, SortedArray, Array)}
+SEGMENTS: Final = {kind.oneof_case: kind for kind in (Range, RangeWithHoles, RangeWithBitmap, SortedArray, Array)}
 EMPTY: Final = Range(0, 0)
-_ARRAYS: Final = frozenset((SortedArray.arm, Array.arm))
-_FEW: Final = 32  # values, for which it pays to look for each
-_MANY: Final = 32  # segments, from which on it pays to decode arrays together
+_ARRAYS: Final = frozenset((SortedArray.oneof_case, Array.oneof_case))
+_MAX_SINGLE_LOOKUPS: Final = 32  # more values are looked up together, in the decoded array
+_MIN_SEGMENTS: Final = 32  # from which on decoding the arrays together is faster
 native: Final[Any] = load("lancetable.rowids._native_arrays")
 
 
 def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segment:
-    """Raises CorruptFileError for an unknown form, reversed bounds, and holes, bits or values that break the rules."""
-    arm = message.WhichOneof("segment")
-    if arm == "range":
+    """Convert from protobuf.
+
+    Raises CorruptFileError for an unknown form, reversed bounds, holes outside the range, a bitmap of the wrong size,
+    and values that are not ascending where they must be.
+    """
+    oneof_case = message.WhichOneof("segment")
+    if oneof_case == "range":
         start, end = message.range.start, message.range.end
         return Range(*_bounds(start, end, path))
-    if arm == "range_with_holes":
+    if oneof_case == "range_with_holes":
         start, end = _bounds(message.range_with_holes.start, message.range_with_holes.end, path)
         holes = encoded_array.decode(message.range_with_holes.holes, path)
         _check_ascending(holes, path)
         if len(holes) and not start <= int(holes[0]) <= int(holes[-1]) < end:
-            raise CorruptFileError(f"holes outside their range {start}..{end}", path=path, found=int(holes[-1]))
+            raise CorruptFileError(f"holes outside the range {start}..{end}", path=path, found=int(holes[-1]))
         return RangeWithHoles(start, end, holes)
-    if arm == "range_with_bitmap":
+    if oneof_case == "range_with_bitmap":
         start, end = _bounds(message.range_with_bitmap.start, message.range_with_bitmap.end, path)
         return RangeWithBitmap(start, end, _check_bitmap(end - start, message.range_with_bitmap.bitmap, path))
-    if arm == "sorted_array":
+    if oneof_case == "sorted_array":
         values = encoded_array.decode(message.sorted_array, path)
         _check_ascending(values, path)
         return SortedArray(values)
-    if arm == "array":
+    if oneof_case == "array":
         return Array(encoded_array.decode(message.array, path))
-    raise CorruptFileError("a segment of no known form", path=path, expected=sorted(SEGMENTS))
+    raise CorruptFileError("a segment has no known form", path=path, expected=sorted(SEGMENTS))
 
 
 def from_protos(messages: Sequence[rowids_pb2.U64Segment], path: str | None = None) -> tuple[Segment, ...]:
-    """Segments of the same values; many arrays in a row become one. Raises as `from_proto`."""
-    if len(messages) < _MANY:
-        return tuple([from_proto(each, path) for each in messages])
-    arms = [each.WhichOneof("segment") for each in messages]
-    found: list[Segment] = []
+    """Convert segments from protobuf; consecutive arrays are merged into one segment.
+
+    Raises the errors of `from_proto`.
+    """
+    if len(messages) < _MIN_SEGMENTS:
+        return tuple([from_proto(message, path) for message in messages])
+    cases = [message.WhichOneof("segment") for message in messages]
+    segments: list[Segment] = []
     start = 0
-    for is_array, group in groupby(arms, _ARRAYS.__contains__):
+    for is_array, group in groupby(cases, _ARRAYS.__contains__):
         end = start + len(list(group))
         if is_array:
-            found.append(_from_arrays(messages[start:end], arms[start:end], path))
+            segments.append(_from_arrays(messages[start:end], cases[start:end], path))
         else:
-            found.extend([from_proto(each, path) for each in messages[start:end]])
+            segments.extend([from_proto(message, path) for message in messages[start:end]])
         start = end
-    return tuple(found)
+    return tuple(segments)
 
 
 def many_arrays(data: bytes, path: str | None = None) -> Segment | None:
-    """A serialized RowIdSequence of many arrays and nothing else as one segment; None for all others.
+    """Parse a serialized RowIdSequence that consists only of many arrays into one segment; return None for any other.
 
-    Raises CorruptFileError for values that shall ascend and do not.
+    Raises CorruptFileError if values that must be ascending are not.
     """
-    found = None if native is None else native.short_arrays(data, _MANY)
-    if found is None:
+    parsed = None if native is None else native.short_arrays(data, _MIN_SEGMENTS)
+    if parsed is None:
         return None
-    *parts, ordered = found
-    return _joined(encoded_array.Arrays(*parts), ordered, path)
+    *parts, must_ascend = parsed
+    return _merge_arrays(encoded_array.Arrays(*parts), must_ascend, path)
 
 
-def _from_arrays(messages: Sequence[rowids_pb2.U64Segment], arms: Sequence[str | None], path: str | None) -> Segment:
-    ordered = [arm == SortedArray.arm for arm in arms]
-    stored = [each.sorted_array if sorts else each.array for each, sorts in zip(messages, ordered, strict=True)]
+def _from_arrays(messages: Sequence[rowids_pb2.U64Segment], cases: Sequence[str | None], path: str | None) -> Segment:
+    is_sorted = [oneof_case == SortedArray.oneof_case for oneof_case in cases]
+    stored = [
+        message.sorted_array if sorts else message.array for message, sorts in zip(messages, is_sorted, strict=True)
+    ]
     arrays = encoded_array.decode_many(stored, path)
-    filled = [flag for flag, each in zip(ordered, stored, strict=True) if encoded_array.has_values(each)]
-    return _joined(arrays, np.array(filled, np.bool_), path)
+    must_ascend = [flag for flag, array in zip(is_sorted, stored, strict=True) if encoded_array.has_values(array)]
+    return _merge_arrays(arrays, np.array(must_ascend, np.bool_), path)
 
 
-def _joined(arrays: encoded_array.Arrays, ordered: npt.NDArray[np.bool_], path: str | None) -> Segment:
-    """One segment of many arrays; `ordered`: which of them shall ascend."""
+def _merge_arrays(arrays: encoded_array.Arrays, must_ascend: npt.NDArray[np.bool_], path: str | None) -> Segment:
+    """Merge many arrays into one segment. Raises CorruptFileError if an array of `must_ascend` is not ascending."""
     if not len(arrays.counts):
         return EMPTY
-    if not arrays.rising.all():
-        if (ordered & ~arrays.rising).any():
+    if not arrays.ascending.all():
+        if (must_ascend & ~arrays.ascending).any():
             raise CorruptFileError("values of a segment are not ascending", path=path)
         return Array(arrays.values())
     ends = np.cumsum(arrays.counts)
@@ -289,13 +316,14 @@ def _joined(arrays: encoded_array.Arrays, ordered: npt.NDArray[np.bool_], path: 
 
 
 def to_proto(segment: Segment) -> rowids_pb2.U64Segment:
+    """Convert to protobuf."""
     message = rowids_pb2.U64Segment()
     segment.fill(message)
     return message
 
 
 def build(values: U64Array) -> Segment:
-    """(n,) values -> the form other writers pick: by estimated size, the simpler one on ties."""
+    """Encode (n,) values in the form that other writers select: smallest estimated size, the simpler form on ties."""
     count = len(values)
     if not count:
         return EMPTY
@@ -318,7 +346,7 @@ def build(values: U64Array) -> Segment:
 
 
 def _present(start: int, present: np.typing.NDArray[np.bool_]) -> U64Array:
-    """Ascending values start + i of all i that are present."""
+    """Return the ascending values start + i for all i that are present."""
     values: U64Array = np.flatnonzero(present).astype(np.uint64)
     values += np.uint64(start)
     return values
@@ -326,7 +354,7 @@ def _present(start: int, present: np.typing.NDArray[np.bool_]) -> U64Array:
 
 def _bounds(start: int, end: int, path: str | None) -> tuple[int, int]:
     if start > end:
-        raise CorruptFileError(f"range {start}..{end} runs backwards", path=path, expected=start, found=end)
+        raise CorruptFileError(f"range {start}..{end} ends before its start", path=path, expected=start, found=end)
     return start, end
 
 
@@ -338,13 +366,13 @@ def _check_ascending(values: U64Array, path: str | None) -> None:
 def _check_bitmap(slots: int, bitmap: bytes, path: str | None) -> bytes:
     if len(bitmap) != (slots + 7) // 8:
         raise CorruptFileError(
-            f"a bitmap of {len(bitmap)} bytes for {slots} values",
+            f"expected a bitmap of {(slots + 7) // 8} bytes for {slots} values, got {len(bitmap)}",
             path=path,
             expected=(slots + 7) // 8,
             found=len(bitmap),
         )
     spare = -slots % 8
     if spare and bitmap[-1] >> (8 - spare):
-        # Bits behind the end stand for nothing; without them, counting bits counts values.
+        # Clear the unused bits at the end, because the number of values is the number of set bits.
         return bitmap[:-1] + bytes([bitmap[-1] & (0xFF >> spare)])
     return bitmap

@@ -1,4 +1,4 @@
-"""RowIdSequence: the row ids of one fragment, in physical row order, deleted rows included."""
+"""RowIdSequence: the row ids of one fragment, in physical row order, including deleted rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_ROWS: Final = 2**32  # a row offset has 32 bits
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowIdSequence:
-    """Row ids as a list of segments; `values()` spells them out. Source: protos/rowids.proto, RowIdSequence."""
+    """Row ids as a list of segments; `values()` decodes them. Source: protos/rowids.proto, RowIdSequence."""
 
     segments: tuple[Segment, ...] = ()
 
@@ -33,43 +33,57 @@ class RowIdSequence:
     def from_bytes(
         cls, data: bytes | memoryview, num_rows: int | None = None, path: str | None = None
     ) -> RowIdSequence:
-        """Parse a sequence, which must be as long as its fragment has physical rows, if that is known.
+        """Parse a sequence.
 
-        Raises CorruptFileError, naming `path`, for bytes that break the format or another length.
+        Parameters
+        ----------
+        data
+            The serialized message.
+        num_rows
+            Number of physical rows of the fragment; None if unknown.
+        path
+            The path of the manifest, for error messages.
+
+        Raises
+        ------
+        CorruptFileError
+            If the bytes violate the format or the length is not `num_rows`.
         """
         data = bytes(data)
-        only = segments_module.many_arrays(data, path)
-        sequence = cls(_parsed(data, path) if only is None else (only,))
+        merged = segments_module.many_arrays(data, path)
+        sequence = cls(_parse_segments(data, path) if merged is None else (merged,))
         check_length(sequence.num_rows, num_rows, path)
         return sequence
 
     def to_bytes(self) -> bytes:
-        message = rowids_pb2.RowIdSequence(segments=[segments_module.to_proto(each) for each in self.segments])
+        """Serialize the sequence."""
+        message = rowids_pb2.RowIdSequence(segments=[segments_module.to_proto(segment) for segment in self.segments])
         return message.SerializeToString()
 
     @classmethod
     def from_range(cls, start: int, end: int) -> RowIdSequence:
-        """start .. end - 1: what a commit gives to new rows."""
+        """Return the sequence start .. end - 1, which a commit assigns to new rows."""
         return cls((Range(start, end),))
 
     @classmethod
     def from_values(cls, values: npt.NDArray[Any]) -> RowIdSequence:
-        """(n,) row ids, as one segment."""
+        """Encode (n,) row ids as one segment."""
         return cls((segments_module.build(np.asarray(values, dtype=np.uint64)),))
 
     def values(self) -> U64Array:
-        """(n,) row ids. Read-only for some forms."""
+        """Return the (n,) row ids. The array may be read-only."""
         if len(self.segments) == 1:
             return self.segments[0].values()
         if not self.segments:
             return np.zeros(0, np.uint64)
-        return np.concatenate([each.values() for each in self.segments])
+        return np.concatenate([segment.values() for segment in self.segments])
 
     # ------------------------------------------------------------------------------------------------------- facts
 
     @property
     def num_rows(self) -> int:
-        return sum([each.num_values for each in self.segments])
+        """Number of row ids."""
+        return sum([segment.num_values for segment in self.segments])
 
     def __len__(self) -> int:
         return self.num_rows
@@ -79,7 +93,7 @@ class RowIdSequence:
 
     @property
     def as_range(self) -> Range | None:
-        """The whole sequence as one range, if it is stored so."""
+        """The whole sequence as one range; None if it is not stored as one range."""
         if not self.segments:
             return EMPTY
         only = self.segments[0]
@@ -88,50 +102,53 @@ class RowIdSequence:
     # --------------------------------------------------------------------------------------------------- new ones
 
     def slice(self, start: int, end: int) -> RowIdSequence:
-        """The ids of the rows start .. end - 1."""
+        """Return the ids of the rows start .. end - 1."""
         taken: list[Segment] = []
         position = 0
-        for each in self.segments:
-            size = each.num_values
+        for segment in self.segments:
+            size = segment.num_values
             low, high = max(start - position, 0), min(end - position, size)
             if low < high:
-                taken.append(_slice(each, low, high, size))
+                taken.append(_slice(segment, low, high, size))
             position += size
         return RowIdSequence(tuple(taken))
 
     def mask(self, deleted_offsets: npt.NDArray[Any]) -> RowIdSequence:
-        """Without the rows at these offsets: the ids of the live rows."""
+        """Return the ids of the live rows: all but the rows at these offsets."""
         if not len(deleted_offsets):
             return self
         live = np.ones(self.num_rows, bool)
         live[np.asarray(deleted_offsets).astype(np.int64)] = False
         kept: list[Segment] = []
         position = 0
-        for each in self.segments:
-            size = each.num_values
+        for segment in self.segments:
+            size = segment.num_values
             part = live[position : position + size]
             position += size
             if part.all():
-                kept.append(each)
+                kept.append(segment)
             elif part.any():
-                kept.append(segments_module.build(each.values()[part]))
-        return RowIdSequence(_joined(kept))
+                kept.append(segments_module.build(segment.values()[part]))
+        return RowIdSequence(_merge_ranges(kept))
 
     def select(self, offsets: npt.NDArray[Any]) -> RowIdSequence:
-        """The ids of the rows at these offsets, in their order."""
+        """Return the ids of the rows at these offsets, in the order of the offsets."""
         return RowIdSequence.from_values(self.values()[np.asarray(offsets).astype(np.int64)])
 
     def extend(self, other: RowIdSequence) -> RowIdSequence:
-        """These ids, then the other's; ranges that touch become one."""
-        return RowIdSequence(_joined([*self.segments, *other.segments]))
+        """Return these ids followed by those of `other`; adjacent ranges are merged."""
+        return RowIdSequence(_merge_ranges([*self.segments, *other.segments]))
 
     @classmethod
     def concat(cls, sequences: Iterable[RowIdSequence]) -> RowIdSequence:
-        """All ids one after the other; ranges that touch become one."""
-        return cls(_joined([each for sequence in sequences for each in sequence.segments]))
+        """Concatenate sequences; adjacent ranges are merged."""
+        return cls(_merge_ranges([segment for sequence in sequences for segment in sequence.segments]))
 
     def rechunk(self, sizes: Sequence[int]) -> list[RowIdSequence]:
-        """Cut into consecutive sequences of these sizes. Raises ValueError if they do not add up to the length."""
+        """Split into consecutive sequences of these sizes.
+
+        Raises ValueError if the sizes do not add up to the length.
+        """
         if sum(sizes) != self.num_rows or any(size < 0 for size in sizes):
             raise ValueError(f"sizes add up to {sum(sizes)}, but there are {self.num_rows} row ids")
         chunks = []
@@ -142,48 +159,51 @@ class RowIdSequence:
         return chunks
 
 
-def _parsed(data: bytes, path: str | None) -> tuple[Segment, ...]:
+def _parse_segments(data: bytes, path: str | None) -> tuple[Segment, ...]:
     try:
         message = rowids_pb2.RowIdSequence.FromString(data)
     except DecodeError as error:
-        raise CorruptFileError(f"malformed row id sequence: {path or 'no path'}", path=path) from error
+        raise CorruptFileError(f"malformed row id sequence: {path or 'unknown path'}", path=path) from error
     return segments_module.from_protos(message.segments, path)
 
 
 def check_length(found: int, num_rows: int | None, path: str | None) -> None:
-    """Raise CorruptFileError unless `found` is `num_rows`, or possible at all if that is not known."""
+    """Raise CorruptFileError if the length of a sequence is wrong.
+
+    It must be `num_rows`, or at most 2**32 if `num_rows` is None.
+    """
     if num_rows is not None and found != num_rows:
         raise CorruptFileError(
-            f"a sequence of {found} values for {num_rows} rows: {path or 'no path'}",
+            f"expected a sequence of {num_rows} values, got {found}: {path or 'unknown path'}",
             path=path,
             expected=num_rows,
             found=found,
         )
     if found > MAX_ROWS:
         raise CorruptFileError(
-            f"a sequence of {found} values; a row offset has 32 bits: {path or 'no path'}",
+            f"a sequence has {found} values, but row offsets have 32 bits: {path or 'unknown path'}",
             path=path,
             expected=MAX_ROWS,
             found=found,
         )
 
 
-def _slice(each: Segment, low: int, high: int, size: int) -> Segment:
+def _slice(segment: Segment, low: int, high: int, size: int) -> Segment:
     if low == 0 and high == size:
-        return each
-    if isinstance(each, Range):
-        return Range(each.start + low, each.start + high)
-    return segments_module.build(each.values()[low:high])
+        return segment
+    if isinstance(segment, Range):
+        return Range(segment.start + low, segment.start + high)
+    return segments_module.build(segment.values()[low:high])
 
 
-def _joined(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+def _merge_ranges(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     joined: list[Segment] = []
-    for each in segments:
-        if each.num_values == 0:
+    for segment in segments:
+        if segment.num_values == 0:
             continue
         last = joined[-1] if joined else None
-        if isinstance(each, Range) and isinstance(last, Range) and last.end == each.start:
-            joined[-1] = Range(last.start, each.end)
+        if isinstance(segment, Range) and isinstance(last, Range) and last.end == segment.start:
+            joined[-1] = Range(last.start, segment.end)
         else:
-            joined.append(each)
+            joined.append(segment)
     return tuple(joined)

@@ -1,10 +1,10 @@
-"""Row versions: in which version each row of a fragment was made, or last changed, as runs of equal versions.
+"""Row versions: for each row of a fragment the version that created it, or last updated it, as runs of equal versions.
 
     rows     0 1 2 3 4 5 6        runs   (5 rows, version 1) (2 rows, version 4)
     version  1 1 1 1 1 4 4
 
-On disk a run's length is the number of values in a segment, whose values themselves mean nothing: after a compaction
-they are whatever was left of older offsets.
+In the serialized form, the length of a run is the number of values in a segment. The values of the segment have no
+meaning: after a compaction they are remainders of older offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lancetable.rowids.sequence import check_length
 
 __all__ = ["FIRST_VERSION", "RowVersionSequence"]
 
-FIRST_VERSION: Final = 1  # what rows without a sequence count as
+FIRST_VERSION: Final = 1  # version of rows without a sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,34 @@ class RowVersionSequence:
     def from_bytes(
         cls, data: bytes | memoryview, num_rows: int | None = None, path: str | None = None
     ) -> RowVersionSequence:
-        """Parse a sequence, which must be as long as its fragment has physical rows, if that is known.
+        """Parse a sequence.
 
-        Raises CorruptFileError, naming `path`, for bytes that break the format or another length.
+        Parameters
+        ----------
+        data
+            The serialized message.
+        num_rows
+            Number of physical rows of the fragment; None if unknown.
+        path
+            The path of the manifest, for error messages.
+
+        Raises
+        ------
+        CorruptFileError
+            If the bytes violate the format or the length is not `num_rows`.
         """
         try:
             message = rowids_pb2.RowDatasetVersionSequence.FromString(bytes(data))
         except DecodeError as error:
-            raise CorruptFileError(f"malformed row version sequence: {path or 'no path'}", path=path) from error
+            raise CorruptFileError(f"malformed row version sequence: {path or 'unknown path'}", path=path) from error
         sequence = cls(
-            _merged((segments_module.from_proto(run.span, path).num_values, run.version) for run in message.runs)
+            _merge_runs((segments_module.from_proto(run.span, path).num_values, run.version) for run in message.runs)
         )
         check_length(sequence.num_rows, num_rows, path)
         return sequence
 
     def to_bytes(self) -> bytes:
+        """Serialize the sequence."""
         message = rowids_pb2.RowDatasetVersionSequence()
         start = 0
         for length, version in self.runs:
@@ -65,12 +78,12 @@ class RowVersionSequence:
 
     @classmethod
     def uniform(cls, num_rows: int, version: int) -> RowVersionSequence:
-        """The same version for every row."""
+        """Return a sequence with the same version for every row."""
         return cls(((num_rows, version),) if num_rows else ())
 
     @classmethod
     def from_values(cls, versions: npt.NDArray[Any]) -> RowVersionSequence:
-        """(n,) versions, one per row."""
+        """Encode (n,) versions, one per row."""
         values = np.asarray(versions, dtype=np.uint64)
         if not len(values):
             return cls()
@@ -79,14 +92,14 @@ class RowVersionSequence:
         return cls(tuple(zip(lengths.tolist(), values[starts].tolist(), strict=True)))
 
     def values(self) -> U64Array:
-        """(n,) versions, one per row."""
+        """Return (n,) versions, one per row."""
         if not self.runs:
             return np.zeros(0, np.uint64)
         lengths, versions = zip(*self.runs, strict=True)
         return np.repeat(np.array(versions, np.uint64), np.array(lengths, np.int64))
 
     def at(self, offsets: npt.NDArray[np.int64]) -> U64Array:
-        """The versions of the rows at these offsets, each below the length."""
+        """Return the versions of the rows at these offsets, each below the length."""
         if len(self.runs) == 1:
             return np.full(len(offsets), self.runs[0][1], np.uint64)
         if not len(offsets):
@@ -97,13 +110,14 @@ class RowVersionSequence:
 
     @property
     def num_rows(self) -> int:
+        """Number of rows."""
         return sum([length for length, _ in self.runs])
 
     def __len__(self) -> int:
         return self.num_rows
 
     def slice(self, start: int, end: int) -> RowVersionSequence:
-        """The versions of the rows start .. end - 1."""
+        """Return the versions of the rows start .. end - 1."""
         taken = []
         position = 0
         for length, version in self.runs:
@@ -114,44 +128,49 @@ class RowVersionSequence:
         return RowVersionSequence(tuple(taken))
 
     def mask(self, deleted_offsets: npt.NDArray[Any]) -> RowVersionSequence:
-        """Without the rows at these (distinct) offsets."""
+        """Return the versions of all rows but those at these (distinct) offsets."""
         if not len(deleted_offsets):
             return self
         ends = np.cumsum([length for length, _ in self.runs])
         run_of_deleted = np.searchsorted(ends, np.asarray(deleted_offsets).astype(np.int64), side="right")
-        lost = np.bincount(run_of_deleted, minlength=len(self.runs)).tolist()
+        num_deleted = np.bincount(run_of_deleted, minlength=len(self.runs)).tolist()
         return RowVersionSequence(
-            _merged((length - gone, version) for (length, version), gone in zip(self.runs, lost, strict=True))
+            _merge_runs(
+                (length - deleted, version) for (length, version), deleted in zip(self.runs, num_deleted, strict=True)
+            )
         )
 
     def with_version(self, offsets: npt.NDArray[Any], version: int) -> RowVersionSequence:
-        """With the rows at these offsets set to `version`."""
+        """Return a copy in which the rows at these offsets have version `version`."""
         values = self.values()
         values[np.asarray(offsets).astype(np.int64)] = version
         return RowVersionSequence.from_values(values)
 
     def select(self, offsets: npt.NDArray[Any]) -> RowVersionSequence:
-        """The versions of the rows at these offsets, in their order."""
+        """Return the versions of the rows at these offsets, in the order of the offsets."""
         return RowVersionSequence.from_values(self.values()[np.asarray(offsets).astype(np.int64)])
 
     def extend(self, other: RowVersionSequence) -> RowVersionSequence:
-        """These versions, then the other's."""
-        return RowVersionSequence(_merged((*self.runs, *other.runs)))
+        """Return these versions followed by those of `other`."""
+        return RowVersionSequence(_merge_runs((*self.runs, *other.runs)))
 
     @classmethod
     def concat(cls, sequences: Iterable[RowVersionSequence]) -> RowVersionSequence:
-        """All versions one after the other."""
-        return cls(_merged(run for sequence in sequences for run in sequence.runs))
+        """Concatenate sequences."""
+        return cls(_merge_runs(run for sequence in sequences for run in sequence.runs))
 
     def rechunk(self, sizes: Sequence[int]) -> list[RowVersionSequence]:
-        """Cut into consecutive sequences of these sizes. Raises ValueError if they do not add up to the length."""
+        """Split into consecutive sequences of these sizes.
+
+        Raises ValueError if the sizes do not add up to the length.
+        """
         if sum(sizes) != self.num_rows or any(size < 0 for size in sizes):
             raise ValueError(f"sizes add up to {sum(sizes)}, but there are {self.num_rows} rows")
         return [self.slice(start, end) for start, end in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
-def _merged(runs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Without empty runs, and with neighbours of one version joined."""
+def _merge_runs(runs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Drop empty runs and merge adjacent runs of the same version."""
     merged: list[tuple[int, int]] = []
     for length, version in runs:
         if merged and merged[-1][1] == version:

@@ -1,4 +1,4 @@
-"""An object store: bytes at a path, read by ranges, created exactly once where the storage allows it."""
+"""Object stores: range reads, whole-object writes and, where the storage supports it, atomic create-if-absent."""
 
 from __future__ import annotations
 

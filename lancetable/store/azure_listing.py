@@ -1,4 +1,4 @@
-"""A few names of a listing of Azure blobs: List Blobs with `maxresults`, by account key, SAS or bearer token."""
+"""Short listings of Azure blobs: List Blobs with `maxresults`, authorised by account key, SAS or bearer token."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from lancetable.store.short_listing import ShortLister, quoted_query
 __all__ = ["AzureLister"]
 
 _API_VERSION = "2021-08-06"
-_STRAY_NAMES = 8  # of other things, before the names that are wanted: a listing cannot begin behind them
+_EXTRA_NAMES = 8  # List Blobs has no start key, so a page also holds names up to `start_after`
 
 
 class AzureLister(ShortLister):
-    """Lists blobs directly below a prefix of one container. See ShortLister."""
+    """Lister of the blobs directly below a prefix of one container. See ShortLister."""
 
     def __init__(self, container: str, options: CloudOptions) -> None:
-        """`options` are complete: the environment has been asked."""
+        """Create a lister.
+
+        `options` already include those from the environment. Raises InvalidInputError if the account key is not base64.
+        """
         config = options.config
         self._account = config["account_name"]
         super().__init__(_blob_endpoint(options), options)
@@ -39,11 +42,11 @@ class AzureLister(ShortLister):
             try:
                 self._key = base64.b64decode(config["account_key"], validate=True)
             except binascii.Error:
-                raise InvalidInputError("storage option account_key: text in base64 is expected") from None
+                raise InvalidInputError("storage option account_key: expected a base64 string") from None
 
     @staticmethod
     def suits(options: CloudOptions) -> bool:
-        """Whether nothing was asked for that only obstore can do."""
+        """Return True if none of the options requires obstore."""
         signed = options.is_on("skip_signature") or any(
             name in options.config for name in ("account_key", "sas_key", "token")
         )
@@ -54,7 +57,7 @@ class AzureLister(ShortLister):
         query = {
             "comp": "list",
             "delimiter": "/",
-            "maxresults": str(limit + (_STRAY_NAMES if start_after is not None else 0)),
+            "maxresults": str(limit + (_EXTRA_NAMES if start_after is not None else 0)),
             "prefix": prefix,
             "restype": "container",
         }
@@ -66,26 +69,27 @@ class AzureLister(ShortLister):
         return f"{self._path}?{quoted_query({**query, **self._signature_query})}", headers
 
     def _sign(self, headers: Mapping[str, str], query: Mapping[str, str]) -> str:
-        # Between the method and the headers: eleven standard headers that this request does not have.
-        named = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+        # The string to sign has the method, eleven standard headers that this request does not send (empty lines),
+        # the x-ms headers and the resource.
+        canonical_headers = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
         resource = f"/{self._account}{self._path}" + "".join(f"\n{name}:{query[name]}" for name in sorted(query))
-        text = "GET" + "\n" * 12 + named + resource
-        return base64.b64encode(hmac.new(self._key, text.encode(), hashlib.sha256).digest()).decode()
+        string_to_sign = "GET" + "\n" * 12 + canonical_headers + resource
+        return base64.b64encode(hmac.new(self._key, string_to_sign.encode(), hashlib.sha256).digest()).decode()
 
     def _parse(self, body: bytes, prefix: str) -> tuple[list[ObjectMeta], bool]:
         root = ElementTree.fromstring(body)
-        found = []
+        metas = []
         for item in root.iterfind("Blobs/Blob"):
-            name, facts = item.findtext("Name") or "", item.find("Properties")
-            if name.startswith(prefix) and facts is not None:
-                modified = parsedate_to_datetime(facts.findtext("Last-Modified") or "")
-                size = int(facts.findtext("Content-Length") or "")
-                found.append(ObjectMeta(name[len(prefix) :], size, modified))
-        return found, not root.findtext("NextMarker")
+            name, properties = item.findtext("Name") or "", item.find("Properties")
+            if name.startswith(prefix) and properties is not None:
+                modified = parsedate_to_datetime(properties.findtext("Last-Modified") or "")
+                size = int(properties.findtext("Content-Length") or "")
+                metas.append(ObjectMeta(name[len(prefix) :], size, modified))
+        return metas, not root.findtext("NextMarker")
 
 
 def _blob_endpoint(options: CloudOptions) -> str:
-    """Where blobs are listed; the other interface to the same storage has `dfs` in its name."""
+    """Return the URL of the blob service. An endpoint of the Data Lake interface (`dfs` in the host) is rewritten."""
     endpoint = options.endpoint or f"https://{options.config['account_name']}.blob.core.windows.net"
     host = urlsplit(endpoint).netloc
     return endpoint.replace(host, host.replace(".dfs.", ".blob."), 1)

@@ -1,4 +1,4 @@
-"""The contract of an object store, and the words it uses.
+"""The contract of an object store.
 
 A store is one authority: the local file system, the memory of this process, a bucket. Paths are full paths inside it,
 separated by `/`. An object is written once and read by ranges; the exceptions are small objects that `put` replaces
@@ -6,12 +6,12 @@ as a whole.
 
     missing object                  NotFoundError(path=...)
     range past the end, short read  CorruptFileError(path=..., offset=..., expected=..., found=...)
-    anything else that fails        StoreError(path=...), the cause chained
+    any other failure               StoreError(path=...), chained to its cause
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -32,6 +32,7 @@ __all__ = [
     "ObjectMeta",
     "ObjectStore",
     "ObjectWriter",
+    "OnExisting",
     "PutOutcome",
     "check_range",
     "missing",
@@ -42,7 +43,7 @@ EMPTY = memoryview(b"")
 
 
 class ObjectMeta(NamedTuple):
-    """One listed object. Size and time are None where the store would need another request to learn them."""
+    """One listed object. Size and time are None if the store would need another request to get them."""
 
     name: str  # relative to the listed prefix
     size_bytes: int | None
@@ -50,15 +51,18 @@ class ObjectMeta(NamedTuple):
 
 
 class PutOutcome(Enum):
-    """What became of a create-if-absent."""
+    """Result of a create-if-absent."""
 
-    WON = "won"  # the object is there and holds our bytes
-    LOST = "lost"  # the object was there before, with other bytes
-    UNKNOWN = "unknown"  # the request may have landed; look before doing anything else
+    WON = "won"  # the object exists and holds the bytes of this call
+    LOST = "lost"  # the object already existed, with other bytes
+    UNKNOWN = "unknown"  # the request may have succeeded; read the object before doing anything else
+
+
+OnExisting = Callable[[bytes | memoryview], None]  # receives the object that made a create lose
 
 
 class Durability(Enum):
-    """When a written object must survive a power loss. Stores whose writes are durable at once ignore it."""
+    """Time by which a written object must survive a power loss. Ignored by stores whose writes are durable at once."""
 
     NOW = "now"  # before the call returns
     AT_SYNC = "at_sync"  # before the next `sync` returns
@@ -67,32 +71,35 @@ class Durability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the rest of the library may rely on."""
+    """Properties of a store that its callers may rely on."""
 
-    conditional_create: Literal["native", "none"]  # none: put_if_absent is refused
+    conditional_create: Literal["native", "none"]  # none: put_if_absent raises UnsupportedFeatureError
     ordered_list: bool  # list_names with start_after and limit costs one request, not a whole listing
     durable: bool  # an acknowledged write survives a power loss
     local: bool  # a look-up costs microseconds, not a round trip
-    unproven: bool = False  # native by the client's word; whether the server keeps it must be tried before a commit
-    parallel: bool = False  # requests of several threads overlap, so that many small ones should
+    unproven: bool = False  # the client sends the condition, but the server must be probed for it before a commit
+    parallel: bool = False  # requests of several threads overlap, so callers should send small ones in parallel
 
 
 class ObjectWriter(Protocol):
-    """A streamed object: all of it appears at `close`, or nothing does. Leaving a `with` by an exception aborts."""
+    """Writer of a streamed object.
+
+    `close` publishes the whole object; an exception in a `with` block aborts the write.
+    """
 
     __slots__ = ()
 
     def write(self, data: Buffer) -> None:
-        """Append bytes. The buffer may be reused once the call has returned."""
+        """Append bytes. The caller may reuse the buffer after the call."""
 
     def tell(self) -> int:
-        """Bytes accepted so far."""
+        """Return the number of bytes accepted so far."""
 
     def close(self) -> None:
         """Make the object visible. It is durable after the store's next `sync`. A second call does nothing."""
 
     def abort(self) -> None:
-        """Remove what was written. Does nothing after `close` or `abort`."""
+        """Remove the written bytes. Does nothing after `close` or `abort`."""
 
     def __enter__(self) -> Self:
         return self
@@ -107,82 +114,95 @@ class ObjectWriter(Protocol):
 
 
 class ObjectStore(Protocol):
-    """Bytes at a path. Instances are shared between threads and survive pickling and a fork."""
+    """Storage of bytes by path. Instances are shared between threads and survive pickling and a fork."""
 
     @property
     def scheme(self) -> str:
-        """`file`, `memory`, `s3` ..."""
+        """Scheme of the store's addresses: `file`, `memory`, `s3` ..."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     def uri(self, path: str) -> str:
-        """The address of a path for messages; holds no secrets."""
+        """Return the address of a path for use in messages. It contains no secrets."""
 
     def key(self, path: str) -> str:
-        """What this process remembers an object by: two servers or file systems may have the same addresses."""
+        """Return a cache key of an object.
 
-    def read(self, path: str, start: int, end: int) -> memoryview:
-        """Exactly `end - start` bytes, read-only. An empty range costs no request."""
-
-    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        """One answer for each range, in the caller's order. Ranges close to each other share a request."""
-
-    def read_all(self, path: str, size: int | None = None) -> memoryview:
-        """The whole object; with its size known, it must have exactly that."""
-
-    def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """The last `min(length, size)` bytes and the size of the object."""
-
-    def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
-        """Write a whole object, replacing the old one. A reader sees the old bytes or the new ones, never a part.
-
-        AT_SYNC is for objects under new names, which nothing refers to yet: until the call returns, a listing may
-        show one that is not complete.
+        It includes the server or file system, because addresses may repeat across them.
         """
 
-    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
-        """WON, LOST or UNKNOWN; at most one caller ever wins a path. Never check-then-write."""
+    def read(self, path: str, start: int, end: int) -> memoryview:
+        """Return exactly `end - start` bytes, read-only. An empty range costs no request.
+
+        Raises NotFoundError, CorruptFileError for an invalid or short range, StoreError.
+        """
+
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        """Return one buffer for each range, in the caller's order. Ranges close to each other share a request."""
+
+    def read_all(self, path: str, size: int | None = None) -> memoryview:
+        """Return the whole object.
+
+        `size`, if given, must be exact: CorruptFileError is raised if the object is shorter.
+        """
+
+    def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
+        """Return the last `min(length, size)` bytes and the size of the object. `size` may be None if it is unknown."""
+
+    def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
+        """Write a whole object, replacing any old one. A reader sees either the old bytes or the new ones.
+
+        AT_SYNC is for objects under new names that nothing refers to yet: until the call returns, a listing may show
+        an incomplete object.
+        """
+
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        """Create an object unless the path exists: WON, LOST or UNKNOWN. At most one caller ever wins a path.
+
+        Implementations never check and then write. If the store has to read the existing object to decide that the
+        outcome is LOST, it calls `on_existing` with the bytes, so that the caller need not read them again.
+        """
 
     def open_writer(self, path: str) -> ObjectWriter:
-        """Stream one object with bounded memory."""
+        """Open a writer that streams one object with bounded memory."""
 
     def sync(self, prefix: str = "") -> None:
-        """Return once every object below a prefix that this process closed or put before is durable."""
+        """Wait until every object below a prefix that this process has closed or put is durable."""
 
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
-        """The objects directly under a prefix, fresh and in lexicographic order; [] where there are none.
+        """Return the objects directly under a prefix in lexicographic order; [] if there are none. Never cached.
 
         `start_after` is a name relative to the prefix; only greater names are listed, at most `limit` of them.
-        Sizes and times are sure to be there with `detail` only.
+        Sizes and times are guaranteed only with `detail`.
         """
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Every object below a prefix with its size and time; names are relative to the prefix."""
+        """Yield every object below a prefix with its size and time; names are relative to the prefix."""
 
     def size(self, path: str) -> int:
-        """Bytes in the object, fresh. Raises NotFoundError."""
+        """Return the size of the object in bytes. Never cached. Raises NotFoundError."""
 
     def find(self, path: str) -> int | None:
-        """Bytes in the object, or None where there is none: `size` for callers that expect it to be missing."""
+        """Return the size of the object in bytes, or None if it does not exist."""
 
     def modified_ns(self, path: str) -> int | None:
-        """When an object, or the names in a directory, last changed, in ns; None where nobody keeps that time."""
+        """Return when an object, or the names in a directory, last changed; None if the store does not record it."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove objects. One that is missing is no error."""
+        """Delete objects. Missing objects are ignored."""
 
     def delete_prefix(self, prefix: str) -> None:
-        """Remove every object below a prefix, and the directories where the store has such a thing."""
+        """Delete every object below a prefix, and its directories if the store has directories."""
 
 
 def check_range(path: str, start: int, end: int) -> None:
-    """Refuse a range that no object can have: it came from a damaged file, so the file is named."""
+    """Raise CorruptFileError, which has the path, for an impossible range: such ranges originate in damaged files."""
     if not 0 <= start <= end:
         raise CorruptFileError(
-            f"{path}: no such byte range: {start}..{end}",
+            f"{path}: invalid byte range {start}..{end}",
             path=path,
             offset=start,
             expected="0 <= start <= end",
@@ -191,9 +211,9 @@ def check_range(path: str, start: int, end: int) -> None:
 
 
 def short_read(path: str, start: int, end: int, found: int) -> CorruptFileError:
-    """The error for a range of which only `found` bytes exist."""
+    """Return the error for a range of which only `found` bytes exist."""
     return CorruptFileError(
-        f"{path}: {end - start} bytes wanted at offset {start}, {found} found",
+        f"{path}: expected {end - start} bytes at offset {start}, found {found}",
         path=path,
         offset=start,
         expected=end - start,
@@ -202,5 +222,5 @@ def short_read(path: str, start: int, end: int, found: int) -> CorruptFileError:
 
 
 def missing(path: str) -> NotFoundError:
-    """The error for an object that is not there."""
+    """Return the error for an object that does not exist."""
     return NotFoundError(f"not found: {path}", path=path)

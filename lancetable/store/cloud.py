@@ -1,14 +1,14 @@
-"""Buckets of S3, Google Cloud Storage and Azure, through the client that this process can use.
+"""Buckets of S3, Google Cloud Storage and Azure.
 
     s3://bucket/key            gs://bucket/key
     az://container/key         abfss://container@account.dfs.core.windows.net/key
 
-    obstore is installed, and understands all options      ObstoreStore
-    else, and in a child forked from a process that uses   CloudFsspecStore over s3fs, gcsfs or adlfs
-    obstore (its threads do not survive the fork)
+    obstore is installed and supports all options        ObstoreStore
+    otherwise, and in a child that was forked from a     CloudFsspecStore over s3fs, gcsfs or adlfs
+    process using obstore (threads do not survive)
 
-`CloudStore` is what tables hold: it knows the address and the options, makes a client when it is first used, makes
-another one after a fork, and travels in a pickle without any.
+`CloudStore` is the store that tables keep. It holds the address and the options, creates a client on first use and
+again after a fork, and is pickled without one.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _CLIENTS = ("obstore", "fsspec")
 _forked_from_obstore = False
 
 
-def _note_fork() -> None:
+def _record_fork() -> None:
     global _forked_from_obstore
     _forked_from_obstore = _forked_from_obstore or "obstore" in sys.modules
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
+    os.register_at_fork(after_in_child=_record_fork)
 
 
 def _forward(name: str) -> Callable[..., Any]:
@@ -58,7 +58,7 @@ class CloudStore:
     """One bucket or container. Paths are keys in it."""
 
     def __init__(self, scheme: str, bucket: str, options: CloudOptions, client: str | None = None) -> None:
-        """`client` is "obstore" or "fsspec" where the caller wants one of them."""
+        """Create a store without a client. `client` is "obstore", "fsspec", or None to choose automatically."""
         self.scheme = scheme
         self._bucket = bucket
         self._options = options
@@ -68,11 +68,11 @@ class CloudStore:
         self._lock = threading.Lock()
         complete = options.with_environment()
         self._server = complete.endpoint or ""
-        # Directory buckets list in no order.
-        ordered = not (bucket.endswith("--x-s3") or complete.is_on("s3_express"))
+        # S3 directory buckets return unordered listings.
+        is_ordered = not (bucket.endswith("--x-s3") or complete.is_on("s3_express"))
         self.capabilities = Capabilities(
             conditional_create="native",
-            ordered_list=ordered,
+            ordered_list=is_ordered,
             durable=True,
             local=False,
             parallel=True,
@@ -91,35 +91,36 @@ class CloudStore:
 
     @property
     def bucket(self) -> str:
-        """Its name, which is no part of any path."""
+        """Name of the bucket. Paths do not include it."""
         return self._bucket
 
     @property
     def options(self) -> CloudOptions:
-        """What the caller said about it."""
+        """Options passed by the caller."""
         return self._options
 
     def uri(self, path: str) -> str:
-        """The bucket's address and the key."""
+        """Return the bucket's address with the key."""
         return f"{self._address}/{path.lstrip('/')}"
 
     def key(self, path: str) -> str:
-        """The server and the address. See ObjectStore."""
+        """Return the server and the address. See ObjectStore."""
         return f"{self._server} {self.uri(path)}"
 
     @property
     def backend(self) -> ObjectStore:
-        """The client of this process."""
+        """Client of this process. Raises InvalidInputError, UnsupportedFeatureError."""
         if self._pid != os.getpid():
             if self._pid != -1:
-                self._lock = threading.Lock()  # the old one may have been held when the process forked
+                self._lock = threading.Lock()  # the parent may have held the old lock during the fork
             with self._lock:
-                self._backend = self._make()
+                self._backend = self._create_backend()
                 self._pid = os.getpid()
         assert self._backend is not None
         return self._backend
 
-    def _make(self) -> ObjectStore:
+    def _create_backend(self) -> ObjectStore:
+        """Create a client. Raises InvalidInputError, or UnsupportedFeatureError if no installed client can be used."""
         module = _MODULES[self._options.cloud]
         has_obstore = find_spec("obstore") is not None and self._client != "fsspec"
         if has_obstore and not _forked_from_obstore and not self._options.for_fsspec_only:
@@ -127,12 +128,15 @@ class CloudStore:
 
             return cast("ObjectStore", ObstoreStore(self._bucket, self._options, self.capabilities, self._address))
         if self._client == "obstore" and self._options.for_fsspec_only:
-            raise InvalidInputError(f"storage option {next(iter(self._options.arguments))} is no option of obstore")
+            raise InvalidInputError(
+                f"storage option {next(iter(self._options.arguments))} is not supported by obstore; "
+                "remove it or the option client"
+            )
         if find_spec(module) is None:
             if has_obstore and _forked_from_obstore:
                 raise UnsupportedFeatureError(
                     f"{self._address}: obstore cannot be used in a process that was forked after it was loaded; "
-                    f"install {module}, which then takes its place, or start processes with spawn",
+                    f"install {module} as a replacement, or start processes with the spawn method",
                     feature="obstore after a fork",
                 )
             raise not_installed(self.scheme, ImportError(module))
@@ -153,31 +157,45 @@ class CloudStore:
     delete_prefix = _forward("delete_prefix")
 
     def sync(self, prefix: str = "") -> None:
-        """Nothing is deferred here."""
+        """Return at once: writes are durable when they return."""
 
     def modified_ns(self, path: str) -> int | None:
-        """Not told: there are no directories here."""
+        """Return None: buckets have no directories."""
         return None
 
 
 def open_cloud(url: str, scheme: str, storage_options: Mapping[str, Any] | None) -> tuple[ObjectStore, str]:
-    """The store of a cloud address, and the key in it. Nothing is contacted.
+    """Return the store of a cloud address and the key in it. Sends no request.
 
-    Raises UnsupportedFeatureError where no package for it is installed, InvalidInputError for bad options.
+    Parameters
+    ----------
+    url
+        Address of a bucket or of a key in it.
+    scheme
+        Scheme of `url` in lower case, one of `CLOUD_OF_SCHEME`.
+    storage_options
+        Options under any of their names; `client` selects obstore or fsspec.
+
+    Raises
+    ------
+    InvalidInputError
+        If the bucket is missing or an option is invalid.
+    UnsupportedFeatureError
+        If no client package for this cloud is installed.
     """
     cloud = CLOUD_OF_SCHEME[scheme]
     bucket, _, key = url.partition("://")[2].partition("/")
     if not bucket:
-        raise InvalidInputError(f"{scheme}:// is followed by the name of a bucket: {url!r}")
-    given: dict[str, Any] = dict(storage_options or {})
-    client = given.get("client")
+        raise InvalidInputError(f"missing bucket name after {scheme}://: {url!r}")
+    options: dict[str, Any] = dict(storage_options or {})
+    client = options.get("client")
     if client is not None and client not in _CLIENTS:
-        raise InvalidInputError(f"storage option client: obstore or fsspec, not {client!r}")
+        raise InvalidInputError(f"storage option client: expected obstore or fsspec, got {client!r}")
     if "@" in bucket:  # abfss://container@account.dfs.core.windows.net
         bucket, _, host = bucket.partition("@")
-        given.setdefault("account_name", host.partition(".")[0])
+        options.setdefault("account_name", host.partition(".")[0])
     if find_spec("obstore") is None and find_spec(_MODULES[cloud]) is None:
         raise not_installed(scheme, ImportError(_MODULES[cloud]))
-    plain = {"s3a": "s3", "gcs": "gs"}.get(scheme, scheme)
-    store = CloudStore(plain, bucket, CloudOptions.parse(cloud, given), client)
+    canonical_scheme = {"s3a": "s3", "gcs": "gs"}.get(scheme, scheme)
+    store = CloudStore(canonical_scheme, bucket, CloudOptions.parse(cloud, options), client)
     return cast("ObjectStore", store), key.strip("/")

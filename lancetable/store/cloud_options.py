@@ -1,14 +1,14 @@
-"""What a caller says about a cloud store, understood once and told to either client.
+"""Storage options of cloud stores, parsed once and translated for obstore or for the fsspec classes.
 
-    storage_options            aws_access_key_id, AWS_REGION, allow_http ...    the names of the object_store crate,
-                                                                                which pylance takes
-                               key, secret, endpoint_url, anon ...              the names of s3fs, gcsfs and adlfs
-    CloudOptions.config        access_key_id, region, endpoint ...              one name for each thing
-    CloudOptions.client        allow_http, timeout, proxy_url ...               how requests are sent
-    CloudOptions.arguments     anything else: arguments that only the fsspec class understands
+    storage_options            aws_access_key_id, AWS_REGION, allow_http ...    names of the object_store crate, also
+                                                                                accepted by pylance
+                               key, secret, endpoint_url, anon ...              names of s3fs, gcsfs and adlfs
+    CloudOptions.config        access_key_id, region, endpoint ...              one canonical name for each option
+    CloudOptions.client        allow_http, timeout, proxy_url ...               options of the HTTP client
+    CloudOptions.arguments     everything else: arguments for the fsspec class only
 
-Options that were not given come from the environment variables of the cloud when a client is made, not before: a
-pickle carries what the caller passed and nothing else.
+Missing options are read from the cloud's environment variables when a client is created, not before: a pickle contains
+only the options that the caller passed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ logger = logging.getLogger(__name__)
 Cloud = Literal["s3", "gcs", "azure"]
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _words(string: str) -> frozenset[str]:
+    return frozenset(string.split())
 
 
-# Options of this library, and options of pylance that mean something to other parts of it or nothing here.
+# Options of this library, and options of pylance that other modules read or that have no effect here.
 OWN_OPTIONS = _words(
     """
     fsync mmap unsafe_single_writer client probe manifest_store dynamodb_endpoint download_retry_count expires_at_millis
@@ -124,7 +124,7 @@ _SYNONYMS: dict[Cloud, dict[str, str]] = {
         "anon": "skip_signature",
     },
 }
-# Variables that name something of a cloud, the more specific ones first.
+# Environment variables of each cloud, in order of precedence.
 _ENVIRONMENT: dict[Cloud, tuple[str, ...]] = {
     "s3": (
         "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_REGION", "AWS_DEFAULT_REGION",
@@ -137,8 +137,8 @@ _ENVIRONMENT: dict[Cloud, tuple[str, ...]] = {
         "AZURE_STORAGE_USE_EMULATOR", "AZURE_ALLOW_HTTP",
     ),
 }  # fmt: skip
-# Two halves of one secret: a half from the environment never completes a half that was passed.
-_BELONG_TOGETHER: dict[Cloud, frozenset[str]] = {
+# Credentials from the environment are used only if the caller passed none, so that two identities are never mixed.
+_CREDENTIAL_OPTIONS: dict[Cloud, frozenset[str]] = {
     "s3": frozenset(("access_key_id", "secret_access_key", "session_token", "skip_signature")),
     "gcs": frozenset(("service_account", "service_account_key", "bearer_token", "skip_signature")),
     "azure": frozenset(("account_key", "sas_key", "token", "client_secret", "skip_signature")),
@@ -154,7 +154,7 @@ _UNIT_SECONDS = {"ms": 0.001, "m": 60.0, "min": 60.0, "minute": 60.0, "minutes":
 
 @dataclass(frozen=True, slots=True)
 class CloudOptions:
-    """The options of one store, sorted. Shown without secrets, pickled with them."""
+    """Parsed options of one store. Its repr hides secrets; its pickle contains them."""
 
     cloud: Cloud
     config: Mapping[str, str] = field(default_factory=dict)
@@ -164,12 +164,15 @@ class CloudOptions:
 
     @classmethod
     def parse(cls, cloud: Cloud, storage_options: Mapping[str, Any] | None) -> CloudOptions:
-        """Sort options under any of their names; None values are left out. A name given twice must agree."""
+        """Parse options given under any of their names. None values are ignored.
+
+        Raises InvalidInputError if two names of one option have different values.
+        """
         config: dict[str, str] = {}
         client: dict[str, Any] = {}
         retry: dict[str, str] = {}
         arguments: dict[str, Any] = {}
-        for given, value in _flattened(cloud, storage_options or {}):
+        for given, value in _flatten(cloud, storage_options or {}):
             name = given.lower()
             if value is None or name in OWN_OPTIONS or (name.startswith("base_") and name != "base_url"):
                 continue
@@ -181,12 +184,12 @@ class CloudOptions:
             elif name in _RETRY_NAMES:
                 retry[name] = str(value)
             elif canonical is not None and isinstance(value, (str, bool, int)):
-                text = str(value).lower() if isinstance(value, bool) else str(value)
-                if config.get(canonical, text) != text:
+                string = str(value).lower() if isinstance(value, bool) else str(value)
+                if config.get(canonical, string) != string:
                     raise InvalidInputError(
-                        f"storage options name {canonical} twice, with different values ({given} is one of them)"
+                        f"storage option {canonical} (also {given}) has two different values; pass it once"
                     )
-                config[canonical] = text
+                config[canonical] = string
             else:
                 arguments[given] = value
         return cls(cloud, config, client, retry, arguments)
@@ -197,25 +200,25 @@ class CloudOptions:
 
     @property
     def secrets(self) -> list[str]:
-        """Texts that no message may repeat."""
+        """Secret values, which no message may contain."""
         return list(secrets_in({**self.config, **self.client, **self.arguments}))
 
     def names(self) -> frozenset[str]:
-        """The names of options that the store of this cloud understands."""
+        """Return all names of options that the store of this cloud accepts."""
         plain = _NAMES[self.cloud] | frozenset(_SYNONYMS[self.cloud])
         prefixed = {f"{prefix}{name}" for prefix in _PREFIXES[self.cloud] for name in plain}
         return plain | prefixed | _CLIENT_NAMES | _RETRY_NAMES | OWN_OPTIONS
 
     @property
     def for_fsspec_only(self) -> bool:
-        """Whether something was passed that only the fsspec class understands."""
+        """True if an option was passed that only the fsspec class supports."""
         return bool(self.arguments)
 
     def with_environment(self) -> CloudOptions:
-        """These options, completed from the environment variables of the cloud."""
+        """Return a copy completed from the cloud's environment variables."""
         config, client = dict(self.config), dict(self.client)
-        together = _BELONG_TOGETHER[self.cloud]
-        has_credentials = any(name in config for name in together) or self.for_fsspec_only
+        credential_names = _CREDENTIAL_OPTIONS[self.cloud]
+        has_credentials = any(name in config for name in credential_names) or self.for_fsspec_only
         for variable in _ENVIRONMENT[self.cloud]:
             value = os.environ.get(variable)
             name = variable.lower()
@@ -225,19 +228,19 @@ class CloudOptions:
                 client.setdefault("allow_http", value)
                 continue
             canonical = _canonical(self.cloud, name)
-            if canonical is not None and not (has_credentials and canonical in together):
+            if canonical is not None and not (has_credentials and canonical in credential_names):
                 config.setdefault(canonical, value)
         return CloudOptions(self.cloud, config, client, self.retry, self.arguments)
 
     @property
     def endpoint(self) -> str | None:
-        """The address of the server where it was named."""
-        found = self.config.get("base_url" if self.cloud == "gcs" else "endpoint")
-        return found.rstrip("/") if found else None
+        """Server address if one was passed, without a slash at the end."""
+        endpoint = self.config.get("base_url" if self.cloud == "gcs" else "endpoint")
+        return endpoint.rstrip("/") if endpoint else None
 
     @property
     def endpoint_is_known(self) -> bool:
-        """Whether requests go to the cloud itself, whose conditional create is documented."""
+        """True if requests are sent to the cloud provider itself, whose conditional create is documented."""
         if self.is_on("use_emulator") or any(name in self.arguments for name in ("account_host", "connection_string")):
             return False
         endpoint = self.endpoint
@@ -247,26 +250,26 @@ class CloudOptions:
         return _TRUSTED_HOSTS[self.cloud].fullmatch(host) is not None
 
     def is_on(self, name: str) -> bool:
-        """A yes-or-no option, no where it was not given."""
+        """Return the value of a boolean option, False if it was not given."""
         value = self.config.get(name, self.client.get(name, "false"))
         return str(value).strip().lower() in ("1", "true", "yes", "on")
 
     def seconds(self, name: str, default: float) -> float:
-        """A duration such as "30s" or "500ms" in seconds. Raises InvalidInputError."""
+        """Return a duration such as "30s" or "500ms" in seconds. Raises InvalidInputError for any other value."""
         value = self.client.get(name, self.retry.get(name))
         if value is None:
             return default
         match = _DURATION.fullmatch(str(value).strip())
         if match is None:
-            raise InvalidInputError(f"storage option {name}: a duration such as 30s, not {value!r}")
+            raise InvalidInputError(f"storage option {name}: expected a duration such as 30s, got {value!r}")
         return float(match[1]) * _UNIT_SECONDS.get(match[2] or "s", 1.0)
 
     def for_fsspec(self) -> dict[str, Any]:
-        """Arguments of s3fs, gcsfs or adlfs. Raises InvalidInputError for what they cannot be told."""
+        """Return the arguments for s3fs, gcsfs or adlfs. Raises InvalidInputError for an option that needs obstore."""
         allowed = {"allow_http", "allow_invalid_certificates", "connect_timeout", "read_timeout", "timeout"}
         others = sorted(name for name in self.client if name not in allowed)
         if others:
-            raise InvalidInputError(f"storage option {others[0]} needs the package obstore")
+            raise InvalidInputError(f"storage option {others[0]} requires the package obstore; install it")
         return {"s3": self._for_s3fs, "gcs": self._for_gcsfs, "azure": self._for_adlfs}[self.cloud]()
 
     def _for_s3fs(self) -> dict[str, Any]:
@@ -292,7 +295,7 @@ class CloudOptions:
             if name in self.client or "timeout" in self.client:
                 config_kwargs[name] = self.seconds(name, self.seconds("timeout", 30.0))
         extra = {"server_side_encryption": "ServerSideEncryption", "sse_kms_key_id": "SSEKMSKeyId"}
-        additional = {theirs: config[ours] for ours, theirs in extra.items() if ours in config}
+        additional = {argument: config[name] for name, argument in extra.items() if name in config}
         for name, value in (
             ("client_kwargs", client_kwargs),
             ("config_kwargs", config_kwargs),
@@ -300,7 +303,7 @@ class CloudOptions:
         ):
             if value or name in self.arguments:
                 arguments[name] = {**value, **self.arguments.get(name, {})}
-        return {**_present(self.arguments), **_present(arguments)}
+        return {**_without_none(self.arguments), **_without_none(arguments)}
 
     def _for_gcsfs(self) -> dict[str, Any]:
         config = self.config
@@ -315,11 +318,11 @@ class CloudOptions:
             token = Credentials(config["bearer_token"])  # type: ignore[no-untyped-call]  # google-auth is half typed
         else:
             token = config.get("service_account", config.get("application_credentials"))
-        # A checksum for each upload: a cut one must not count as done.
+        # Verify a checksum for each upload, so that a truncated one is reported as an error.
         return {
             "consistency": "md5",
-            **_present({"token": token, "endpoint_url": self.endpoint}),
-            **_present(self.arguments),
+            **_without_none({"token": token, "endpoint_url": self.endpoint}),
+            **_without_none(self.arguments),
         }
 
     def _for_adlfs(self) -> dict[str, Any]:
@@ -332,30 +335,34 @@ class CloudOptions:
                 "AccountKey": config.get("account_key"),
                 "SharedAccessSignature": config.get("sas_key"),
             }
-            text = ";".join(f"{name}={value}" for name, value in parts.items() if value)
-            return {"account_name": parts["AccountName"], "connection_string": text, **_present(self.arguments)}
+            connection_string = ";".join(f"{name}={value}" for name, value in parts.items() if value)
+            return {
+                "account_name": parts["AccountName"],
+                "connection_string": connection_string,
+                **_without_none(self.arguments),
+            }
         names = ("account_name", "account_key", "client_id", "client_secret", "tenant_id")
         arguments = {name: config.get(name) for name in names}
         arguments["sas_token"] = config.get("sas_key")
         if self.is_on("skip_signature"):
             arguments["anon"] = "true"
-        return {**_present(arguments), **_present(self.arguments)}
+        return {**_without_none(arguments), **_without_none(self.arguments)}
 
 
 @cache
 def warn_of_option(name: str, place: str, known: frozenset[str] = OWN_OPTIONS) -> None:
-    """Log, once, a storage option that has no effect, with the nearest name that has one. Values are never logged."""
-    near = get_close_matches(name.lower(), known, n=1)
+    """Log, once, that a storage option has no effect, with the closest known name. Values are never logged."""
+    matches = get_close_matches(name.lower(), known, n=1)
     logger.warning(
         "storage option %r is unknown and has no effect on %s%s",
         name,
         place,
-        f"; did you mean {near[0]}?" if near else "",
+        f"; did you mean {matches[0]}?" if matches else "",
     )
 
 
 def is_cloud_option(name: str) -> bool:
-    """Whether an option means something to the store of any cloud."""
+    """Return True if any cloud store accepts an option of this name."""
     plain = name.lower()
     return (
         plain in _CLIENT_NAMES
@@ -368,7 +375,7 @@ def is_cloud_option(name: str) -> bool:
 
 
 def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Options to be shown. They nest: `client_kwargs` of s3fs holds keys, too."""
+    """Return options for display, with secrets replaced, also in nested ones: `client_kwargs` of s3fs holds keys."""
     return {
         name: "***" if _is_secret(name) else hide_secrets(value) if isinstance(value, Mapping) else value
         for name, value in options.items()
@@ -376,7 +383,7 @@ def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def secrets_in(options: Mapping[Any, Any], secret: bool = False) -> Iterator[str]:
-    """Texts that no message may repeat; with `secret` every text counts."""
+    """Yield the secret strings of at least four characters in options; with `secret`, all such strings."""
     for name, value in options.items():
         hidden = secret or _is_secret(name)
         if isinstance(value, Mapping):
@@ -386,12 +393,12 @@ def secrets_in(options: Mapping[Any, Any], secret: bool = False) -> Iterator[str
 
 
 def _is_secret(name: object) -> bool:
-    text = str(name).lower()
-    return text not in _NOT_SECRET and any(word in text for word in _SECRET_WORDS)
+    lowered = str(name).lower()
+    return lowered not in _NOT_SECRET and any(word in lowered for word in _SECRET_WORDS)
 
 
-def _flattened(cloud: Cloud, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The options, with those of fsspec that mean the same as an option of obstore taken out of their boxes."""
+def _flatten(cloud: Cloud, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield all options. Nested fsspec options that have an equivalent in obstore are yielded under that name."""
     for name, value in options.items():
         if cloud == "s3" and name == "client_kwargs" and isinstance(value, Mapping):
             inner = dict(value)
@@ -412,16 +419,16 @@ def _flattened(cloud: Cloud, options: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def _canonical(cloud: Cloud, name: str) -> str | None:
-    """The one name of an option, None for what is no option of this cloud."""
+    """Return the canonical name of an option, or None if this cloud has no such option."""
     names, synonyms = _NAMES[cloud], _SYNONYMS[cloud]
     for prefix in ("", *_PREFIXES[cloud]):
         if name.startswith(prefix):
             rest = name[len(prefix) :]
-            found = synonyms.get(rest, rest)
-            if found in names:
-                return found
+            canonical = synonyms.get(rest, rest)
+            if canonical in names:
+                return canonical
     return None
 
 
-def _present(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}

@@ -1,60 +1,46 @@
-"""Creating an object exactly once over a network that loses answers.
+"""Exactly-once object creation over a network that loses replies.
 
-A client sends the condition and says what came back; what that means is decided here, once for all clients.
+A client sends a conditional request and classifies the reply. This module turns replies into a `PutOutcome`, with the
+same rules for all clients:
 
-    created                                     WON
-    taken      the object was there             read it: our bytes -> WON (an answer was lost, and the request repeated
-                                                by the client or by a proxy met our own object), others -> LOST,
-                                                none -> send again: a rival's request was under way (409)
-    doubtful   timeout, broken connection, 5xx  read it: our bytes -> WON, others -> LOST, none -> send again,
-                                                no answer -> UNKNOWN
-    refused    4xx: nothing was stored          the client raises, but after a doubtful answer it is UNKNOWN
+    CREATED    2xx                                       WON
+    TAKEN      the object exists (409, 412)              read the object
+    DOUBTFUL   timeout, broken connection, 5xx           read the object
+    error      4xx: nothing was stored                   raised by the client, but UNKNOWN after a DOUBTFUL reply
 
-Bytes tell writers apart: a manifest names its transaction, whose uuid is unlike any other.
+    object read back
+      our bytes       WON      a reply was lost, and a repeat of the request (by the client or a proxy) found our object
+      other bytes     LOST
+      no object       the request is sent again: after TAKEN, a competing request was in flight (409)
+      read failed     UNKNOWN
+
+The bytes identify the writer: a manifest names its transaction, and transaction UUIDs are unique.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from lancetable.errors import LanceError
 from lancetable.store.base import PutOutcome
 
-__all__ = ["Reply", "create_exclusively", "note_met", "take_met"]
+if TYPE_CHECKING:
+    from lancetable.store.base import OnExisting
+
+__all__ = ["Reply", "create_exclusively"]
 
 _ATTEMPTS = 6
 _READS = 3
-_FIRST_WAIT_SECONDS = 0.02
-_LONGEST_WAIT_SECONDS = 1.0
-
-
-class _Met(threading.local):
-    data: bytes | memoryview | None = None
-
-
-_met = _Met()
-
-
-def note_met(data: bytes | memoryview | None) -> None:
-    """Keep the bytes that made this thread's last create lose, for `take_met`; None where nobody read them."""
-    _met.data = data
-
-
-def take_met() -> bytes | memoryview | None:
-    """The object that this thread's last create met, once. It had to be read to know that it is not ours, and who
-    lost goes on from it without asking for it again. None where the create did not lose, or the store knew without
-    reading.
-    """
-    found, _met.data = _met.data, None
-    return found
+_FIRST_DELAY_SECONDS = 0.02
+_MAX_DELAY_SECONDS = 1.0
 
 
 class Reply(Enum):
-    """What a server said to a conditional request, as far as it could be heard."""
+    """A server's reply to a conditional request, as classified by the client."""
 
     CREATED = "created"
     TAKEN = "taken"
@@ -66,18 +52,38 @@ def create_exclusively(
     read_back: Callable[[], bytes | memoryview | None],
     data: bytes | memoryview,
     *,
+    on_existing: OnExisting | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> PutOutcome:
-    """Send a conditional create until its outcome is known, or give up with UNKNOWN.
+    """Send a conditional create until its outcome is known.
 
-    `send` raises LanceError where nothing was stored and another try is useless. `read_back` gives the object that is
-    there now, None where there is none, and raises LanceError where nobody can tell.
+    Parameters
+    ----------
+    send
+        Sends the request once. Raises LanceError if nothing was stored and a retry cannot succeed.
+    read_back
+        Returns the existing object, or None if the object does not exist. Raises LanceError if the read fails.
+    data
+        The bytes that `send` writes.
+    on_existing
+        Called with the existing object if other bytes than `data` were read back.
+    sleep
+        Waits the given number of seconds between attempts.
+
+    Returns
+    -------
+    PutOutcome
+        UNKNOWN if the object cannot be read back, or does not exist after the last attempt.
+
+    Raises
+    ------
+    LanceError
+        If `send` raises it before any reply was doubtful.
     """
     doubtful = False
-    note_met(None)
     for attempt in range(_ATTEMPTS):
         if attempt:
-            sleep(_wait(attempt))
+            sleep(_delay_seconds(attempt))
         try:
             reply = send()
         except LanceError:
@@ -88,25 +94,27 @@ def create_exclusively(
             return PutOutcome.WON
         doubtful = doubtful or reply is Reply.DOUBTFUL
         if not data and not doubtful:
-            return PutOutcome.LOST  # no bytes tell writers apart where there are none
-        readable, found = _read(read_back, sleep)
+            return PutOutcome.LOST  # empty objects of different writers are equal, so reading back proves nothing
+        readable, existing = _read_with_retries(read_back, sleep)
         if not readable:
             return PutOutcome.UNKNOWN
-        if found is not None and found != data:
-            note_met(found)
+        if existing is not None and existing != data:
+            if on_existing is not None:
+                on_existing(existing)
             return PutOutcome.LOST
-        if found is not None:
+        if existing is not None:
             return PutOutcome.WON
-    # Nothing there after all: an earlier request may still arrive.
+    # The object does not exist, but an earlier request may still be applied.
     return PutOutcome.UNKNOWN
 
 
-def _read(
+def _read_with_retries(
     read_back: Callable[[], bytes | memoryview | None], sleep: Callable[[float], None]
 ) -> tuple[bool, bytes | memoryview | None]:
+    """Return whether a read succeeded, and its result."""
     for attempt in range(_READS):
         if attempt:
-            sleep(_wait(attempt))
+            sleep(_delay_seconds(attempt))
         try:
             return True, read_back()
         except LanceError:
@@ -114,6 +122,7 @@ def _read(
     return False, None
 
 
-def _wait(attempt: int) -> float:
-    longest: float = min(_FIRST_WAIT_SECONDS * 4.0**attempt, _LONGEST_WAIT_SECONDS)
+def _delay_seconds(attempt: int) -> float:
+    """Return a random delay that grows by a factor of 4 per attempt."""
+    longest: float = min(_FIRST_DELAY_SECONDS * 4.0**attempt, _MAX_DELAY_SECONDS)
     return random.uniform(longest / 4, longest)

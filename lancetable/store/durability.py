@@ -1,10 +1,10 @@
-"""Which written files still have to reach the disk: synced by a few threads while the next ones are written.
+"""Background syncs of written files, so that the next files can be written during the syncs.
 
     close of a data file ──> rename ──> queue: fsync in the background ─┐
     close of the next one ─> rename ──> queue: fsync in the background ─┤
-    sync(prefix)  <── waits for both, then syncs the directories that name them
+    sync(prefix)  <── waits for both, then syncs their directories
 
-A file is under its final name before it is durable; what refers to it is written only after `sync`.
+A file gets its final name before it is durable. References to it are written only after `sync`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _WORKERS = 4
 
 
 class SyncQueue:
-    """The files and directories of this process that are not known to be durable.
+    """Files and directories of this process that are not yet known to be durable.
 
-    A file whose sync failed stays on record until it is deleted or written again, so that every `sync` that covers
-    it fails, whichever thread asks first.
+    A failed sync of a file is recorded until the file is deleted or written again. Until then, every `sync` that covers
+    the file fails, in any thread.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class SyncQueue:
             os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        # In a forked child the parent's threads do not exist, and its files are the parent's to sync.
+        # A forked child has none of the parent's threads. The parent syncs its own files.
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._pending: dict[str, Future[None]] = {}
@@ -47,7 +47,10 @@ class SyncQueue:
         self._marks = 0
 
     def submit(self, path: str, descriptor: int) -> None:
-        """Sync a file in the background and close its descriptor."""
+        """Sync a file in the background and close its descriptor.
+
+        If more than `_MAX_PENDING` files are pending, wait for the oldest one.
+        """
         oldest: Future[None] | None = None
         with self._lock:
             if self._pool is None:
@@ -60,49 +63,49 @@ class SyncQueue:
             pool = self._pool
         try:
             pool.submit(self._run, path, descriptor, future)
-        except RuntimeError:  # the interpreter is shutting down and starts no thread any more
+        except RuntimeError:  # the interpreter is shutting down and cannot start threads
             self._run(path, descriptor, future)
         if oldest is not None:
             oldest.result()
 
     def mark(self, directory: str) -> None:
-        """Remember that a name in a directory changed."""
+        """Record that a directory entry was added, changed or removed, so that the directory must be synced."""
         with self._lock:
             self._marks += 1
             self._directories[directory] = self._marks
 
     def forget(self, path: str) -> None:
-        """A file is gone or replaced: whether it can be synced concerns nobody any more."""
+        """Drop a deleted or replaced file from the queue, with any recorded failure."""
         if self._failed or self._pending:
             with self._lock:
                 self._failed.pop(path, None)
                 self._pending.pop(path, None)
 
     def forget_below(self, directory: str) -> None:
-        """As `forget`, for everything in a directory."""
+        """Drop all files below a directory from the queue. See `forget`."""
         with self._lock:
             for paths in (self._failed, self._pending):
                 for path in [path for path in paths if _covers(directory, path)]:
                     del paths[path]
 
     def sync(self, prefix: str) -> None:
-        """Wait for the files below a prefix, then sync the directories that name them. Raises StoreError."""
+        """Wait for the files below a prefix, then sync their directories. Raises StoreError."""
         with self._lock:
-            waiting = [future for path, future in self._pending.items() if _covers(prefix, path)]
-        for future in waiting:
+            pending = [future for path, future in self._pending.items() if _covers(prefix, path)]
+        for future in pending:
             future.result()
         for path, error in list(self._failed.items()):
             if _covers(prefix, path):
-                raise StoreError(f"{path}: cannot be made durable: {error.strerror}", path=path) from error
-        # The names above the prefix count as well: a new table is a new name in its parent.
+                raise StoreError(f"{path}: not durable, sync failed: {error.strerror}", path=path) from error
+        # Sync the directories above the prefix too: creating a table adds an entry to its parent directory.
         self.sync_directories(lambda directory: _covers(prefix, directory) or _covers(directory, prefix))
 
     def sync_above(self, path: str) -> None:
-        """Sync the directories on the way to a file. Raises StoreError."""
+        """Sync all ancestor directories of a file. Raises StoreError."""
         self.sync_directories(lambda directory: _covers(directory, path))
 
     def sync_directories(self, wanted: Callable[[str], bool]) -> None:
-        """Sync the changed directories that are asked for. Raises StoreError."""
+        """Sync the changed directories that `wanted` selects. Raises StoreError."""
         if not self._directories:
             return
         for directory, mark in list(self._directories.items()):
@@ -111,10 +114,10 @@ class SyncQueue:
             try:
                 sync_directory(directory)
             except OSError as error:
-                raise StoreError(f"{directory}: cannot be made durable: {error.strerror}", path=directory) from error
+                raise StoreError(f"{directory}: not durable, sync failed: {error.strerror}", path=directory) from error
             with self._lock:
-                # Removed only after the sync, and only if nothing changed meanwhile: another thread that finds the
-                # directory still listed syncs it once more, which is cheap, and never returns too early.
+                # Removed only after the sync, and only if the directory did not change during it. A concurrent thread
+                # may sync the directory a second time, which is cheap, but never returns before it is durable.
                 if self._directories.get(directory) == mark:
                     del self._directories[directory]
 
@@ -127,7 +130,7 @@ class SyncQueue:
         with contextlib.suppress(OSError):
             os.close(descriptor)
         with self._lock:
-            if self._pending.get(path) is future:  # else it was forgotten, or written again
+            if self._pending.get(path) is future:  # otherwise it was forgotten or written again
                 del self._pending[path]
                 if failure is not None:
                     self._failed[path] = failure
@@ -142,37 +145,37 @@ if sys.platform == "darwin":
     import fcntl
 
     def sync_file(descriptor: int) -> None:
-        """Bring a file's bytes and size to the medium."""
+        """Flush a file's bytes and size to the device. Raises OSError."""
         try:
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-        except OSError:  # not every file system has it
+        except OSError:  # not supported by every file system
             os.fsync(descriptor)
 
 elif hasattr(os, "fdatasync"):
 
     def sync_file(descriptor: int) -> None:
-        """Bring a file's bytes and size to the medium."""
+        """Flush a file's bytes and size to the device. Raises OSError."""
         os.fdatasync(descriptor)
 
 else:
 
     def sync_file(descriptor: int) -> None:
-        """Bring a file's bytes and size to the medium."""
+        """Flush a file's bytes and size to the device. Raises OSError."""
         os.fsync(descriptor)
 
 
 def sync_directory(path: str) -> None:
-    """Bring the names in a directory to the medium, where the system can do that for directories."""
+    """Flush the entries of a directory to the device, if the system can sync directories. Raises OSError."""
     if sys.platform == "win32":
         return
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (PermissionError, FileNotFoundError, NotADirectoryError):
-        return  # writable but not readable, or removed meanwhile: nothing here can sync it
+        return  # not readable, or removed since: it cannot be synced
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # no syncing of directories on this system
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # unsupported here
             raise
     finally:
         with contextlib.suppress(OSError):  # nothing was written through it

@@ -1,7 +1,7 @@
-"""A bucket of S3, Google Cloud Storage or Azure through s3fs, gcsfs or adlfs.
+"""Buckets of S3, Google Cloud Storage and Azure through s3fs, gcsfs or adlfs.
 
-These three send the condition of an exclusive create to the server, and each lists a few names when asked in its own
-words. What differs between them, and what an error of theirs means, is here; the rest is `FsspecStore`.
+These three packages send the condition of an exclusive create to the server, and each has its own call for a short
+listing. This module contains their differences and the interpretation of their errors; the rest is in `FsspecStore`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import CorruptFileError, LanceError, StoreError
-from lancetable.store.base import EMPTY, Capabilities, Durability, ObjectMeta, PutOutcome, missing
+from lancetable.store.base import EMPTY, Capabilities, Durability, ObjectMeta, OnExisting, PutOutcome, missing
 from lancetable.store.cloud_options import Cloud, CloudOptions, secrets_in, warn_of_option
 from lancetable.store.conditional import Reply, create_exclusively
 from lancetable.store.fsspec_store import FsspecStore, FsspecWriter, not_installed
@@ -36,10 +36,10 @@ CLOUD_OF_SCHEME: dict[str, Cloud] = {
 }
 _PART_BYTES = 8 << 20
 _SINGLE_PUT_BYTES = 5 << 30
-# The text that separates the parts of gcsfs's simple uploads: data with it inside would be cut there.
+# Multipart boundary of gcsfs's simple uploads. Data that contains it would be truncated there.
 _GCS_BOUNDARY = b"--==0=="
 _GCS_CHUNK_BYTES = 256 * 1024
-# Answers after which the object is surely not stored.
+# HTTP statuses after which the object is certainly not stored.
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 411, 413, 501))
 
 
@@ -47,12 +47,12 @@ _FSSPEC_ARGUMENTS = frozenset(("batch_size", "dircache", "listings_expiry_time",
 
 
 def _arguments_of(kind: type) -> frozenset[str]:
-    """Names of the arguments that a file system class and its bases declare; they accept any other, and ignore it."""
-    found = set(_FSSPEC_ARGUMENTS)
-    for each in kind.__mro__:
-        if each is not object and "__init__" in vars(each):
-            found.update(inspect.signature(vars(each)["__init__"]).parameters)
-    return frozenset(found - {"self", "args", "kwargs", "storage_options"})
+    """Return the argument names that a file system class and its bases declare. They silently ignore other names."""
+    names = set(_FSSPEC_ARGUMENTS)
+    for base in kind.__mro__:
+        if base is not object and "__init__" in vars(base):
+            names.update(inspect.signature(vars(base)["__init__"]).parameters)
+    return frozenset(names - {"self", "args", "kwargs", "storage_options"})
 
 
 class CloudFsspecStore(FsspecStore):
@@ -63,7 +63,7 @@ class CloudFsspecStore(FsspecStore):
     def __init__(
         self, bucket: str, options: CloudOptions, capabilities: Capabilities, address: str, given: Any = None
     ) -> None:
-        """`given` is a file system object of the caller; without one, one is made from the options."""
+        """Create a store. `given` is a file system object of the caller, or None to create one from the options."""
         super().__init__(address.partition("://")[0], {}, given)
         self._bucket = bucket
         self._address = address
@@ -78,10 +78,10 @@ class CloudFsspecStore(FsspecStore):
         return f"CloudFsspecStore({self._address!r})"
 
     def uri(self, path: str) -> str:
-        """The bucket's address and the key."""
+        """Return the bucket's address with the key."""
         return f"{self._address}/{path.lstrip('/')}"
 
-    def _at(self, path: str) -> str:
+    def _native_path(self, path: str) -> str:
         return f"{self._bucket}/{path.strip('/')}"
 
     def _construct(self) -> Any:
@@ -100,8 +100,10 @@ class CloudFsspecStore(FsspecStore):
         try:
             return kind(use_listings_cache=False, skip_instance_cache=True, **arguments)
         except Exception as error:
-            # The text of the cause may repeat options, so only its kind is told.
-            raise StoreError(f"{self._address} cannot be opened: {type(error).__name__}") from None
+            # The message of the cause may contain options, so only its type is reported.
+            raise StoreError(
+                f"{self._address}: opening failed with {type(error).__name__}; check the storage options"
+            ) from None
 
     def _secrets(self) -> list[str]:
         given = getattr(self._given, "storage_options", {}) if self._given is not None else {}
@@ -110,7 +112,7 @@ class CloudFsspecStore(FsspecStore):
     # ---- reading ----------------------------------------------------------------------------------------------
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """One request where the size is known, or the object is small. See ObjectStore."""
+        """Read the end of an object; one request if the size is known or the object is small. See ObjectStore."""
         if size is not None:
             return self.read(path, max(size - length, 0), size), size
         data = self.read_all_if_small(path)
@@ -119,19 +121,19 @@ class CloudFsspecStore(FsspecStore):
         return super().read_tail(path, None, length)
 
     def read_all_if_small(self, path: str) -> memoryview | None:
-        """The object if it is smaller than a megabyte, in one request; None if it is not."""
+        """Return the object if it is smaller than a megabyte, otherwise None; one request. Raises as `read_all`."""
         try:
-            first = self.file_system.cat_file(self._at(path), start=0, end=FIRST_READ_BYTES)
+            first = self.file_system.cat_file(self._native_path(path), start=0, end=FIRST_READ_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             raise missing(path) from None
         except Exception as error:
-            if self.find(path) == 0:  # no range of an empty object can be had
+            if self.find(path) == 0:  # servers reject every range of an empty object
                 return EMPTY
             raise self._failure(error, path) from None
         return memoryview(bytes(first)) if len(first) < FIRST_READ_BYTES else None
 
     def find(self, path: str) -> int | None:
-        """One HEAD request on S3. See ObjectStore."""
+        """Return the size of the object, or None if it does not exist; one HEAD request on S3. See ObjectStore."""
         if self._cloud != "s3":
             return super().find(path)
         try:
@@ -145,15 +147,18 @@ class CloudFsspecStore(FsspecStore):
     # ---- writing ----------------------------------------------------------------------------------------------
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
-        """One upload. See ObjectStore."""
+        """Upload an object in one call. See ObjectStore."""
         content = bytes(data)
         try:
-            self.file_system.pipe_file(self._at(path), content, **self._upload_arguments(content))
+            self.file_system.pipe_file(self._native_path(path), content, **self._upload_arguments(content))
         except Exception as error:
             raise self._failure(error, path) from None
 
-    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
-        """A PUT with a condition, in one piece: some servers ignore the condition on uploads in parts."""
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        """Create an object with a conditional PUT. See ObjectStore.
+
+        The object is never uploaded in parts, because some servers ignore the condition on multipart uploads.
+        """
         content = bytes(data)
         arguments = self._upload_arguments(content)
         if self._cloud == "s3":
@@ -161,7 +166,7 @@ class CloudFsspecStore(FsspecStore):
 
         def send() -> Reply:
             try:
-                self.file_system.pipe_file(self._at(path), content, mode="create", **arguments)
+                self.file_system.pipe_file(self._native_path(path), content, mode="create", **arguments)
             except Exception as error:
                 reply = reply_to(error)
                 if reply is None:
@@ -169,7 +174,7 @@ class CloudFsspecStore(FsspecStore):
                 return reply
             return Reply.CREATED
 
-        return create_exclusively(send, lambda: self._read_back(path), content)
+        return create_exclusively(send, lambda: self._read_back(path), content, on_existing=on_existing)
 
     def _upload_arguments(self, data: bytes) -> dict[str, Any]:
         if self._cloud == "gcs" and _GCS_BOUNDARY in data:
@@ -177,10 +182,10 @@ class CloudFsspecStore(FsspecStore):
         return {}
 
     def _read_back(self, path: str) -> memoryview | None:
-        self._forget_listing(path)
+        self._invalidate_listing(path)
         try:
             return self.read_all(path)
-        except CorruptFileError as error:  # it changed while it was read
+        except CorruptFileError as error:  # the object changed during the read
             raise StoreError(str(error), path=path) from error
         except LanceError as error:
             if isinstance(error, FileNotFoundError):
@@ -188,7 +193,7 @@ class CloudFsspecStore(FsspecStore):
             raise
 
     def open_writer(self, path: str) -> FsspecWriter:
-        """One upload for a small object, parts for a large one. See ObjectStore."""
+        """Open a writer: one upload for a small object, parts for a large one. See ObjectStore."""
         return CloudFsspecWriter(self, path)
 
     # ---- listing ----------------------------------------------------------------------------------------------
@@ -196,27 +201,30 @@ class CloudFsspecStore(FsspecStore):
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
-        """One short page where `limit` says so. See ObjectStore."""
+        """List names; one short page if `limit` is given and listings are ordered. See ObjectStore."""
         if limit is None or not self.capabilities.ordered_list:
             return super().list_names(prefix, start_after, limit, detail=detail)
         root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         lister = {"s3": _s3_names, "gcs": _gcs_names, "azure": _azure_names}[self._cloud]
-        found: list[ObjectMeta] = []
+        metas: list[ObjectMeta] = []
         try:
             for meta in lister(self.file_system, self._bucket, root, start_after, limit):
                 if start_after is None or meta.name > start_after:
-                    found.append(meta)
-                    if len(found) == limit:
+                    metas.append(meta)
+                    if len(metas) == limit:
                         break
         except FileNotFoundError:
             return []
         except Exception as error:
             raise self._failure(error, prefix) from None
-        return found
+        return metas
 
 
 class CloudFsspecWriter(FsspecWriter):
-    """Keeps what fits into one part and puts it at `close`; what is larger goes through fsspec's buffered file."""
+    """Writer that buffers up to one part and puts it at `close`.
+
+    Larger objects are uploaded by fsspec's buffered file.
+    """
 
     __slots__ = ("_buffer",)
 
@@ -228,7 +236,7 @@ class CloudFsspecWriter(FsspecWriter):
         self._buffer: bytearray | None = bytearray()
 
     def write(self, data: Buffer) -> None:
-        """See ObjectWriter."""
+        """Append bytes. See ObjectWriter."""
         view = memoryview(data).cast("B")
         if self._buffer is None:
             super().write(view)
@@ -236,32 +244,34 @@ class CloudFsspecWriter(FsspecWriter):
         self._buffer += view
         self._position += len(view)
         if len(self._buffer) > _PART_BYTES:
-            kept, self._buffer = self._buffer, None
+            content, self._buffer = self._buffer, None
             self._position = 0
             try:
-                self._file = self._store.file_system.open(self._store._at(self._path), "wb", block_size=_PART_BYTES)
+                self._file = self._store.file_system.open(
+                    self._store._native_path(self._path), "wb", block_size=_PART_BYTES
+                )
             except Exception as error:
                 raise self._store._failure(error, self._path) from None
-            super().write(kept)
+            super().write(content)
 
     def close(self) -> None:
-        """See ObjectWriter."""
+        """Upload the buffer, or complete the upload in parts. See ObjectWriter."""
         if self._buffer is None:
             super().close()
             return
-        kept, self._buffer = self._buffer, None
-        self._store.put(self._path, kept)
+        content, self._buffer = self._buffer, None
+        self._store.put(self._path, content)
 
     def abort(self) -> None:
-        """See ObjectWriter."""
+        """Discard the buffer, or the uploaded parts. See ObjectWriter."""
         self._buffer = None
         super().abort()
 
 
 def wrap_cloud(file_system: Any, protocol: str, path: str) -> tuple[ObjectStore, str]:
-    """The store of a file system object of s3fs, gcsfs or adlfs, and the key of a path in it.
+    """Return the store of a file system object of s3fs, gcsfs or adlfs, and the key of a path in it.
 
-    Which server it talks to is the caller's knowledge, so that an exclusive create is tried out before it is relied on.
+    The server is unknown here, so the store is marked unproven: exclusive creates are probed before they are used.
     """
     bucket, _, key = path.strip("/").partition("/")
     scheme = {"s3a": "s3", "gcs": "gs", "abfs": "az"}.get(protocol, protocol)
@@ -278,29 +288,28 @@ def wrap_cloud(file_system: Any, protocol: str, path: str) -> tuple[ObjectStore,
 
 
 def reply_to(error: BaseException) -> Reply | None:
-    """What an error of a conditional upload means; None: the request was refused and nothing was stored."""
+    """Classify an error of a conditional upload. Return None if the server refused it and nothing was stored."""
     status: int | None = None
     chain: list[BaseException] = []
-    at: BaseException | None = error
-    while at is not None and at not in chain:
-        chain.append(at)
-        at = at.__cause__ or at.__context__
-    for each in chain:
-        if isinstance(each, FileExistsError):
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    for cause in chain:
+        if isinstance(cause, FileExistsError):
             return Reply.TAKEN
-        found = _status_of(each)
-        if found is not None:
-            status = found
+        status = _status_of(cause)
+        if status is not None:
             break
     if status in (409, 412):
-        return Reply.TAKEN  # 409: a rival is at work; reading back tells whether the object is there
+        return Reply.TAKEN  # 409: a competing request is in flight; the caller reads the object back
     if status in _REFUSALS or isinstance(error, (PermissionError, FileNotFoundError)):
         return None
     return Reply.DOUBTFUL
 
 
 def _status_of(error: BaseException) -> int | None:
-    """The HTTP status that an exception of botocore, azure-core, gcsfs or aiohttp carries."""
+    """Return the HTTP status of an exception of botocore, azure-core, gcsfs or aiohttp, or None."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
         code = response.get("Error", {}).get("Code")
@@ -321,7 +330,7 @@ def _class_of(cloud: Cloud) -> Any:
 
         return S3FileSystem
     if cloud == "gcs":
-        # The class that gcsfs registers asks a second service what kind of bucket it has.
+        # The class that gcsfs registers sends an extra request for the type of the bucket.
         from gcsfs.core import GCSFileSystem
 
         return GCSFileSystem
@@ -348,7 +357,7 @@ def _s3_names(file_system: Any, bucket: str, prefix: str, start_after: str | Non
 def _gcs_names(file_system: Any, bucket: str, prefix: str, start_after: str | None, limit: int) -> Iterator[ObjectMeta]:
     arguments: dict[str, Any] = {"prefix": prefix, "delimiter": "/", "maxResults": limit + 1}
     if start_after is not None:
-        arguments["startOffset"] = prefix + start_after  # the name itself is listed, too
+        arguments["startOffset"] = prefix + start_after  # inclusive
     while True:
         page = file_system.call("GET", "b/{}/o", bucket, json_out=True, **arguments)
         for entry in page.get("items", ()):
@@ -367,7 +376,7 @@ def _azure_names(
     from fsspec.asyn import sync
 
     async def first_names() -> list[ObjectMeta]:
-        found: list[ObjectMeta] = []
+        metas: list[ObjectMeta] = []
         async with file_system.service_client.get_container_client(bucket) as client:
             pages = client.walk_blobs(name_starts_with=prefix, results_per_page=max(limit, 32)).by_page()
             async for page in pages:
@@ -376,9 +385,9 @@ def _azure_names(
                         continue  # a directory
                     meta = ObjectMeta(entry["name"][len(prefix) :], int(entry["size"]), entry["last_modified"])
                     if start_after is None or meta.name > start_after:
-                        found.append(meta)
-                if len(found) >= limit:
+                        metas.append(meta)
+                if len(metas) >= limit:
                     break
-        return found
+        return metas
 
     yield from sync(file_system.loop, first_names)

@@ -1,14 +1,14 @@
-"""Any file system of fsspec as a store.
+"""Any fsspec file system as a store.
 
-It reads everything that fsspec reads. It creates nothing exclusively, but for a memory file system that the caller
-hands in: `mode="create"` is a check followed by a write in most file systems, so `conditional_create` is "none" and
-committing is refused unless the caller takes care of it (see handlers/choose.py). Clouds have a class of their own
+It supports reads and plain writes, but no exclusive creates, except in a memory file system object of the caller.
+`mode="create"` of most fsspec classes is a check followed by a write, so `conditional_create` is "none", and commits
+are refused unless the caller prevents races (see handlers/choose.py). Clouds have a class of their own
 (fsspec_cloud.py).
 
-Rules that keep fsspec honest: arguments by keyword only (the order of `start` and `end` differs between classes), no
-listing caches, no shared instances, no negative and no empty ranges, the length of every reply checked, and a new
-instance after a fork. File systems raise whatever their clients do, so that `except Exception` stands around their
-calls: `_failure` makes one typed error of it, without secrets.
+Rules for calls to fsspec: arguments by keyword only (the order of `start` and `end` differs between classes), no
+listing caches, no shared instances, no negative and no empty ranges, a check of the length of every reply, and a new
+instance after a fork. File systems raise the errors of their clients, of any class. Therefore `except Exception` is
+used around calls, and `_failure` converts the error into a typed one without secrets.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from lancetable.store.base import (
     Durability,
     ObjectMeta,
     ObjectWriter,
+    OnExisting,
     PutOutcome,
     missing,
     short_read,
@@ -45,19 +46,19 @@ __all__ = ["FsspecStore", "FsspecWriter", "not_installed", "open_fsspec", "wrap_
 _BLOCK_BYTES = 8 << 20
 _DELETE_BATCH = 1000
 
-# Stores where a write shows the whole object or nothing, and where directories do not exist.
+# Stores whose writes are atomic and that have no directories.
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2", "oci"))
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 
 
 def _is_asynchronous(file_system: Any) -> bool:
-    """Whether many requests can be under way at once; a directory view says so even over a store that cannot."""
+    """Return True if requests can run concurrently. A directory view claims it even over a synchronous file system."""
     inner = getattr(file_system, "fs", None)
     return bool(getattr(file_system, "async_impl", False)) and (inner is None or _is_asynchronous(inner))
 
 
 class FsspecStore(RemoteStore):
-    """One fsspec file system: made from a protocol and options, or handed in by the caller."""
+    """One fsspec file system: created from a protocol and options, or passed by the caller."""
 
     __slots__ = (
         "_file_system",
@@ -72,6 +73,7 @@ class FsspecStore(RemoteStore):
     capabilities: Capabilities
 
     def __init__(self, protocol: str, options: Mapping[str, Any], given: Any = None) -> None:
+        """Create a store. `given` is a file system object of the caller, or None to create one from the options."""
         from fsspec.utils import tokenize
 
         self._protocol = protocol
@@ -88,12 +90,12 @@ class FsspecStore(RemoteStore):
 
     @property
     def scheme(self) -> str:
-        """The protocol."""
+        """Protocol of the file system."""
         return self._protocol
 
     @property
     def file_system(self) -> Any:
-        """The fsspec instance of this process."""
+        """fsspec instance of this process. Raises StoreError, UnsupportedFeatureError if it cannot be created."""
         if self._pid != os.getpid():
             if self._given is not None and self._pid == -1:
                 self._file_system = self._given
@@ -113,26 +115,26 @@ class FsspecStore(RemoteStore):
         return f"FsspecStore({self._protocol!r}, {hide_secrets(self._options)!r})"
 
     def uri(self, path: str) -> str:
-        """Protocol and path; neither holds credentials."""
+        """Return the protocol and the path. Neither contains credentials."""
         return f"{self._protocol}://{path.lstrip('/') if self._protocol in _OBJECT_STORES else path}"
 
     def key(self, path: str) -> str:
-        """The file system and the address. See ObjectStore."""
+        """Return the identity of the file system and the address. See ObjectStore."""
         return f"{self._token} {self.uri(path)}"
 
     # ---- reading ----------------------------------------------------------------------------------------------
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:
-        """One request where the size is known or small. See ObjectStore."""
+        """Read the whole object; one request if the size is known or small. See ObjectStore."""
         if size is not None:
             return self.read(path, 0, size)
         try:
-            # The end lies beyond small objects on purpose: that way their size need not be asked for.
-            first = bytes(self.file_system.cat_file(self._at(path), start=0, end=FIRST_READ_BYTES))
+            # For small objects this range exceeds the object, which saves a request for its size.
+            first = bytes(self.file_system.cat_file(self._native_path(path), start=0, end=FIRST_READ_BYTES))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise missing(path) from error
         except Exception as error:
-            if self.find(path) == 0:  # some servers refuse every range of an empty object
+            if self.find(path) == 0:  # some servers reject every range of an empty object
                 return EMPTY
             raise self._failure(error, path) from error
         if len(first) < FIRST_READ_BYTES:
@@ -141,34 +143,36 @@ class FsspecStore(RemoteStore):
         return memoryview(b"".join((first, rest)))
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """One request where the size is known, else two. See ObjectStore."""
+        """Read the end of an object; one request if the size is known, otherwise two. See ObjectStore."""
         if size is None:
             size = self.size(path)
         return self.read(path, max(size - length, 0), size), size
 
     def find(self, path: str) -> int | None:
-        """Bytes in the object, or None. See ObjectStore."""
+        """Return the size of the object, or None if it does not exist. See ObjectStore."""
         try:
-            self._forget_listing(path)
-            facts = self.file_system.info(self._at(path))
+            self._invalidate_listing(path)
+            info = self.file_system.info(self._native_path(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
             raise self._failure(error, path) from error
-        if facts.get("type") == "directory" or facts.get("size") is None:
+        if info.get("type") == "directory" or info.get("size") is None:
             return None
-        return int(facts["size"])
+        return int(info["size"])
 
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
-        """One reply of exactly the right length for each request."""
+        """Return one reply of exactly the right length for each request."""
         replies: list[Any]
         try:
             if len(requests) == 1 or not _is_asynchronous(self.file_system):
-                # The blocking form of cat_ranges passes the range by position, which not every class understands.
+                # The synchronous cat_ranges passes the range by position, which some classes do not support.
                 replies = [self._cat(path, request) for request in requests]
             else:
                 starts, ends = [r.start for r in requests], [r.end for r in requests]
-                replies = self.file_system.cat_ranges([self._at(path)] * len(requests), starts, ends, on_error="return")
+                replies = self.file_system.cat_ranges(
+                    [self._native_path(path)] * len(requests), starts, ends, on_error="return"
+                )
         except Exception as error:
             raise self._failure(error, path) from error
         result = []
@@ -176,7 +180,7 @@ class FsspecStore(RemoteStore):
             if isinstance(reply, Exception):
                 raise self._failure(reply, path) from reply
             if len(reply) != request.end - request.start:
-                # Connections break in the middle of a reply; a file that is too short is short twice.
+                # A connection may break in the middle of a reply. If the file is too short, the retry is short too.
                 try:
                     reply = self._cat(path, request)
                 except Exception as error:
@@ -188,12 +192,12 @@ class FsspecStore(RemoteStore):
 
     def _cat(self, path: str, request: ByteRange) -> Any:
         try:
-            return self.file_system.cat_file(self._at(path), start=request.start, end=request.end)
+            return self.file_system.cat_file(self._native_path(path), start=request.start, end=request.end)
         except (FileNotFoundError, NotADirectoryError):
             raise
         except Exception:
-            # A range that begins behind the end is an error on some stores, of any class, and an empty reply on others.
-            # Whatever else it was is raised again for the caller.
+            # A range past the end raises an error of any class on some stores and gives an empty reply on others.
+            # Any other error is raised again.
             size = self.find(path)
             if size is not None and request.end > size:
                 raise short_read(path, request.start, request.end, max(size - request.start, 0)) from None
@@ -202,7 +206,7 @@ class FsspecStore(RemoteStore):
     # ---- writing ----------------------------------------------------------------------------------------------
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
-        """One upload; a temporary file and a move where an upload could be seen half done. See ObjectStore."""
+        """Write an object; without atomic writes, to a temporary file that is then moved. See ObjectStore."""
         try:
             if self._protocol in _OBJECT_STORES:
                 self.file_system.pipe_file(path, bytes(data))
@@ -212,13 +216,16 @@ class FsspecStore(RemoteStore):
                 self.file_system.pipe_file(temporary, bytes(data))
                 self._move(temporary, path)
             except BaseException:
-                self._remove_quietly(temporary)
+                self._remove_temporary(temporary)
                 raise
         except Exception as error:
             raise self._failure(error, path) from error
 
-    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
-        """In a memory file system of the caller, by its dictionary. Elsewhere refused: nothing creates exactly once."""
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        """Create an object in a memory file system of the caller, using its dictionary. See ObjectStore.
+
+        Raises UnsupportedFeatureError for any other file system, which cannot create an object exactly once.
+        """
         if self.capabilities.conditional_create == "native":
             from fsspec.implementations.memory import MemoryFile
 
@@ -227,11 +234,12 @@ class FsspecStore(RemoteStore):
             file = MemoryFile(file_system, key, bytes(data))
             return PutOutcome.WON if file_system.store.setdefault(key, file) is file else PutOutcome.LOST
         raise UnsupportedFeatureError(
-            f"{self._protocol}:// cannot create an object only where none exists", feature="conditional create"
+            f"{self._protocol}:// does not support conditional creates; write with a commit_lock",
+            feature="conditional create",
         )
 
     def open_writer(self, path: str) -> FsspecWriter:
-        """Stream through fsspec's own buffered file. See ObjectStore."""
+        """Open a writer on fsspec's buffered file. See ObjectStore."""
         return FsspecWriter(self, path)
 
     # ---- listing and removing ---------------------------------------------------------------------------------
@@ -239,10 +247,10 @@ class FsspecStore(RemoteStore):
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
-        """One listing of the whole directory. See ObjectStore."""
+        """List names with one listing of the whole directory. See ObjectStore."""
         try:
-            self._forget_listing(prefix)
-            entries = self.file_system.ls(self._at(prefix), detail=True)
+            self._invalidate_listing(prefix)
+            entries = self.file_system.ls(self._native_path(prefix), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:
@@ -251,7 +259,7 @@ class FsspecStore(RemoteStore):
         for entry in entries:
             full = str(entry["name"])
             name = full.rstrip("/").rpartition("/")[2]
-            if entry.get("type") == "directory" or _same_path(full, self._at(prefix)):
+            if entry.get("type") == "directory" or _same_path(full, self._native_path(prefix)):
                 continue
             if start_after is None or name > start_after:
                 result.append(_meta(entry, name))
@@ -259,45 +267,48 @@ class FsspecStore(RemoteStore):
         return result if limit is None else result[:limit]
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
-        """One recursive listing. See ObjectStore."""
+        """Yield all objects below a prefix from one recursive listing. See ObjectStore."""
         try:
-            self._forget_listing(prefix)
-            entries = self.file_system.find(self._at(prefix), detail=True)
+            self._invalidate_listing(prefix)
+            entries = self.file_system.find(self._native_path(prefix), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return
         except Exception as error:
             raise self._failure(error, prefix) from error
-        root = self._at(prefix).strip("/") + "/" if self._at(prefix).strip("/") else ""
+        root = self._native_path(prefix).strip("/") + "/" if self._native_path(prefix).strip("/") else ""
         for full in sorted(entries):
             name = full.lstrip("/")
             if name.startswith(root):
                 yield _meta(entries[full], name[len(root) :])
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Batches where the file system has them. See ObjectStore."""
-        waiting = list(paths)
+        """Delete objects, in batches if the file system supports them. See ObjectStore."""
+        all_paths = list(paths)
         batched = self._protocol in _OBJECT_STORES
-        for at in range(0, len(waiting), _DELETE_BATCH):
-            batch = waiting[at : at + _DELETE_BATCH]
+        for start in range(0, len(all_paths), _DELETE_BATCH):
+            batch = all_paths[start : start + _DELETE_BATCH]
             path = batch[0]
             try:
-                if batched and len(batch) > 1 and self._delete_together(batch):
+                if batched and len(batch) > 1 and self._delete_batch(batch):
                     continue
                 for path in batch:
                     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                        self.file_system.rm_file(self._at(path))
+                        self.file_system.rm_file(self._native_path(path))
             except Exception as error:
                 raise self._failure(error, path) from error
 
-    def _delete_together(self, paths: Sequence[str]) -> bool:
-        """Remove objects in one request, and return False if some may be left: then they are removed one by one."""
-        full = [self._at(path) for path in paths]
+    def _delete_batch(self, paths: Sequence[str]) -> bool:
+        """Delete objects in one request.
+
+        Return False if some may remain, so that the caller deletes them one by one.
+        """
+        full = [self._native_path(path) for path in paths]
         call = getattr(self.file_system, "call_s3", None)
-        with contextlib.suppress(OSError):  # a missing object may stop the rest
+        with contextlib.suppress(OSError):  # a missing object may end the batch early
             if call is None:
                 self.file_system.rm(full)
                 return True
-            # `rm` of s3fs does not read the errors of single objects that S3 reports in a successful reply.
+            # `rm` of s3fs ignores the errors of single objects, which S3 reports in a successful reply.
             names = [self.file_system.split_path(path)[:2] for path in full]
             if len({bucket for bucket, _ in names}) > 1:
                 return False
@@ -308,24 +319,23 @@ class FsspecStore(RemoteStore):
         return False
 
     def delete_prefix(self, prefix: str) -> None:
-        """Remove a directory. See ObjectStore."""
+        """Delete a directory. See ObjectStore."""
         self._made_directories.clear()
         if hasattr(self.file_system, "call_s3"):
-            # s3fs removes directories with the request whose errors it does not read, see _delete_together. What it
-            # finds afterwards are objects that stand for directories.
+            # `rm` of s3fs ignores errors, see _delete_batch. After this call it only finds directory markers.
             root = prefix.rstrip("/")
             self.delete([f"{root}/{meta.name}" if root else meta.name for meta in self.list_recursive(prefix)])
         try:
-            self._forget_listing(prefix)
+            self._invalidate_listing(prefix)
             with contextlib.suppress(FileNotFoundError):
-                self.file_system.rm(self._at(prefix), recursive=True)
+                self.file_system.rm(self._native_path(prefix), recursive=True)
         except Exception as error:
             raise self._failure(error, prefix) from error
 
     # ---- helpers ----------------------------------------------------------------------------------------------
 
-    def _at(self, path: str) -> str:
-        """The path as the file system knows it."""
+    def _native_path(self, path: str) -> str:
+        """Return the path as used by the file system."""
         return path
 
     def _construct(self) -> Any:
@@ -335,7 +345,7 @@ class FsspecStore(RemoteStore):
         return list(secrets_in(self._options))
 
     def _temporary(self, path: str) -> str:
-        """A name next to the final one, in a directory that exists."""
+        """Return a temporary path next to the final one, after creating its directory."""
         directory, _, name = path.rpartition("/")
         if directory and directory not in self._made_directories:
             self.file_system.makedirs(directory, exist_ok=True)
@@ -343,39 +353,39 @@ class FsspecStore(RemoteStore):
         return f"{directory}/.tmp_{name[:50]}_{uuid4().hex}"
 
     def _move(self, source: str, target: str) -> None:
-        if any(sign in source for sign in "*?["):  # `mv` would take the name for a pattern
+        if any(wildcard in source for wildcard in "*?["):  # `mv` would expand the name as a pattern
             self.file_system.cp_file(source, target)
             self.file_system.rm_file(source)
             return
         try:
             self.file_system.mv(source, target)
         except FileExistsError:
-            # Some servers rename only to a free name.
+            # Some servers cannot rename over an existing name.
             self.file_system.rm_file(target)
             self.file_system.mv(source, target)
 
-    def _remove_quietly(self, path: str) -> None:
-        with contextlib.suppress(Exception):  # an error is under way already, and this is its temporary file
+    def _remove_temporary(self, path: str) -> None:
+        with contextlib.suppress(Exception):  # the original error is more useful than this one
             self.file_system.rm_file(path)
 
-    def _forget_listing(self, path: str) -> None:
-        if self._given is not None:  # the caller's instance may cache listings; ours does not
-            self.file_system.invalidate_cache(self._at(path))
-            self.file_system.invalidate_cache(self._at(path).rpartition("/")[0])
+    def _invalidate_listing(self, path: str) -> None:
+        if self._given is not None:  # only an instance of the caller may cache listings
+            self.file_system.invalidate_cache(self._native_path(path))
+            self.file_system.invalidate_cache(self._native_path(path).rpartition("/")[0])
 
     def _failure(self, error: BaseException, path: str) -> LanceError:
         if isinstance(error, LanceError):
             return error
         if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
             return missing(path)
-        text = f"{type(error).__name__}: {error}"
+        description = f"{type(error).__name__}: {error}"
         for secret in self._secrets():
-            text = text.replace(secret, "***")
-        return StoreError(f"{self.uri(path)}: {text}", path=path)
+            description = description.replace(secret, "***")
+        return StoreError(f"{self.uri(path)}: {description}", path=path)
 
 
 class FsspecWriter(ObjectWriter):
-    """One object on its way through fsspec's buffered file, which uploads it in parts."""
+    """Writer of one object through fsspec's buffered file, which uploads it in parts."""
 
     __slots__ = ("_file", "_path", "_position", "_store", "_target")
 
@@ -391,7 +401,7 @@ class FsspecWriter(ObjectWriter):
             raise store._failure(error, path) from error
 
     def write(self, data: Buffer) -> None:
-        """See ObjectWriter."""
+        """Append bytes. Raises ValueError if the writer is closed. See ObjectWriter."""
         if self._file is None:
             raise ValueError(f"{self._path}: the writer is closed")
         view = memoryview(data).cast("B")
@@ -403,11 +413,11 @@ class FsspecWriter(ObjectWriter):
         self._position += len(view)
 
     def tell(self) -> int:
-        """See ObjectWriter."""
+        """Return the number of bytes accepted so far. See ObjectWriter."""
         return self._position
 
     def close(self) -> None:
-        """See ObjectWriter."""
+        """Complete the upload, or move the temporary file to its final name. See ObjectWriter."""
         if self._file is None:
             return
         try:
@@ -420,24 +430,24 @@ class FsspecWriter(ObjectWriter):
         self._file = None
 
     def abort(self) -> None:
-        """See ObjectWriter."""
+        """Discard the uploaded parts, or the temporary file. See ObjectWriter."""
         file, self._file = self._file, None
         if file is None:
             return
         if self._target == self._path:
-            with contextlib.suppress(Exception):  # what led here is what the caller should see
-                file.discard()  # the parts that were uploaded
-            file.closed = True  # or the last reference to it would upload the rest
+            with contextlib.suppress(Exception):  # the original error is more useful than this one
+                file.discard()  # deletes the uploaded parts
+            file.closed = True  # otherwise its finalizer would upload the rest
         else:
             with contextlib.suppress(Exception):
                 file.close()
-            self._store._remove_quietly(self._target)
+            self._store._remove_temporary(self._target)
 
 
 def open_fsspec(url: str, scheme: str, storage_options: Mapping[str, Any] | None) -> tuple[ObjectStore, str]:
-    """The store of a URL that fsspec knows, and the path in it.
+    """Return the store of a URL that fsspec supports, and the path in it.
 
-    Raises InvalidInputError for a scheme that nobody knows, UnsupportedFeatureError where its package is missing.
+    Raises InvalidInputError for an unknown scheme, UnsupportedFeatureError if its package is not installed.
     """
     from fsspec.registry import get_filesystem_class
 
@@ -455,13 +465,16 @@ def open_fsspec(url: str, scheme: str, storage_options: Mapping[str, Any] | None
 
 
 def wrap_fsspec(file_system: Any, path: str) -> tuple[ObjectStore, str]:
-    """The store of a file system object; the local one is used directly, without fsspec."""
+    """Return the store of a file system object, and the path in it. A local file system is opened without fsspec.
+
+    Raises InvalidInputError if the object is not an fsspec file system.
+    """
     from fsspec import AbstractFileSystem
 
     from lancetable.store.open import open_store
 
     if not isinstance(file_system, AbstractFileSystem):
-        raise InvalidInputError(f"an fsspec file system is expected, not {type(file_system).__name__}")
+        raise InvalidInputError(f"expected an fsspec file system, got {type(file_system).__name__}")
     protocol = file_system.protocol if isinstance(file_system.protocol, str) else file_system.protocol[0]
     inner = file_system._strip_protocol(path).rstrip("/")
     if protocol in ("file", "local"):
@@ -479,15 +492,16 @@ def _check_known(scheme: str) -> None:
     known = available_protocols()
     if scheme not in known:
         raise InvalidInputError(
-            f"unknown scheme {scheme}://; known are a plain path, file://, memory://, s3://, gs://, az:// and those of "
+            f"unknown scheme {scheme}://; use a plain path, file://, memory://, s3://, gs://, az:// or a scheme of "
             f"fsspec: {', '.join(sorted(known))}"
         )
 
 
 def not_installed(scheme: str, error: Exception) -> UnsupportedFeatureError:
+    """Return the error for a scheme whose package is not installed, with the extra that installs it."""
     extra = _EXTRAS.get(scheme)
     advice = f"pip install 'lancetable[{extra}]'" if extra else str(error)
-    return UnsupportedFeatureError(f"{scheme}:// needs a package that is not installed: {advice}", feature=scheme)
+    return UnsupportedFeatureError(f"{scheme}:// requires a package that is not installed: {advice}", feature=scheme)
 
 
 def _construct(protocol: str, options: Mapping[str, Any]) -> Any:
@@ -498,8 +512,10 @@ def _construct(protocol: str, options: Mapping[str, Any]) -> Any:
     except ImportError as error:
         raise not_installed(protocol, error) from error
     except Exception as error:
-        # The text of the cause may repeat options, so only its kind is told.
-        raise StoreError(f"{protocol}:// cannot be opened: {type(error).__name__}") from error
+        # The message of the cause may contain options, so only its type is reported.
+        raise StoreError(
+            f"{protocol}://: opening failed with {type(error).__name__}; check the storage options"
+        ) from error
 
 
 def _same_path(one: str, other: str) -> bool:

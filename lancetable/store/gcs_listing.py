@@ -1,6 +1,6 @@
-"""A few names of a listing of Google Cloud Storage: Objects: list of the JSON interface, with a bearer token.
+"""Short listings of Google Cloud Storage: Objects: list of the JSON API, authorised by a bearer token.
 
-Tokens of service accounts and of the environment come from google-auth, where that is installed.
+google-auth, if installed, provides the tokens of service accounts and of the environment.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 
 
 class GcsLister(ShortLister):
-    """Lists objects directly below a prefix of one bucket. See ShortLister."""
+    """Lister of the objects directly below a prefix of one bucket. See ShortLister."""
 
     def __init__(self, bucket: str, options: CloudOptions, token: Callable[[], str | None]) -> None:
-        """`token` gives what requests are authorised with, "" for none needed, None where it cannot be had."""
+        """Create a lister. `token` returns a bearer token, "" if none is needed, or None if none is available."""
         super().__init__(options.endpoint or "https://storage.googleapis.com", options)
         self._path = f"{self._root}/storage/v1/b/{quote(bucket, safe='')}/o"
         self._token = token
@@ -37,7 +37,7 @@ class GcsLister(ShortLister):
         query = {
             "delimiter": "/",
             "fields": "items(name,size,updated),nextPageToken",
-            "maxResults": str(limit + 1),  # it starts with the name that others are to follow
+            "maxResults": str(limit + 1),  # startOffset is inclusive, so the first name may be `start_after`
             "prefix": prefix,
         }
         if start_after is not None:
@@ -46,17 +46,17 @@ class GcsLister(ShortLister):
 
     def _parse(self, body: bytes, prefix: str) -> tuple[list[ObjectMeta], bool]:
         reply = json.loads(body)
-        found = []
+        metas = []
         for item in reply.get("items", ()):
             name: str = item["name"]
             if name.startswith(prefix):
                 modified = datetime.fromisoformat(item["updated"].replace("Z", "+00:00"))
-                found.append(ObjectMeta(name[len(prefix) :], int(item["size"]), modified))
-        return found, not reply.get("nextPageToken")
+                metas.append(ObjectMeta(name[len(prefix) :], int(item["size"]), modified))
+        return metas, not reply.get("nextPageToken")
 
 
 def google_token(options: CloudOptions) -> Callable[[], str | None] | None:
-    """Where tokens for these options come from; None if only obstore can get them. Nothing is contacted yet."""
+    """Return a function that provides tokens for these options, or None if only obstore can. Sends no request."""
     config = options.config
     if options.is_on("skip_signature"):
         return lambda: ""
@@ -70,7 +70,7 @@ def google_token(options: CloudOptions) -> Callable[[], str | None] | None:
 
 
 class _GoogleTokens:
-    """Tokens of google-auth, renewed when they have expired. What fails once is not tried again."""
+    """Provider of google-auth tokens. It refreshes expired tokens and does not retry after a failure."""
 
     def __init__(self, config: Mapping[str, str], transport: Callable[[], Any]) -> None:
         self._config, self._transport = config, transport
@@ -100,11 +100,11 @@ class _GoogleTokens:
 
         config = self._config
         if "service_account_key" in config:
-            facts = json.loads(config["service_account_key"])
-            read = service_account.Credentials.from_service_account_info
-            return read(facts, scopes=_SCOPES)  # type: ignore[no-untyped-call]  # google-auth is half typed
+            account_info = json.loads(config["service_account_key"])
+            load_info = service_account.Credentials.from_service_account_info
+            return load_info(account_info, scopes=_SCOPES)  # type: ignore[no-untyped-call]  # partly typed package
         path = config.get("service_account", config.get("application_credentials"))
         if path is not None:
-            load = google.auth.load_credentials_from_file
-            return load(path, scopes=_SCOPES)[0]  # type: ignore[no-untyped-call]  # the same
+            load_file = google.auth.load_credentials_from_file
+            return load_file(path, scopes=_SCOPES)[0]  # type: ignore[no-untyped-call]  # partly typed package
         return google.auth.default(scopes=_SCOPES)[0]

@@ -1,11 +1,11 @@
-"""The local file system: os calls, memory maps, and files that appear whole or not at all.
+"""The local file system: os calls, memory maps, and atomic creation of files.
 
     put             .tmp_{name}_{random}  write, sync, rename over the name
-    put_if_absent   .tmp_{name}_{random}  write, sync, link to the name (fails where it exists), unlink
+    put_if_absent   .tmp_{name}_{random}  write, sync, link to the name (fails if it exists), unlink
     open_writer     .tmp_{name}_{random}  write ... close: rename, sync in the background
 
-Paths are absolute and use `/` on every system. A range of a file is a slice of its memory map; a small file read as a
-whole is read, since mapping costs more than it saves.
+Paths are absolute and use `/` on every platform. A range of a file is a slice of its memory map. Small files that are
+needed as a whole are read, because mapping them costs more than it saves.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from lancetable.store.base import (
     Durability,
     ObjectMeta,
     ObjectWriter,
+    OnExisting,
     PutOutcome,
     check_range,
     missing,
@@ -56,19 +57,19 @@ _MAX_WRITE_BYTES = 1 << 30  # Linux writes at most 2 GiB less a page in one call
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NAME_OF = itemgetter(0)
-_NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_MISSING_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
-# One set of maps and one queue per process: the same file is mapped once, and a commit through one store covers the
-# files that another one wrote.
+# One map cache and one sync queue per process: a file is mapped once for all stores, and a sync through one store also
+# covers the files that another store wrote.
 _MAPS = MapCache()
 _QUEUE = SyncQueue()
 
 
 class LocalStore:
-    """The files of this machine.
+    """Files of this machine.
 
-    `fsync=False` gives up durability for speed. `mmap=False` reads with `pread`, as is done by itself for files on
-    network file systems, whose pages may vanish under a map.
+    `fsync=False` trades durability for speed. `mmap=False` reads with `pread`. Files on network file systems are always
+    read with `pread`, because their mapped pages may become unreadable.
     """
 
     __slots__ = ("_fsync", "_mmap", "capabilities")
@@ -88,7 +89,7 @@ class LocalStore:
 
     @property
     def mapped(self) -> bool:
-        """Whether ranges are slices of a memory map, which cost nothing until their bytes are touched."""
+        """True if ranges are slices of a memory map, which cost nothing until their bytes are accessed."""
         return self._mmap
 
     def __eq__(self, other: object) -> bool:
@@ -98,17 +99,17 @@ class LocalStore:
         return hash((LocalStore, self._fsync, self._mmap))
 
     def uri(self, path: str) -> str:
-        """The path itself: that is what users call a local table."""
+        """Return the path itself, which is the usual address of a local table."""
         return path
 
     def key(self, path: str) -> str:
-        """The path. See ObjectStore."""
+        """Return the path. See ObjectStore."""
         return path
 
     # ---- reading ----------------------------------------------------------------------------------------------
 
     def read(self, path: str, start: int, end: int) -> memoryview:
-        """Exactly `end - start` bytes: a slice of the file's map. See ObjectStore."""
+        """Return a slice of the file's memory map. See ObjectStore."""
         if not 0 <= start < end:
             check_range(path, start, end)
             return EMPTY
@@ -121,7 +122,7 @@ class LocalStore:
         return part
 
     def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        """Slices of the file's map, in the caller's order. See ObjectStore."""
+        """Return slices of the file's memory map, in the caller's order. See ObjectStore."""
         if not any(start < end for start, end in ranges):
             for start, end in ranges:
                 check_range(path, start, end)
@@ -143,45 +144,49 @@ class LocalStore:
         return result
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:
-        """The whole file. See ObjectStore."""
-        data, found = self._tail(path, size, None)
-        if size is not None and size != found:
+        """Return the whole file. Raises CorruptFileError if it does not have exactly `size` bytes. See ObjectStore."""
+        data, file_size = self._read_suffix(path, size, None)
+        if size is not None and size != file_size:
             raise CorruptFileError(
-                f"{path}: {size} bytes expected, the file has {found}", path=path, offset=0, expected=size, found=found
+                f"{path}: expected a file of {size} bytes, found {file_size}",
+                path=path,
+                offset=0,
+                expected=size,
+                found=file_size,
             )
         return data
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """The last `min(length, size)` bytes, and the size. See ObjectStore.
+        """Return the last `min(length, size)` bytes, and the size. See ObjectStore.
 
-        A small file is read, not mapped: for one whose other bytes are wanted as well, `read` is the better call.
+        A small file is read instead of mapped. Use `read` if other parts of the file are needed too.
         """
-        data, found = self._tail(path, size, length)
-        return data, found if size is None else size
+        data, file_size = self._read_suffix(path, size, length)
+        return data, file_size if size is None else size
 
     def modified_ns(self, path: str) -> int | None:
-        """Time of the last change of a file, or of the names in a directory. See ObjectStore."""
+        """Return the time of the last change of a file, or of the names in a directory. See ObjectStore."""
         try:
             return os.stat(path).st_mtime_ns
         except (OSError, ValueError):
             return None
 
     def size(self, path: str) -> int:
-        """Bytes in the file. Raises NotFoundError."""
-        found = self.find(path)
-        if found is None:
+        """Return the size of the file in bytes. Raises NotFoundError."""
+        size = self.find(path)
+        if size is None:
             raise missing(path)
-        return found
+        return size
 
     def find(self, path: str) -> int | None:
-        """Bytes in the file, or None. See ObjectStore."""
+        """Return the size of the file in bytes, or None if it does not exist. See ObjectStore."""
         try:
-            facts = os.stat(path)
-        except _NO_OBJECT:
+            status = os.stat(path)
+        except _MISSING_ERRORS:
             return None
         except (OSError, ValueError) as error:
             raise _failure(error, path) from error
-        return facts.st_size if stat.S_ISREG(facts.st_mode) else None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def _view(self, path: str) -> memoryview | None:
         if not self._mmap:
@@ -191,29 +196,29 @@ class LocalStore:
         except (OSError, ValueError) as error:
             raise _failure(error, path) from error
 
-    def _tail(self, path: str, size: int | None, length: int | None) -> tuple[memoryview, int]:
-        """The last `length` bytes of the first `size`, and the size of the file; None means all.
+    def _read_suffix(self, path: str, size: int | None, length: int | None) -> tuple[memoryview, int]:
+        """Return the last `length` bytes of the first `size` bytes, and the size of the file. None means all.
 
-        What is small is read, what is large is mapped.
+        Small files are read, large ones are mapped.
         """
         try:
             descriptor = os.open(path, _READ_FLAGS)
             try:
-                facts = os.fstat(descriptor)
-                if not stat.S_ISREG(facts.st_mode):
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
                     raise missing(path)
-                found = facts.st_size
-                end = found if size is None else size
+                file_size = status.st_size
+                end = file_size if size is None else size
                 start = 0 if length is None else max(end - max(length, 0), 0)
                 if end <= _SMALL_BYTES or not self._mmap:
-                    return _read_at(descriptor, path, start, end), found
+                    return _read_at(descriptor, path, start, end), file_size
             finally:
                 os.close(descriptor)
         except (OSError, ValueError) as error:
             if isinstance(error, LanceError):
                 raise
             raise _failure(error, path) from error
-        return self.read(path, start, end), found
+        return self.read(path, start, end), file_size
 
     def _pread(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
         try:
@@ -234,18 +239,18 @@ class LocalStore:
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
         """Write a temporary file and rename it over the name. See ObjectStore.
 
-        With AT_SYNC, a name that is new is written at once, which takes half the time. A process that is killed then
-        leaves a part of the file, and that is harmless: names are random, and nothing refers to one before `sync`.
+        With AT_SYNC, a new name is written directly, which takes half the time. If the process is killed, an incomplete
+        file may remain. This is harmless, because such names are random and nothing refers to them before `sync`.
         """
-        if durability is Durability.AT_SYNC and self._put_new(path, data):
+        if durability is Durability.AT_SYNC and self._write_new(path, data):
             return
         writer = LocalWriter(path, fsync=self._fsync and durability is not Durability.NEVER, buffer_bytes=0)
         with writer:
             writer.write(data)
             writer.finish(background=durability is Durability.AT_SYNC)
 
-    def _put_new(self, path: str, data: Buffer) -> bool:
-        """Write a file under a name that nobody has; False, and nothing written, where that is not to be had."""
+    def _write_new(self, path: str, data: Buffer) -> bool:
+        """Write a file directly under a new name. Return False if the name exists or cannot be created this way."""
         if self._fsync and sys.platform == "win32":
             return False
         try:
@@ -275,11 +280,11 @@ class LocalStore:
             _QUEUE.submit(path, descriptor)
         return True
 
-    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
-        """Write a temporary file and link it to the name, which fails where the name is taken. See ObjectStore.
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        """Write a temporary file and link it to the name, which fails if the name exists. See ObjectStore.
 
-        UNKNOWN: the name is there and holds the bytes, but the directory could not be synced; or the file system
-        failed in a way that does not tell.
+        Returns UNKNOWN if the object is visible but its directory could not be synced, or if the file system did not
+        report whether the link was created. Raises UnsupportedFeatureError if it supports no exclusive creation.
         """
         writer = LocalWriter(path, fsync=self._fsync, buffer_bytes=0)
         with writer:
@@ -287,11 +292,11 @@ class LocalStore:
             return writer.finish_if_absent()
 
     def open_writer(self, path: str) -> LocalWriter:
-        """Stream into a temporary file that `close` renames; it is synced in the background. See ObjectStore."""
+        """Open a writer on a temporary file, which `close` renames and syncs in the background. See ObjectStore."""
         return LocalWriter(path, fsync=self._fsync)
 
     def sync(self, prefix: str = "") -> None:
-        """Wait for the files below a prefix that are still being synced. See ObjectStore."""
+        """Wait for the background syncs of the files below a prefix. See ObjectStore."""
         if self._fsync:
             _QUEUE.sync(prefix)
 
@@ -300,29 +305,29 @@ class LocalStore:
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
-        """The files in a directory. See ObjectStore."""
-        found: list[tuple[str, os.DirEntry[str]]] = []
+        """Return the files in a directory. See ObjectStore."""
+        files: list[tuple[str, os.DirEntry[str]]] = []
         try:
             with os.scandir(prefix) as entries:
-                found = [(entry.name, entry) for entry in entries if entry.is_file()]
+                files = [(entry.name, entry) for entry in entries if entry.is_file()]
             if start_after is not None:
-                found = [item for item in found if item[0] > start_after]
-            found.sort(key=_NAME_OF)
+                files = [file for file in files if file[0] > start_after]
+            files.sort(key=_NAME_OF)
             if limit is not None:
-                del found[limit:]
+                del files[limit:]
             if not detail:
-                return [ObjectMeta(name, None, None) for name, _ in found]
-            return _with_details(found)
+                return [ObjectMeta(name, None, None) for name, _ in files]
+            return _with_details(files)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
             raise _failure(error, prefix) from error
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Every file below a directory; links to directories are not followed. See ObjectStore."""
-        waiting = [""]
-        while waiting:
-            inner = waiting.pop()
+        """Yield every file below a directory. Symbolic links to directories are not followed. See ObjectStore."""
+        pending = [""]
+        while pending:
+            inner = pending.pop()
             directory = f"{prefix}/{inner}" if inner else prefix
             try:
                 with os.scandir(directory) as scan:
@@ -334,13 +339,13 @@ class LocalStore:
             for entry in entries:
                 name = f"{inner}/{entry.name}" if inner else entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(name)
+                    pending.append(name)
                 elif entry.is_file():
                     try:
-                        found = _meta(entry, name)
+                        meta = _meta(entry, name)
                     except FileNotFoundError:  # removed since the directory was read
                         continue
-                    yield found
+                    yield meta
 
     def delete(self, paths: Iterable[str]) -> None:
         """Unlink files. See ObjectStore."""
@@ -354,7 +359,7 @@ class LocalStore:
                 raise _failure(error, path) from error
 
     def delete_prefix(self, prefix: str) -> None:
-        """Remove a directory with all that is in it. See ObjectStore."""
+        """Remove a directory with all its contents. See ObjectStore."""
         _QUEUE.forget_below(prefix)
         try:
             if os.path.islink(prefix):
@@ -368,11 +373,12 @@ class LocalStore:
 
 
 class LocalWriter(ObjectWriter):
-    """A file on its way: a temporary one next to the final name. Small writes are collected, large ones passed on."""
+    """Writer on a temporary file next to the final name. Small writes are buffered, large ones are passed through."""
 
     __slots__ = ("_buffer", "_buffer_bytes", "_descriptor", "_fsync", "_path", "_pid", "_position", "_temporary")
 
     def __init__(self, path: str, *, fsync: bool, buffer_bytes: int = _WRITE_BUFFER_BYTES) -> None:
+        """Create the temporary file, and missing directories. Raises StoreError, InvalidInputError."""
         self._path = path
         self._fsync = fsync
         self._buffer = bytearray()
@@ -381,8 +387,8 @@ class LocalWriter(ObjectWriter):
         self._pid = os.getpid()
         self._descriptor = -1
         directory, _, name = path.rpartition("/")
-        # The name must not end in "manifest": readers of the table would take it for a version.
-        self._temporary = f"{directory}/.tmp_{_shortened(name)}_{os.urandom(12).hex()}"
+        # The name must not end in "manifest", or readers of the table would take it for a version.
+        self._temporary = f"{directory}/.tmp_{_truncate(name)}_{os.urandom(12).hex()}"
         try:
             try:
                 self._descriptor = os.open(self._temporary, _WRITE_FLAGS, 0o666)
@@ -393,7 +399,7 @@ class LocalWriter(ObjectWriter):
             raise _failure(error, path, writing=True) from error
 
     def write(self, data: Buffer) -> None:
-        """Append bytes. See ObjectWriter."""
+        """Append bytes. Raises ValueError if the writer is closed. See ObjectWriter."""
         if self._descriptor < 0:
             raise ValueError(f"{self._path}: the writer is closed")
         view = memoryview(data)
@@ -409,21 +415,21 @@ class LocalWriter(ObjectWriter):
         self._buffer += view
 
     def tell(self) -> int:
-        """Bytes accepted so far."""
+        """Return the number of bytes accepted so far."""
         return self._position
 
     def close(self) -> None:
-        """Rename the file to its name; it is durable after the next `sync` of the store."""
+        """Rename the file to its final name. It is durable after the next `sync` of the store."""
         if self._descriptor >= 0:
             self.finish(background=True)
 
     def finish(self, *, background: bool) -> None:
-        """Rename the file to its name, synced before that, or queued for it."""
-        queued = background and self._fsync and sys.platform != "win32"  # Windows renames no file that is open
+        """Rename the file to its final name, after a sync or, with `background`, before one that is queued."""
+        queued = background and self._fsync and sys.platform != "win32"  # Windows cannot rename an open file
         self._flush()
         try:
             if not queued:
-                self._settle()
+                self._sync_and_close()
             if self._fsync or not _exchange(self._temporary, self._path):
                 os.replace(self._temporary, self._path)
                 self._temporary = ""
@@ -431,7 +437,7 @@ class LocalWriter(ObjectWriter):
             self.abort()
             raise _failure(error, self._path, writing=True) from error
         if not self._fsync:
-            self.abort()  # after an exchange the old file has the temporary name
+            self.abort()  # after an exchange, the temporary name belongs to the old file
             return
         _QUEUE.mark(self._path.rpartition("/")[0])
         if queued:
@@ -442,23 +448,26 @@ class LocalWriter(ObjectWriter):
             _QUEUE.sync_above(self._path)
 
     def finish_if_absent(self) -> PutOutcome:
-        """Give the file its name unless that is taken; durable if WON."""
+        """Link the file to its final name unless that exists. The file is durable if the result is WON.
+
+        Raises StoreError, UnsupportedFeatureError.
+        """
         self._flush()
         try:
-            self._settle()
+            self._sync_and_close()
             outcome = _link_if_absent(self._temporary, self._path)
         except (OSError, ValueError) as error:
             self.abort()
             if isinstance(error, LanceError):
                 raise
             raise _failure(error, self._path, writing=True) from error
-        self.abort()  # the temporary name; a link stays
+        self.abort()  # removes only the temporary name
         if outcome is PutOutcome.WON and self._fsync:
             _QUEUE.mark(self._path.rpartition("/")[0])
             try:
                 _QUEUE.sync_above(self._path)
             except StoreError:
-                return PutOutcome.UNKNOWN  # others see the object already, but a power loss could take it away
+                return PutOutcome.UNKNOWN  # the object is visible, but not durable
         return outcome
 
     def abort(self) -> None:
@@ -470,8 +479,8 @@ class LocalWriter(ObjectWriter):
                 os.unlink(temporary)
 
     def __del__(self) -> None:
-        # A writer that was neither closed nor aborted must not leave a file or a descriptor behind. A forked child has
-        # a copy of it, and the file is its parent's.
+        # A writer that was neither closed nor aborted must not leak a file or a descriptor. In a forked child the
+        # writer is a copy, and its file belongs to the parent.
         if getattr(self, "_descriptor", -1) >= 0 and self._pid == os.getpid():
             self.abort()
 
@@ -488,8 +497,8 @@ class LocalWriter(ObjectWriter):
             self.abort()
             raise _failure(error, self._path, writing=True) from error
 
-    def _settle(self) -> None:
-        """Sync the bytes if that is wanted and close the file; some file systems report a failed write only then."""
+    def _sync_and_close(self) -> None:
+        """Sync the bytes if required and close the file. Some file systems report a failed write only on close."""
         if self._fsync:
             sync_file(self._descriptor)
         descriptor, self._descriptor = self._descriptor, -1
@@ -502,16 +511,16 @@ class LocalWriter(ObjectWriter):
                 os.close(descriptor)
 
     def _make_directories(self, directory: str) -> None:
-        """Create a directory and the missing ones above it, and remember the parents for syncing."""
+        """Create a directory and its missing ancestors, and mark their parents for a sync."""
         absent = []
         while directory and not os.path.isdir(directory):
             absent.append(directory)
             directory = directory.rpartition("/")[0]
-        for new in reversed(absent):
-            with contextlib.suppress(FileExistsError):  # another writer came first; a file there fails at the open
-                os.mkdir(new)
+        for path in reversed(absent):
+            with contextlib.suppress(FileExistsError):  # created by another writer; if it is a file, open() fails later
+                os.mkdir(path)
             if self._fsync:
-                _QUEUE.mark(new.rpartition("/")[0] or "/")
+                _QUEUE.mark(path.rpartition("/")[0] or "/")
 
 
 def _rebuild(fsync: bool, mmap: bool) -> LocalStore:
@@ -519,7 +528,7 @@ def _rebuild(fsync: bool, mmap: bool) -> LocalStore:
 
 
 def _read_at(descriptor: int, path: str, start: int, end: int) -> memoryview:
-    """Exactly the bytes start..end of an open file."""
+    """Return exactly the bytes start..end of an open file. Raises CorruptFileError if it is too short, OSError."""
     data = _pread(descriptor, end - start, start)
     if len(data) == end - start:
         return memoryview(data)
@@ -537,8 +546,8 @@ def _read_at(descriptor: int, path: str, start: int, end: int) -> memoryview:
 if hasattr(os, "pread"):
 
     def _pread(descriptor: int, length: int, offset: int) -> bytes:
-        # The buffer is allocated before the first byte is read: a range made up by a damaged file must not ask for
-        # more memory than the file has bytes.
+        # os.pread allocates the buffer first. Limit it to the size of the file, because a damaged file may contain
+        # a range that would need more memory than there is.
         if length > _SMALL_BYTES:
             length = min(length, max(os.fstat(descriptor).st_size - offset, 0))
         return os.pread(descriptor, length, offset)
@@ -552,8 +561,8 @@ else:
 
 
 def _meta(entry: os.DirEntry[str], name: str) -> ObjectMeta:
-    facts = entry.stat()
-    return ObjectMeta(name, facts.st_size, datetime.fromtimestamp(facts.st_mtime, timezone.utc))
+    status = entry.stat()
+    return ObjectMeta(name, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc))
 
 
 def _with_details(entries: list[tuple[str, os.DirEntry[str]]]) -> list[ObjectMeta]:
@@ -564,25 +573,25 @@ def _with_details(entries: list[tuple[str, os.DirEntry[str]]]) -> list[ObjectMet
     return result
 
 
-def _shortened(name: str) -> str:
-    # A file name has at most 255 bytes, and the temporary one is 30 longer.
+def _truncate(name: str) -> str:
+    # File names have at most 255 bytes, and the temporary name adds 30. 50 characters are at most 200 bytes.
     return name if len(name) <= 50 else name[:50]
 
 
 def _failure(error: OSError | ValueError, path: str, *, writing: bool = False) -> LanceError:
-    """The typed error for a failed call on a path."""
+    """Return the typed error for a failed call on a path."""
     if isinstance(error, OSError):
-        if isinstance(error, _NO_OBJECT) and not writing:
+        if isinstance(error, _MISSING_ERRORS) and not writing:
             return missing(path)
         return StoreError(f"{path}: {error.strerror or error}", path=path)
-    return InvalidInputError(f"no such path can be: {path!r}: {error}", path=path)
+    return InvalidInputError(f"invalid path {path!r}: {error}", path=path)
 
 
 _UNSUPPORTED = frozenset((errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV))
 
 
 def _link_if_absent(temporary: str, path: str) -> PutOutcome:
-    """Give a finished temporary file a name that nobody has. Raises OSError if the name was certainly not given."""
+    """Link a finished temporary file to a new name. Raises OSError only if the link was certainly not created."""
     if sys.platform == "win32":
         try:
             os.rename(temporary, path)
@@ -594,13 +603,13 @@ def _link_if_absent(temporary: str, path: str) -> PutOutcome:
     except OSError as error:
         if error.errno in _UNSUPPORTED:
             return _rename_if_absent(temporary, path)
-        # A network file system repeats a call whose answer was lost, and then finds the name taken by our own link:
-        # the number of names of the temporary file tells.
+        # A network file system repeats a call whose reply was lost, and the repeated link() fails because the first
+        # one succeeded. In that case the temporary file has two links.
         try:
-            names = os.stat(temporary).st_nlink
+            num_links = os.stat(temporary).st_nlink
         except OSError:
             return PutOutcome.UNKNOWN
-        if names > 1:
+        if num_links > 1:
             return PutOutcome.WON
         if isinstance(error, FileExistsError):
             return PutOutcome.LOST
@@ -609,7 +618,7 @@ def _link_if_absent(temporary: str, path: str) -> PutOutcome:
 
 
 def _rename_if_absent(temporary: str, path: str) -> PutOutcome:
-    """The same on file systems without links: a rename that refuses to replace."""
+    """Rename without replacing, for file systems without hard links. Raises OSError, UnsupportedFeatureError."""
     code = _exclusive_rename(os.fsencode(temporary), os.fsencode(path))
     if code == 0:
         return PutOutcome.WON
@@ -617,7 +626,7 @@ def _rename_if_absent(temporary: str, path: str) -> PutOutcome:
         return PutOutcome.LOST
     if code in (errno.EINVAL, *_UNSUPPORTED):
         raise UnsupportedFeatureError(
-            f"{path}: this file system can neither link files nor rename without replacing, so two writers could "
+            f"{path}: this file system supports neither hard links nor renames without replacing, so two writers could "
             "commit the same version; write with a commit_lock, or with the storage option unsafe_single_writer=true",
             feature="conditional create",
         )
@@ -625,17 +634,17 @@ def _rename_if_absent(temporary: str, path: str) -> PutOutcome:
 
 
 def _exclusive_rename(source: bytes, target: bytes) -> int:
-    """Rename unless the target exists; 0 or an errno."""
+    """Rename unless the target exists. Return 0 or an errno."""
     if sys.platform == "darwin":
         return _system_rename("renamex_np", source, target, 4)  # RENAME_EXCL
-    return _system_rename("renameat2", _HERE, source, _HERE, target, 1)  # RENAME_NOREPLACE
+    return _system_rename("renameat2", _AT_FDCWD, source, _AT_FDCWD, target, 1)  # RENAME_NOREPLACE
 
 
 def _exchange(source: str, target: str) -> bool:
-    """Swap the names of two files; False where there is no target or no such call.
+    """Swap the names of two files. Return False if the target does not exist or the platform has no such call.
 
-    For files that need not be durable: when a rename replaces a file, ext4 starts writing the new bytes out at once,
-    which makes it ten times slower than a swap.
+    Used only for files that need not be durable. When a rename replaces a file, ext4 immediately writes the new bytes
+    to the disk, which is ten times slower than a swap.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -644,10 +653,12 @@ def _exchange(source: str, target: str) -> bool:
             return False
     except OSError:
         return False
-    return _system_rename("renameat2", _HERE, os.fsencode(source), _HERE, os.fsencode(target), 2) == 0  # EXCHANGE
+    return (
+        _system_rename("renameat2", _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), 2) == 0
+    )  # RENAME_EXCHANGE
 
 
-_HERE = -100  # AT_FDCWD
+_AT_FDCWD = -100
 
 
 def _system_rename(name: str, *arguments: int | bytes) -> int:

@@ -1,7 +1,7 @@
-"""Memory maps of local files: made once, handed out as slices, dropped when the file changes or room is needed.
+"""Cache of memory maps of local files. A map is dropped when its file changes or the cache is full.
 
-A slice keeps its map alive, so dropping a map from the cache, or unlinking the file, never pulls bytes away from a
-caller. A map holds no file descriptor: a scan that returns zero-copy arrays of thousands of files needs none open.
+Callers get slices. A slice keeps its map alive, so evicting a map or unlinking the file never invalidates a slice. A
+map holds no file descriptor: a scan that returns zero-copy arrays of thousands of files keeps no file open.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NETWORK_TYPES = frozenset(
 
 
 class MapCache:
-    """At most `limit` maps, found by path. A hit costs one `stat` and no lock.
+    """Cache of at most `limit` maps by path. A hit costs one `stat` call and no lock.
 
-    A map holds its inode, so the inode number cannot be used again while the map is cached: the same device, inode,
-    size and time mean the same file.
+    A map keeps its inode alive, so the inode number cannot be reused while the map is cached. The same device, inode,
+    size and time therefore identify the same file.
     """
 
     __slots__ = ("_lock", "_maps", "limit")
@@ -46,59 +46,60 @@ class MapCache:
             os.register_at_fork(after_in_child=self._renew_lock)
 
     def view(self, path: str) -> memoryview | None:
-        """All bytes of a regular file, read-only; None where the file had better be read with `pread`.
+        """Return all bytes of a regular file, read-only, or None if the file must be read with `pread`.
 
-        Raises OSError, FileNotFoundError also for what is not a regular file.
+        Raises OSError, and FileNotFoundError if the path is not a regular file.
         """
-        facts = os.stat(path)
+        status = os.stat(path)
         cached = self._maps.get(path)
         if (
             cached is not None
-            and cached.inode == facts.st_ino
-            and cached.modified_ns == facts.st_mtime_ns
-            and cached.size == facts.st_size
-            and cached.device == facts.st_dev
+            and cached.inode == status.st_ino
+            and cached.modified_ns == status.st_mtime_ns
+            and cached.size == status.st_size
+            and cached.device == status.st_dev
         ):
             cached.used = True
             return cached.view
-        return self._make(path, facts)
+        return self._map(path, status)
 
     def clear(self) -> None:
-        """Drop every map that no caller holds a slice of."""
+        """Evict every map. Slices that callers hold stay valid."""
         with self._lock:
             self._maps = {}
 
     def _renew_lock(self) -> None:
-        # The maps themselves are good in a forked child; the lock may have been held by a thread that is not there.
+        # The maps stay valid in a forked child. The lock may have been held by a thread that does not exist there.
         self._lock = threading.Lock()
 
-    def _make(self, path: str, facts: os.stat_result) -> memoryview | None:
-        if not stat.S_ISREG(facts.st_mode):
+    def _map(self, path: str, status: os.stat_result) -> memoryview | None:
+        if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a regular file", path)
-        if is_network_device(facts.st_dev):
+        if is_network_device(status.st_dev):
             return None
         descriptor = os.open(path, os.O_RDONLY | _CLOSE_ON_EXEC)
         try:
-            facts = os.fstat(descriptor)
-            if facts.st_size == 0:
+            status = os.fstat(descriptor)
+            if status.st_size == 0:
                 return EMPTY
             try:
-                view = map_file(descriptor, facts.st_size)
+                view = map_file(descriptor, status.st_size)
             except OSError:
-                # No address space left, or a file system that cannot map: both can still be read.
+                # The address space is exhausted, or the file system does not support mmap. `pread` works in both cases.
                 self.clear()
                 return None
         finally:
             os.close(descriptor)
-        made = _CachedMap(view, facts)
+        entry = _CachedMap(view, status)
         with self._lock:
-            self._maps[path] = made
+            self._maps[path] = entry
             if len(self._maps) > self.limit:
-                self._shrink()
+                self._evict()
         return view
 
-    def _shrink(self) -> None:
-        # Second chance: a map used since the last sweep stays, in old-to-new order, until a quarter is free.
+    def _evict(self) -> None:
+        # Second-chance eviction, oldest entries first, until a quarter of the cache is free: an entry that was used
+        # since the last eviction is kept, unless the unused ones are too few.
         keep = self.limit * 3 // 4
         surplus = len(self._maps) - keep
         kept: dict[str, _CachedMap] = {}
@@ -116,12 +117,12 @@ class MapCache:
 class _CachedMap:
     __slots__ = ("device", "inode", "modified_ns", "size", "used", "view")
 
-    def __init__(self, view: memoryview, facts: os.stat_result) -> None:
+    def __init__(self, view: memoryview, status: os.stat_result) -> None:
         self.view = view
-        self.device = facts.st_dev
-        self.inode = facts.st_ino
-        self.size = facts.st_size
-        self.modified_ns = facts.st_mtime_ns
+        self.device = status.st_dev
+        self.inode = status.st_ino
+        self.size = status.st_size
+        self.modified_ns = status.st_mtime_ns
         self.used = True
 
 
@@ -130,12 +131,12 @@ _CLOSE_ON_EXEC: int = getattr(os, "O_CLOEXEC", 0)
 if sys.platform == "win32":
 
     def map_file(descriptor: int, size: int) -> memoryview:
-        """Map `size` bytes of an open file, read-only."""
+        """Map `size` bytes of an open file, read-only. Raises OSError."""
         return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
 
 else:
-    # mmap.mmap keeps a duplicate of the descriptor for as long as the map lives, and the usual limit is 1,024
-    # descriptors; the system call itself needs none once the map stands.
+    # mmap.mmap keeps a duplicate of the descriptor as long as the map exists, and the usual limit is 1,024 descriptors.
+    # The system call itself needs the descriptor only during the call.
     _libc = ctypes.CDLL(None, use_errno=True)
     _libc.mmap.restype = ctypes.c_void_p
     _libc.mmap.argtypes = (
@@ -150,7 +151,7 @@ else:
     _MAP_FAILED = ctypes.c_void_p(-1).value
 
     class _Mapping:
-        """The address range of one map; unmapped when the last buffer over it is gone."""
+        """Address range of one map. It is unmapped when the last buffer on it is deleted."""
 
         __slots__ = ("address", "size")
 
@@ -162,12 +163,12 @@ else:
             unmap(self.address, self.size)
 
     def map_file(descriptor: int, size: int) -> memoryview:
-        """Map `size` bytes of an open file, read-only. The descriptor can be closed afterwards."""
+        """Map `size` bytes of an open file, read-only. The descriptor may be closed afterwards. Raises OSError."""
         address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
         if address == _MAP_FAILED or address is None:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
-        # The buffer keeps its base, and every slice keeps the buffer: the map lives as long as the last of them.
+        # Every slice references the buffer, and the buffer references the mapping. The last slice ends its life.
         return memoryview(pa.foreign_buffer(address, size, _Mapping(address, size))).cast("B")
 
 
@@ -175,21 +176,21 @@ _network_devices: dict[int, bool] = {}
 
 
 def is_network_device(device: int) -> bool:
-    """Whether a device number (`st_dev`) is a mount whose pages another machine may change or lose under a map."""
-    known = _network_devices.get(device)
-    if known is None:
-        known = _network_devices[device] = _mounted_type(device) in _NETWORK_TYPES
-    return known
+    """Return True if a device (`st_dev`) is a network mount, whose mapped pages may change or become unreadable."""
+    is_network = _network_devices.get(device)
+    if is_network is None:
+        is_network = _network_devices[device] = _mounted_type(device) in _NETWORK_TYPES
+    return is_network
 
 
 def _mounted_type(device: int) -> str:
-    """The file system type of a device as /proc lists it; empty where there is no such list."""
-    wanted = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
+    """Return the file system type of a device from /proc/self/mountinfo, or "" if that file does not exist."""
+    device_id = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 fields = line.split()
-                if len(fields) > 6 and fields[2] == wanted and "-" in fields[6:]:
+                if len(fields) > 6 and fields[2] == device_id and "-" in fields[6:]:
                     return fields[fields.index("-", 6) + 1]
     except OSError:
         return ""

@@ -1,9 +1,9 @@
-"""The memory of this process as a store: `memory://` addresses, and tests.
+"""In-memory store, for `memory://` addresses and for tests.
 
-One dictionary for the whole process, so that every `memory://t` means the same table until it is deleted or created
-again. (pylance gives each call a store of its own, in which a table is gone when its dataset is, so that creating it
-twice is no error there either.) A forked child sees the state at the fork and then goes its own way; another process
-sees nothing.
+The whole process shares one dictionary, so every `memory://t` is the same table until it is deleted or created again.
+(In pylance, each call has its own store, and a table disappears with its dataset; therefore creating a table twice is
+not an error there, nor here.) A forked child starts with a copy of the state at the fork. Other processes share none
+of it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lancetable.store.base import (
     Durability,
     ObjectMeta,
     ObjectWriter,
+    OnExisting,
     PutOutcome,
     check_range,
     missing,
@@ -39,7 +40,7 @@ _TABLE_DIRECTORIES = frozenset(("_deletions", "_indices", "_refs", "_transaction
 
 
 class _Space:
-    """Objects by path. Bytes are never changed in place, so that a reader needs no lock."""
+    """Objects by path. Bytes are never changed in place, so readers need no lock."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, datetime]] = {}
@@ -49,11 +50,11 @@ class _Space:
 
 _SPACES: weakref.WeakSet[_Space] = weakref.WeakSet()
 _SHARED = _Space()
-_OPENED: weakref.WeakSet[MemoryStore] = weakref.WeakSet()  # stores of addresses, whose table may be created again
+_OPENED: weakref.WeakSet[MemoryStore] = weakref.WeakSet()  # stores opened by address, see `begin_anew`
 
 
 def _renew_locks() -> None:
-    # A lock held by another thread at the moment of the fork would stay locked in the child for ever.
+    # A lock that another thread held during the fork would stay locked in the child.
     for space in _SPACES:
         space.lock = threading.Lock()
 
@@ -63,14 +64,14 @@ if hasattr(os, "register_at_fork"):
 
 
 class MemoryStore:
-    """Objects in a dictionary. `MemoryStore()` is the one behind `memory://`; `MemoryStore.private()` is empty."""
+    """Store of objects in a dictionary. `MemoryStore()` is shared by all `memory://` addresses."""
 
     __slots__ = ("__weakref__", "_root", "_space", "capabilities")
     scheme = "memory"
     capabilities: Capabilities
 
     def __init__(self, root: str | None = None) -> None:
-        """`root` is the path that the caller will use, where it comes from an address."""
+        """Open the shared store. `root` is the path of the table if the store is opened by address."""
         self._space, self._root = _SHARED, root
         if root is not None:
             _OPENED.add(self)
@@ -78,7 +79,7 @@ class MemoryStore:
 
     @classmethod
     def private(cls) -> MemoryStore:
-        """A store that nobody else sees. It cannot be pickled."""
+        """Return a new, empty store that is not shared. It cannot be pickled."""
         store = cls()
         store._space = _Space()
         return store
@@ -92,32 +93,35 @@ class MemoryStore:
         return "MemoryStore()" if self._space is _SHARED else "MemoryStore.private()"
 
     def begin_anew(self) -> None:
-        """Empty the root for another table. Stores opened for the older one keep it, and cannot be pickled any more."""
+        """Remove the objects below the root so that a new table can be created there.
+
+        Stores opened earlier for the same address keep the old objects, and can no longer be pickled.
+        """
         root = f"{self._root}/" if self._root else ""
-        aside = _Space()
+        detached = _Space()
         with _SHARED.lock:
             for path in [path for path in _SHARED.objects if path.startswith(root)]:
-                # Below the root of all there are other tables as well.
+                # The root of the whole store also contains other tables.
                 if root or path.partition("/")[0] in _TABLE_DIRECTORIES:
-                    aside.objects[path] = _SHARED.objects.pop(path)
+                    detached.objects[path] = _SHARED.objects.pop(path)
             for store in list(_OPENED):
                 if store is not self and store._root == self._root and store._space is _SHARED:
-                    store._space = aside
+                    store._space = detached
 
     def uri(self, path: str) -> str:
-        """`memory://` and the path."""
+        """Return the path as a `memory://` address."""
         return f"memory://{path}"
 
     def key(self, path: str) -> str:
-        """See ObjectStore."""
+        """Return the address as the cache key. See ObjectStore."""
         return self.uri(path)
 
     def read(self, path: str, start: int, end: int) -> memoryview:
-        """See ObjectStore."""
+        """Return a slice of the object. See ObjectStore."""
         return self.read_many(path, (ByteRange(start, end),))[0]
 
     def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        """Slices of the object. See ObjectStore."""
+        """Return slices of the object. See ObjectStore."""
         view: memoryview | None = None
         result = []
         for start, end in ranges:
@@ -134,11 +138,14 @@ class MemoryStore:
         return result
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:
-        """See ObjectStore."""
+        """Return the whole object.
+
+        Raises CorruptFileError if it does not have exactly `size` bytes. See ObjectStore.
+        """
         data = self._bytes(path)
         if size is not None and size != len(data):
             raise CorruptFileError(
-                f"{path}: {size} bytes expected, the object has {len(data)}",
+                f"{path}: expected an object of {size} bytes, found {len(data)}",
                 path=path,
                 offset=0,
                 expected=size,
@@ -147,34 +154,34 @@ class MemoryStore:
         return memoryview(data)
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """See ObjectStore."""
+        """Return the end of the object and its size. See ObjectStore."""
         if size is None:
             size = self.size(path)
         return self.read(path, max(size - length, 0), size), size
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
-        """See ObjectStore."""
+        """Store an object. See ObjectStore."""
         entry = _entry(data)
         with self._space.lock:
             self._space.objects[path] = entry
 
-    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
-        """See ObjectStore."""
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        """Store an object unless the path exists. See ObjectStore."""
         entry = _entry(data)
         with self._space.lock:
             return PutOutcome.WON if self._space.objects.setdefault(path, entry) is entry else PutOutcome.LOST
 
     def open_writer(self, path: str) -> MemoryWriter:
-        """See ObjectStore."""
+        """Open a writer that buffers the object. See ObjectStore."""
         return MemoryWriter(self, path)
 
     def sync(self, prefix: str = "") -> None:
-        """Nothing here outlives the process."""
+        """Do nothing: objects do not survive the process."""
 
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
-        """See ObjectStore."""
+        """Return the objects directly under a prefix. See ObjectStore."""
         names = (
             meta
             for meta in self.list_recursive(prefix)
@@ -184,7 +191,7 @@ class MemoryStore:
         return result if limit is None else result[:limit]
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
-        """See ObjectStore."""
+        """Yield every object below a prefix. See ObjectStore."""
         root = f"{prefix}/" if prefix else ""
         with self._space.lock:
             entries = sorted((path, entry) for path, entry in self._space.objects.items() if path.startswith(root))
@@ -192,25 +199,25 @@ class MemoryStore:
             yield ObjectMeta(path[len(root) :], len(data), modified)
 
     def size(self, path: str) -> int:
-        """See ObjectStore."""
+        """Return the size of the object in bytes. Raises NotFoundError. See ObjectStore."""
         return len(self._bytes(path))
 
     def find(self, path: str) -> int | None:
-        """See ObjectStore."""
+        """Return the size of the object in bytes, or None if it does not exist. See ObjectStore."""
         entry = self._space.objects.get(path)
         return None if entry is None else len(entry[0])
 
     def modified_ns(self, path: str) -> int | None:
-        """Nobody keeps the time of a directory here, so none is told."""
+        """Return None: times of directories are not recorded."""
         return None
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See ObjectStore."""
+        """Remove objects. See ObjectStore."""
         for path in paths:
             self._space.objects.pop(path, None)
 
     def delete_prefix(self, prefix: str) -> None:
-        """See ObjectStore."""
+        """Remove every object below a prefix. See ObjectStore."""
         root = f"{prefix}/" if prefix else ""
         with self._space.lock:
             for path in [path for path in self._space.objects if path.startswith(root)]:
@@ -224,7 +231,7 @@ class MemoryStore:
 
 
 class MemoryWriter(ObjectWriter):
-    """Collects the bytes of one object and puts it at `close`."""
+    """Writer that buffers one object and puts it at `close`."""
 
     __slots__ = ("_buffer", "_path", "_position", "_store")
 
@@ -235,24 +242,24 @@ class MemoryWriter(ObjectWriter):
         self._buffer: bytearray | None = bytearray()
 
     def write(self, data: Buffer) -> None:
-        """See ObjectWriter."""
+        """Append bytes. Raises ValueError if the writer is closed. See ObjectWriter."""
         if self._buffer is None:
             raise ValueError(f"{self._path}: the writer is closed")
         self._buffer += memoryview(data).cast("B")
         self._position = len(self._buffer)
 
     def tell(self) -> int:
-        """See ObjectWriter."""
+        """Return the number of bytes accepted so far. See ObjectWriter."""
         return self._position
 
     def close(self) -> None:
-        """See ObjectWriter."""
+        """Put the object. See ObjectWriter."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None:
             self._store.put(self._path, buffer)
 
     def abort(self) -> None:
-        """See ObjectWriter."""
+        """Discard the buffer. See ObjectWriter."""
         self._buffer = None
 
 

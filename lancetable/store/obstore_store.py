@@ -1,14 +1,15 @@
-"""A bucket of S3, Google Cloud Storage or Azure through obstore, the Python form of the object_store crate.
+"""Buckets of S3, Google Cloud Storage and Azure through obstore, the Python binding of the object_store crate.
 
-Five times less CPU for a request than fsspec, many ranges of one object in one call, uploads and listings in native
-threads. Four things need care:
+A request costs a fifth of the CPU time of fsspec. One call fetches many ranges of one object, and uploads and listings
+run in native threads. Four properties need care:
 
-- obstore repeats requests by itself. Conditional creates go through a second client that does not, and what their
-  answers mean is decided in store/conditional.py.
-- It merges ranges up to a megabyte apart, and does not split what touches; `_fetch` calls it for ranges that gain
-  from that, and sends the others side by side.
-- Its errors say little by their class, and some come from Python; `_failure` makes one typed error of any of them.
-- Its threads do not survive a fork: the child hangs. `CloudStore` gives a forked child another client.
+- obstore retries requests. Conditional creates use a second client without retries, and store/conditional.py
+  interprets their replies.
+- obstore merges ranges up to a megabyte apart, and does not split large ones. `_fetch` uses its multi-range call only
+  if this is an advantage, and otherwise sends the ranges in parallel.
+- Error classes of obstore are coarse, and some errors are built-in Python exceptions. `_failure` converts any error
+  into a typed one.
+- Its threads do not survive a fork, after which the child would hang. `CloudStore` gives a forked child another client.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from lancetable.store.base import (
     Durability,
     ObjectMeta,
     ObjectWriter,
+    OnExisting,
     PutOutcome,
     missing,
     short_read,
@@ -56,7 +58,7 @@ _DELETE_BATCH = 1000
 _SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 _STATUS = re.compile(r"status code: (\d{3})")
 _QUERY = re.compile(r"\?[^\s\"']*")
-# Answers after which the object is surely not stored: the request itself was wrong, or not allowed.
+# HTTP statuses after which the object is certainly not stored: the request was invalid or not permitted.
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 411, 413, 416, 501))
 
 _pool: ThreadPoolExecutor | None = None
@@ -65,7 +67,7 @@ _pool_lock = threading.Lock()
 
 
 def _requests_pool() -> ThreadPoolExecutor:
-    """Threads that wait for replies. They hold no lock while they wait."""
+    """Return the pool of threads that wait for replies. They release the GIL while they wait."""
     global _pool, _pool_pid
     with _pool_lock:
         if _pool is None or _pool_pid != os.getpid():
@@ -77,28 +79,31 @@ class ObstoreStore(RemoteStore):
     """One bucket or container. Paths are keys in it."""
 
     def __init__(self, bucket: str, options: CloudOptions, capabilities: Capabilities, address: str) -> None:
-        """`options` as the caller gave them; `address` is how the bucket is written in messages: `s3://bucket`."""
+        """Create the clients of a bucket. Raises StoreError if an option is rejected by obstore.
+
+        `options` are those of the caller, without the environment. `address` is the bucket in messages: `s3://bucket`.
+        """
         self._options = options.with_environment()
         self._address = address
         self.capabilities = capabilities
         provider = _aws_credentials(self._options)
-        self._client = self._make(bucket, provider, retries=None)
-        self._once = self._make(bucket, provider, retries=0)
+        self._client = self._make_client(bucket, provider, retries=None)
+        self._client_without_retries = self._make_client(bucket, provider, retries=0)
         self._lister = _lister_of(bucket, self._options, provider) if capabilities.ordered_list else None
 
     @property
     def scheme(self) -> str:
-        """`s3`, `gs` or `az`."""
+        """Scheme of the cloud: `s3`, `gs` or `az`."""
         return _SCHEMES[self._options.cloud]
 
     def __repr__(self) -> str:
         return f"ObstoreStore({self._address!r})"
 
     def uri(self, path: str) -> str:
-        """The bucket's address and the key."""
+        """Return the bucket's address with the key."""
         return f"{self._address}/{path.lstrip('/')}"
 
-    def _make(self, bucket: str, provider: Any, retries: int | None) -> Any:
+    def _make_client(self, bucket: str, provider: Any, retries: int | None) -> Any:
         from obstore import store
 
         options = self._options
@@ -118,40 +123,40 @@ class ObstoreStore(RemoteStore):
         if provider is not None:
             arguments["credential_provider"] = provider
         elif options.cloud == "gcs" and options.is_on("skip_signature"):
-            # Writes ask for a token all the same, and the search for one ends at the metadata service.
+            # obstore requests a token for writes even without signatures, and would query the metadata service.
             arguments["credential_provider"] = lambda: {"token": "anonymous", "expires_at": None}
         try:
             return kind(bucket, **arguments)
         except Exception as error:
-            # The text may repeat options, so only its kind is told.
+            # The cause is dropped because its message may contain options; `_redact` removes the secrets.
             raise StoreError(
-                f"{self._address} cannot be opened: {type(error).__name__}: {self._plain(error)}", path=self._address
+                f"{self._address}: opening failed: {type(error).__name__}: {self._redact(error)}", path=self._address
             ) from None
 
     # ---- reading ----------------------------------------------------------------------------------------------
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:
-        """One request where the size is known or small. See ObjectStore."""
+        """Read the whole object; one request if the size is known or small. See ObjectStore."""
         if size is not None:
             return self.read(path, 0, size)
-        first, size = self._head_of(path)
+        first, size = self._read_head(path)
         if len(first) == size:
             return first
         rest = self.read(path, len(first), size)
         return memoryview(b"".join((first, rest)))
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """One request where the size is known, or the object is small. See ObjectStore."""
+        """Read the end of an object; one request if the size is known or the object is small. See ObjectStore."""
         if size is not None:
             return self.read(path, max(size - length, 0), size), size
-        first, size = self._head_of(path)
+        first, size = self._read_head(path)
         start = max(size - length, 0)
         if len(first) == size:
             return first[start:], size
         return self.read(path, start, size), size
 
     def find(self, path: str) -> int | None:
-        """One HEAD request. See ObjectStore."""
+        """Return the size of the object, or None if it does not exist; one HEAD request. See ObjectStore."""
         from obstore import head
 
         try:
@@ -161,8 +166,8 @@ class ObstoreStore(RemoteStore):
         except Exception as error:
             raise self._failure(error, path) from None
 
-    def _head_of(self, path: str) -> tuple[memoryview, int]:
-        """The first megabyte and the size of the object, in one request."""
+    def _read_head(self, path: str) -> tuple[memoryview, int]:
+        """Return the first megabyte and the size of the object with one request."""
         from obstore import get
 
         try:
@@ -171,14 +176,14 @@ class ObstoreStore(RemoteStore):
             except Exception as error:
                 if "non-partial response" not in str(error):
                     raise
-                # Some servers send an object that is smaller than the range as if none had been asked for.
+                # Some servers ignore the range if the object is smaller than it.
                 reply = get(self._client, _key(path))
             size = int(reply.meta["size"])
             data = memoryview(reply.bytes())[:FIRST_READ_BYTES]
         except FileNotFoundError:
             raise missing(path) from None
         except Exception as error:
-            if _status_of(error) == 416 and self.find(path) == 0:  # no range of an empty object can be had
+            if _status_of(error) == 416 and self.find(path) == 0:  # servers reject every range of an empty object
                 return EMPTY, 0
             raise self._failure(error, path) from None
         if len(data) != min(size, FIRST_READ_BYTES):
@@ -188,15 +193,18 @@ class ObstoreStore(RemoteStore):
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
         if len(requests) == 1:
             return [self._get(path, requests[0])]
-        if _gains_from_one_call(requests):
-            found = self._get_together(path, requests)
-            if found is not None:
-                return found
+        if _suits_single_call(requests):
+            replies = self._get_in_one_call(path, requests)
+            if replies is not None:
+                return replies
         pool = _requests_pool()
         return [future.result() for future in [pool.submit(self._get, path, request) for request in requests]]
 
-    def _get_together(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview] | None:
-        """All ranges by one call of obstore; None where that failed: asked one by one, the bad one tells why."""
+    def _get_in_one_call(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview] | None:
+        """Return all ranges with one call of obstore, or None if it failed.
+
+        The caller then requests the ranges one by one, so that the error is that of the failing range.
+        """
         from obstore import exceptions, get_ranges
 
         try:
@@ -207,15 +215,15 @@ class ObstoreStore(RemoteStore):
             raise missing(path) from None
         except (exceptions.BaseError, ValueError, OSError):
             return None
-        found = [memoryview(reply) for reply in replies]
-        return found if all(len(data) == r[1] - r[0] for data, r in zip(found, requests)) else None
+        views = [memoryview(reply) for reply in replies]
+        return views if all(len(data) == r[1] - r[0] for data, r in zip(views, requests)) else None
 
     def _get(self, path: str, request: ByteRange) -> memoryview:
         from obstore import get_range
 
         start, end = request
         data = EMPTY
-        for _ in range(2):  # an object that is too short is short twice
+        for _ in range(2):  # the first reply may have been truncated; a second short one means a short object
             try:
                 data = memoryview(get_range(self._client, _key(path), start=start, end=end))
             except FileNotFoundError:
@@ -234,7 +242,7 @@ class ObstoreStore(RemoteStore):
     # ---- writing ----------------------------------------------------------------------------------------------
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
-        """One upload. See ObjectStore."""
+        """Upload an object in one call. See ObjectStore."""
         from obstore import put
 
         try:
@@ -242,19 +250,22 @@ class ObstoreStore(RemoteStore):
         except Exception as error:
             raise self._failure(error, path) from None
 
-    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
-        """A PUT with a condition, in one piece at any size: some servers ignore the condition on uploads in parts."""
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        """Create an object with a conditional PUT. See ObjectStore.
+
+        An object of any size is sent in one request, because some servers ignore the condition on multipart uploads.
+        """
         from obstore import exceptions, put
 
         key, content = _key(path), bytes(data)
 
         def send() -> Reply:
             try:
-                put(self._once, key, content, mode="create", use_multipart=False)
+                put(self._client_without_retries, key, content, mode="create", use_multipart=False)
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                 return Reply.TAKEN
             except FileNotFoundError as error:
-                raise StoreError(f"{self._address}: no such bucket", path=path) from error
+                raise StoreError(f"{self._address}: bucket does not exist", path=path) from error
             except Exception as error:
                 status = _status_of(error)
                 if status == 412:
@@ -264,7 +275,7 @@ class ObstoreStore(RemoteStore):
                 return Reply.DOUBTFUL
             return Reply.CREATED
 
-        return create_exclusively(send, lambda: self._read_back(path), content)
+        return create_exclusively(send, lambda: self._read_back(path), content, on_existing=on_existing)
 
     def _read_back(self, path: str) -> memoryview | None:
         try:
@@ -272,12 +283,12 @@ class ObstoreStore(RemoteStore):
         except LanceError as error:
             if isinstance(error, FileNotFoundError):
                 return None
-            if isinstance(error, CorruptFileError):  # it changed while it was read
+            if isinstance(error, CorruptFileError):  # the object changed during the read
                 raise StoreError(str(error), path=path) from error
             raise
 
     def open_writer(self, path: str) -> ObstoreWriter:
-        """One upload for a small object, parts for a large one. See ObjectStore."""
+        """Open a writer: one upload for a small object, parts for a large one. See ObjectStore."""
         return ObstoreWriter(self, path)
 
     # ---- listing and removing ---------------------------------------------------------------------------------
@@ -285,7 +296,7 @@ class ObstoreStore(RemoteStore):
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
-        """One request for each page of a thousand names; one for `limit` names. See ObjectStore."""
+        """List names; one request per page of a thousand names, or one for `limit` names. See ObjectStore."""
         if limit is not None and self._lister is not None:
             page = self._lister.page(_directory(prefix), start_after, limit)
             if page is not None:
@@ -295,36 +306,36 @@ class ObstoreStore(RemoteStore):
                 return self._first_names(prefix, start_after, limit)
             from obstore import list_with_delimiter
 
-            found = [_meta(entry, prefix) for entry in list_with_delimiter(self._client, _key(prefix))["objects"]]
+            metas = [_meta(entry, prefix) for entry in list_with_delimiter(self._client, _key(prefix))["objects"]]
         except FileNotFoundError:
             return []
         except Exception as error:
             raise self._failure(error, prefix) from None
-        found = [meta for meta in found if meta.name and (start_after is None or meta.name > start_after)]
-        found.sort(key=lambda meta: meta.name)
-        return found if limit is None else found[:limit]
+        metas = [meta for meta in metas if meta.name and (start_after is None or meta.name > start_after)]
+        metas.sort(key=lambda meta: meta.name)
+        return metas if limit is None else metas[:limit]
 
     def _first_names(self, prefix: str, start_after: str | None, limit: int) -> list[ObjectMeta]:
-        from obstore import list as stream_of
+        from obstore import list as list_stream
 
         offset = None if start_after is None else _directory(prefix) + start_after
-        found: list[ObjectMeta] = []
-        for chunk in stream_of(self._client, _key(prefix), offset=offset, chunk_size=max(limit, 50)):
+        metas: list[ObjectMeta] = []
+        for chunk in list_stream(self._client, _key(prefix), offset=offset, chunk_size=max(limit, 50)):
             names = [_meta(entry, prefix) for entry in chunk]
             direct = [meta for meta in names if meta.name and "/" not in meta.name]
-            # Not every server knows where to start.
-            found += [meta for meta in direct if start_after is None or meta.name > start_after]
-            if len(found) >= limit:
+            # Filter again, because some servers ignore the offset.
+            metas += [meta for meta in direct if start_after is None or meta.name > start_after]
+            if len(metas) >= limit:
                 break
-        found.sort(key=lambda meta: meta.name)
-        return found[:limit]
+        metas.sort(key=lambda meta: meta.name)
+        return metas[:limit]
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
-        """See ObjectStore."""
-        from obstore import list as stream_of
+        """Yield every object below a prefix from a paged listing. See ObjectStore."""
+        from obstore import list as list_stream
 
         try:
-            for chunk in stream_of(self._client, _key(prefix), chunk_size=1000):
+            for chunk in list_stream(self._client, _key(prefix), chunk_size=1000):
                 for entry in chunk:
                     meta = _meta(entry, prefix)
                     if meta.name:
@@ -335,23 +346,23 @@ class ObstoreStore(RemoteStore):
             raise self._failure(error, prefix) from None
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Batches where the cloud has them. See ObjectStore."""
+        """Delete objects, in batches if the cloud supports them. See ObjectStore."""
         from obstore import delete
 
-        waiting = list(paths)
-        for at in range(0, len(waiting), _DELETE_BATCH):
-            batch = waiting[at : at + _DELETE_BATCH]
+        all_paths = list(paths)
+        for start in range(0, len(all_paths), _DELETE_BATCH):
+            batch = all_paths[start : start + _DELETE_BATCH]
             try:
                 delete(self._client, [_key(path) for path in batch] if len(batch) > 1 else _key(batch[0]))
             except Exception as error:
-                if len(batch) > 1:  # the first missing object may have stopped the rest
+                if len(batch) > 1:  # a missing object may have ended the batch early
                     for path in batch:
                         self.delete([path])
                 elif not isinstance(error, FileNotFoundError):
                     raise self._failure(error, batch[0]) from None
 
     def delete_prefix(self, prefix: str) -> None:
-        """List and delete. See ObjectStore."""
+        """List the objects below a prefix and delete them. See ObjectStore."""
         root = _directory(prefix)
         self.delete([root + meta.name for meta in self.list_recursive(prefix)])
 
@@ -362,21 +373,21 @@ class ObstoreStore(RemoteStore):
             return error
         if isinstance(error, FileNotFoundError):
             return missing(path)
-        return StoreError(f"{self.uri(path)}: {type(error).__name__}: {self._plain(error)}", path=path)
+        return StoreError(f"{self.uri(path)}: {type(error).__name__}: {self._redact(error)}", path=path)
 
-    def _plain(self, error: BaseException) -> str:
-        """The first lines of a message, without addresses' queries (they carry signatures) and without secrets."""
-        text = _QUERY.sub("", str(error).partition("\nDebug source")[0])[:600].strip()
+    def _redact(self, error: BaseException) -> str:
+        """Return the start of an error message without query strings, which may contain signatures, and secrets."""
+        message = _QUERY.sub("", str(error).partition("\nDebug source")[0])[:600].strip()
         for secret in self._options.secrets:
-            text = text.replace(secret, "***")
-        return text
+            message = message.replace(secret, "***")
+        return message
 
 
 class ObstoreWriter(ObjectWriter):
-    """One object on its way: kept until it fills a part, then streamed by a thread, which uploads parts as they come.
+    """Writer that buffers one part. Larger objects are streamed to a thread that uploads the parts.
 
-    The thread takes parts from a short queue, so that memory stays bounded. An abort makes the stream fail, on which
-    obstore removes the parts that it had sent.
+    The thread takes parts from a short queue, which bounds memory. An abort makes the stream raise, upon which obstore
+    deletes the uploaded parts.
     """
 
     __slots__ = ("_buffer", "_error", "_open", "_parts", "_path", "_position", "_store", "_thread")
@@ -392,7 +403,10 @@ class ObstoreWriter(ObjectWriter):
         self._open = True
 
     def write(self, data: Buffer) -> None:
-        """See ObjectWriter."""
+        """Append bytes.
+
+        Raises ValueError if the writer is closed, StoreError if the upload failed. See ObjectWriter.
+        """
         if not self._open:
             raise ValueError(f"{self._path}: the writer is closed")
         view = memoryview(data).cast("B")
@@ -404,11 +418,11 @@ class ObstoreWriter(ObjectWriter):
             self._send(part)
 
     def tell(self) -> int:
-        """See ObjectWriter."""
+        """Return the number of bytes accepted so far. See ObjectWriter."""
         return self._position
 
     def close(self) -> None:
-        """See ObjectWriter."""
+        """Put the buffered object, or complete the upload in parts. Raises StoreError. See ObjectWriter."""
         if not self._open:
             return
         if self._thread is None:
@@ -419,12 +433,12 @@ class ObstoreWriter(ObjectWriter):
             self._send(b"")  # an empty part ends the stream
             self._thread.join()
             if self._error is not None:
-                self._fail()
+                self._raise_failure()
         self._open = False
         self._buffer = bytearray()
 
     def abort(self) -> None:
-        """See ObjectWriter."""
+        """Discard the buffer and cancel the upload. See ObjectWriter."""
         if not self._open:
             return
         self._open = False
@@ -438,10 +452,10 @@ class ObstoreWriter(ObjectWriter):
             self._thread = threading.Thread(target=self._upload, name="lancetable-upload", daemon=True)
             self._thread.start()
         if not self._offer(part):
-            self._fail()
+            self._raise_failure()
 
     def _offer(self, part: bytes | None) -> bool:
-        """Hand a part to the thread; False if it has ended."""
+        """Pass a part to the upload thread. Return False if the thread has ended."""
         assert self._thread is not None
         while self._thread.is_alive():
             with contextlib.suppress(queue.Full):
@@ -449,7 +463,7 @@ class ObstoreWriter(ObjectWriter):
                 return True
         return False
 
-    def _fail(self) -> None:
+    def _raise_failure(self) -> None:
         self._open = False
         error = self._error or RuntimeError("the upload ended early")
         raise self._store._failure(error, self._path) from None
@@ -484,7 +498,7 @@ def _key(path: str) -> str:
 
 
 def _directory(prefix: str) -> str:
-    """A prefix as it begins the keys of what lies below it."""
+    """Return a prefix with a slash at the end, as it starts the keys below it; "" for the whole bucket."""
     return f"{_key(prefix)}/" if _key(prefix) else ""
 
 
@@ -493,20 +507,20 @@ def _meta(entry: Any, prefix: str) -> ObjectMeta:
     return ObjectMeta(path[len(_directory(prefix)) :], int(entry["size"]), entry["last_modified"])
 
 
-def _gains_from_one_call(requests: Sequence[ByteRange]) -> bool:
-    """Whether obstore's own merging fetches little that nobody wants, and leaves nothing large in one piece."""
-    unwanted = touching = 0
+def _suits_single_call(requests: Sequence[ByteRange]) -> bool:
+    """Return True if obstore's merging of these ranges fetches few extra bytes and no single large request."""
+    extra_bytes = num_merged = 0
     for (_, end), (start, _) in pairwise(requests):
         gap = start - end
         if gap <= _COALESCED_BYTES:
-            unwanted += gap
-            touching += 1
-    wanted = sum(end - start for start, end in requests)
-    return unwanted <= max(_COALESCED_BYTES, wanted) and (touching == 0 or wanted <= _PART_BYTES)
+            extra_bytes += gap
+            num_merged += 1
+    requested_bytes = sum(end - start for start, end in requests)
+    return extra_bytes <= max(_COALESCED_BYTES, requested_bytes) and (num_merged == 0 or requested_bytes <= _PART_BYTES)
 
 
 def _status_of(error: BaseException) -> int | None:
-    """The HTTP status that an error of obstore quotes."""
+    """Return the HTTP status in the message of an obstore error, or None."""
     match = _STATUS.search(str(error))
     return int(match[1]) if match else None
 
@@ -525,7 +539,7 @@ def _definite_errors() -> tuple[type[BaseException], ...]:
 
 
 def _lister_of(bucket: str, options: CloudOptions, provider: Any) -> ShortLister | None:
-    """What lists a few names; None where obstore has to."""
+    """Return the lister of short listings, or None if obstore must be used for these options."""
     if options.cloud == "azure":
         return AzureLister(bucket, options) if AzureLister.suits(options) else None
     if options.cloud == "gcs":
@@ -536,7 +550,10 @@ def _lister_of(bucket: str, options: CloudOptions, provider: Any) -> ShortLister
 
 
 def _aws_credentials(options: CloudOptions) -> Any:
-    """A provider of obstore that asks botocore: shared profiles, SSO and the rest of its chain, if it is installed."""
+    """Return an obstore credential provider on top of botocore's chain (profiles, SSO and so on).
+
+    Returns None if the options contain credentials, or botocore is not installed or finds none.
+    """
     config = options.config
     explicit = ("access_key_id", "web_identity_token_file", "container_credentials_relative_uri")
     if options.cloud != "s3" or options.is_on("skip_signature") or any(name in config for name in explicit):
@@ -545,13 +562,13 @@ def _aws_credentials(options: CloudOptions) -> Any:
         from botocore.session import Session
     except ImportError:
         return None
-    found = Session().get_credentials()
-    if found is None:
+    resolved = Session().get_credentials()
+    if resolved is None:
         return None
 
     def credentials() -> dict[str, Any]:
-        frozen = found.get_frozen_credentials()
-        expires = getattr(found, "_expiry_time", None)
+        frozen = resolved.get_frozen_credentials()
+        expires = getattr(resolved, "_expiry_time", None)
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
@@ -563,14 +580,14 @@ def _aws_credentials(options: CloudOptions) -> Any:
 
 
 def _signing_credentials(options: CloudOptions, provider: Any) -> Any:
-    """Where the lister's credentials come from; None if only obstore can find them."""
+    """Return a function that provides the lister's credentials, or None if only obstore can find them."""
     if options.is_on("skip_signature"):
         return lambda: None
     if provider is not None:
 
         def provided() -> Credentials:
-            found = provider()
-            return Credentials(found["access_key_id"], found["secret_access_key"], found["token"])
+            fields = provider()
+            return Credentials(fields["access_key_id"], fields["secret_access_key"], fields["token"])
 
         return provided
     config = options.config

@@ -1,14 +1,14 @@
-"""From an address to a store.
+"""Resolution of addresses to stores.
 
     /data/t, ./t, ~/t, file:///data/t     LocalStore
     memory://t                            MemoryStore, shared by the whole process
     s3:// gs:// az:// abfss://            CloudStore: obstore, or s3fs, gcsfs and adlfs
-    s3+ddb://b/t?ddbTableName=n           the same, and a DynamoDB table that decides commits (handlers/choose.py)
-    sftp:// hdfs:// ...                   FsspecStore: whatever fsspec knows
-    (file system, path)                   the store of an fsspec file system that the caller hands in
+    s3+ddb://b/t?ddbTableName=n           the same, with commits through a DynamoDB table (handlers/choose.py)
+    sftp:// hdfs:// ...                   FsspecStore: any other scheme that fsspec supports
+    (file system, path)                   the store of an fsspec file system object
 
-Nothing is contacted here. An address found inside a table never comes this way unless its scheme and authority are
-those of the table: some file systems open a connection as soon as they are constructed.
+Opening sends no request. An address that is read from a table is opened only if its scheme and authority are those of
+the table, because some file systems connect as soon as they are constructed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ _local_stores: dict[tuple[bool, bool], LocalStore] = {}
 
 
 class Mounted(str):
-    """The address of a place in a file system that the caller has handed in: text like any other, which `open_store`
-    follows into that very file system."""
+    """Address of a path in a file system object of the caller. `open_store` resolves it to that very object."""
 
     pair: tuple[Any, str]
 
@@ -48,60 +47,76 @@ class Mounted(str):
 
 
 def mounted(pair: tuple[Any, str]) -> Mounted:
-    """The address of a pair of an fsspec file system and a path in it. Raises InvalidInputError for anything else."""
+    """Return the address of a pair of an fsspec file system and a path in it. Raises InvalidInputError."""
     store, path = _open_file_system(pair)
-    made = Mounted(store.uri(path))
-    made.pair = pair
-    return made
+    address = Mounted(store.uri(path))
+    address.pair = pair
+    return address
 
 
 def open_store(
     uri: str | os.PathLike[str] | tuple[Any, str], storage_options: Mapping[str, str] | None = None
 ) -> tuple[ObjectStore, str]:
-    """The store of an address, and the path inside it (without a slash at the end).
+    """Return the store of an address and the path in it, without a slash at the end.
 
-    `uri` is a path, a URL, or a pair of an fsspec file system and a path in it. A relative path becomes absolute, `~`
-    is the home directory. Raises InvalidInputError for an address that cannot be understood, and
-    UnsupportedFeatureError for a store that this release, or this installation, lacks.
+    Parameters
+    ----------
+    uri
+        A path, a URL, or a pair of an fsspec file system and a path in it. A relative path becomes absolute, and `~` is
+        replaced by the home directory.
+    storage_options
+        Options of the store and of its client.
+
+    Raises
+    ------
+    TypeError
+        If `uri` is not a string, a path or a pair.
+    InvalidInputError
+        If the address or an option is invalid.
+    UnsupportedFeatureError
+        If this release does not support the store, or a package that it needs is not installed.
     """
     if isinstance(uri, (tuple, Mounted)):
         return _open_file_system(uri if isinstance(uri, tuple) else uri.pair)
-    text = os.fspath(uri)
-    if not isinstance(text, str):
-        raise TypeError(f"an address is text or a path, not {type(text).__name__}")
-    if not text:
-        raise InvalidInputError("the address of a table is empty")
-    if "\0" in text:
-        raise InvalidInputError(f"an address holds no NUL character: {text!r}")
-    match = _SCHEME.match(text) if ":" in text else None
-    if _CHAINED.match(text):
+    uri_text = os.fspath(uri)
+    if not isinstance(uri_text, str):
+        raise TypeError(f"expected a string or a path as the address, got {type(uri_text).__name__}")
+    if not uri_text:
+        raise InvalidInputError("empty table address; pass a path or a URL")
+    if "\0" in uri_text:
+        raise InvalidInputError(f"invalid address, contains a NUL character: {uri_text!r}")
+    match = _SCHEME.match(uri_text) if ":" in uri_text else None
+    if _CHAINED.match(uri_text):
         raise InvalidInputError("chained addresses (a::b) are not supported; pass a pair of a file system and a path")
     if match is None:
-        return _open_local(text, storage_options)
+        return _open_local(uri_text, storage_options)
     scheme = match[1].lower()
     if scheme == "file":
-        return _open_local(_file_path(text), storage_options)
-    _check_url(text, scheme)
+        return _open_local(_file_path(uri_text), storage_options)
+    _check_url(uri_text, scheme)
     if scheme == "memory":
         from lancetable.store.memory import MemoryStore
 
-        path = _memory_path(text)
+        path = _memory_path(uri_text)
         return MemoryStore(path), path
     if scheme.endswith(EXTERNAL_SUFFIX):
-        scheme, text = scheme[: -len(EXTERNAL_SUFFIX)], without_external(text)
+        scheme, uri_text = scheme[: -len(EXTERNAL_SUFFIX)], without_external(uri_text)
     from lancetable.store.fsspec_cloud import CLOUD_OF_SCHEME
 
     if scheme in CLOUD_OF_SCHEME:
         from lancetable.store.cloud import open_cloud
 
-        return open_cloud(text, scheme, storage_options)
+        return open_cloud(uri_text, scheme, storage_options)
     from lancetable.store.fsspec_store import open_fsspec
 
-    return open_fsspec(text, scheme, storage_options)
+    return open_fsspec(uri_text, scheme, storage_options)
 
 
 def without_external(uri: str) -> str:
-    """`s3+ddb://bucket/t?ddbTableName=n` -> `s3://bucket/t`; any other address as it is."""
+    """Return an address without its DynamoDB part: `s3+ddb://bucket/t?ddbTableName=n` -> `s3://bucket/t`.
+
+    Any other address is returned unchanged.
+    """
     scheme, separator, rest = uri.partition("://")
     if not separator or not scheme.lower().endswith(EXTERNAL_SUFFIX):
         return uri
@@ -109,7 +124,7 @@ def without_external(uri: str) -> str:
 
 
 def external_table(uri: str) -> str | None:
-    """The DynamoDB table that an address names, None for an address that names none.
+    """Return the DynamoDB table in an address, or None if the address has no `+ddb` scheme.
 
     Raises InvalidInputError unless the query is exactly one `ddbTableName=...`.
     """
@@ -119,20 +134,21 @@ def external_table(uri: str) -> str | None:
     pairs = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
     if len(pairs) != 1 or pairs[0][0] != "ddbTableName" or not pairs[0][1]:
         raise InvalidInputError(
-            f"a {scheme} address names its DynamoDB table and nothing else: {scheme}://bucket/path?ddbTableName=table"
+            f"invalid {scheme} address: the query must be ddbTableName only; "
+            f"write {scheme}://bucket/path?ddbTableName=table"
         )
     return pairs[0][1]
 
 
 def option(storage_options: Mapping[str, Any] | None, name: str, default: bool) -> bool:
-    """A yes-or-no storage option. Raises InvalidInputError for any other value."""
+    """Return the value of a boolean storage option. Raises InvalidInputError for any other value."""
     value = storage_options.get(name) if storage_options else None
     if value is None:
         return default
-    text = str(value).strip().lower()
-    if text in _ON or text in _OFF:
-        return text in _ON
-    raise InvalidInputError(f"storage option {name}: true or false, not {value!r}")
+    lowered = str(value).strip().lower()
+    if lowered in _ON or lowered in _OFF:
+        return lowered in _ON
+    raise InvalidInputError(f"storage option {name}: expected true or false, got {value!r}")
 
 
 def _open_local(path: str, storage_options: Mapping[str, str] | None) -> tuple[LocalStore, str]:
@@ -147,7 +163,7 @@ def _open_local(path: str, storage_options: Mapping[str, str] | None) -> tuple[L
 
 
 def _warn_of_unknown(storage_options: Mapping[str, str]) -> None:
-    """Options of clouds may be given for local tables too, where they mean nothing; others are likely misspelled."""
+    """Warn about unknown options. Cloud options are allowed for local tables, where they have no effect."""
     from lancetable.store.cloud_options import OWN_OPTIONS, is_cloud_option, warn_of_option
 
     for name in storage_options:
@@ -162,48 +178,48 @@ def _absolute(path: str) -> str:
     return path.replace("\\", "/") if sys.platform == "win32" else path
 
 
-def _file_path(text: str) -> str:
-    parts = urlsplit(text)
+def _file_path(uri_text: str) -> str:
+    parts = urlsplit(uri_text)
     if parts.netloc not in ("", "localhost"):
-        raise InvalidInputError(f"a file URL names no host: {text!r}; write file:///path")
+        raise InvalidInputError(f"file URL with a host: {uri_text!r}; write file:///path")
     if parts.query or parts.fragment:
-        raise InvalidInputError(f"a file URL has no query and no fragment: {text!r}; write %3F for ? and %23 for #")
+        raise InvalidInputError(f"file URL with a query or fragment: {uri_text!r}; write %3F for ? and %23 for #")
     path = unquote(parts.path)
     if "\0" in path:
-        raise InvalidInputError(f"an address holds no NUL character: {text!r}")
+        raise InvalidInputError(f"invalid address, contains a NUL character: {uri_text!r}")
     if sys.platform == "win32" and re.match(r"/[A-Za-z]:", path):
         path = path[1:]
     return path
 
 
-def _check_url(text: str, scheme: str) -> None:
-    """Refuse what would be read as part of a bucket or a key, or show up in messages."""
-    if "://" not in text:
-        raise InvalidInputError(f"not an address: {scheme}: is followed by two slashes")
-    authority, _, rest = text.partition("://")[2].partition("/")
+def _check_url(uri_text: str, scheme: str) -> None:
+    """Raise InvalidInputError for parts that would be taken for a bucket or key, or that would leak into messages."""
+    if "://" not in uri_text:
+        raise InvalidInputError(f"invalid address: expected two slashes after {scheme}:")
+    authority, _, rest = uri_text.partition("://")[2].partition("/")
     if "@" in authority and scheme not in ("abfs", "abfss", "github", "hf"):
-        # The address itself is left out of the message: what stands before @ is a secret.
+        # The message omits the address, because the part before @ may be a password.
         raise InvalidInputError(
-            f"a {scheme} address carries no user or password before @; pass credentials in storage_options"
+            f"{scheme} address with a user or password before @; pass credentials in storage_options"
         )
     if scheme.endswith(EXTERNAL_SUFFIX):
         if scheme != "s3" + EXTERNAL_SUFFIX:
-            raise InvalidInputError(f"{scheme}://: a DynamoDB table decides commits of s3+ddb:// addresses only")
-        external_table(text)
-        rest, text = rest.partition("?")[0], without_external(text)
-    if "?" in text or "#" in text:
-        raise InvalidInputError(f"a {scheme} address has no query and no fragment; pass options in storage_options")
+            raise InvalidInputError(f"unsupported scheme {scheme}://: only s3+ddb:// can commit through DynamoDB")
+        external_table(uri_text)
+        rest, uri_text = rest.partition("?")[0], without_external(uri_text)
+    if "?" in uri_text or "#" in uri_text:
+        raise InvalidInputError(f"{scheme} address with a query or fragment; pass options in storage_options")
     if any(segment in (".", "..") for segment in (authority, *rest.split("/"))):
-        raise InvalidInputError(f"an address has no '.' or '..' in it: {text!r}")
+        raise InvalidInputError(f"address with a '.' or '..' segment: {uri_text!r}; write the resolved path")
 
 
-def _memory_path(text: str) -> str:
-    return text.partition("://")[2].strip("/")
+def _memory_path(uri_text: str) -> str:
+    return uri_text.partition("://")[2].strip("/")
 
 
 def _open_file_system(pair: tuple[Any, str]) -> tuple[ObjectStore, str]:
     from lancetable.store.fsspec_store import wrap_fsspec
 
     if len(pair) != 2 or not isinstance(pair[1], str):
-        raise InvalidInputError("a pair of a file system and a path is expected")
+        raise InvalidInputError("expected a pair of an fsspec file system and a path string")
     return wrap_fsspec(pair[0], pair[1])

@@ -1,9 +1,9 @@
-"""Byte ranges: which requests to send for the ranges a caller wants, and how to cut the replies.
+"""Byte ranges: merging of the requested ranges into requests, and splitting of the replies.
 
-    wanted    [a)   [b)            [c ........................ )
-    sent      [a ... b)            [c .......)[..........)[....)     near ones merged, large ones split
+    ranges      [a)   [b)            [c ........................ )
+    requests    [a ... b)            [c .......)[..........)[....)     near ones merged, large ones split
 
-Pure functions; the stores send the requests and check the length of each reply.
+Pure functions. The stores send the requests and check the length of each reply.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import NamedTuple
 
 __all__ = ["LOCAL_GAP_BYTES", "REMOTE_GAP_BYTES", "SPLIT_BYTES", "ByteRange", "merge_ranges", "split_reply"]
 
-REMOTE_GAP_BYTES = 64 * 1024  # skipping less than this costs more in a second round trip than in bytes
+REMOTE_GAP_BYTES = 64 * 1024  # reading a smaller gap costs less than a second round trip
 LOCAL_GAP_BYTES = 4 * 1024
 SPLIT_BYTES = 8 * 1024 * 1024
 
 
 class ByteRange(NamedTuple):
-    """Bytes `start` up to, not including, `end`."""
+    """Bytes from `start` up to, but not including, `end`."""
 
     start: int
     end: int
 
 
 def merge_ranges(ranges: Sequence[ByteRange], gap: int = REMOTE_GAP_BYTES, split: int = SPLIT_BYTES) -> list[ByteRange]:
-    """The requests that cover all ranges: ascending, disjoint, none longer than `split`, none empty.
+    """Return the requests that cover all ranges: ascending, disjoint, not empty, at most `split` bytes each.
 
-    Ranges that overlap, touch, or lie less than `gap` bytes apart are fetched together. The number of requests grows
-    with the bytes wanted: ranges from a damaged file are checked against its size before they come here.
+    Ranges that overlap, touch, or are less than `gap` bytes apart share a request. The number of requests grows with
+    the number of bytes, so callers must check ranges from a damaged file against its size first.
     """
-    wanted = sorted(r for r in ranges if r[0] < r[1])
-    if not wanted:
+    nonempty = sorted(r for r in ranges if r[0] < r[1])
+    if not nonempty:
         return []
     runs: list[tuple[int, int]] = []
-    start, end = wanted[0]
-    for next_start, next_end in wanted[1:]:
+    start, end = nonempty[0]
+    for next_start, next_end in nonempty[1:]:
         if next_start <= end or next_start - end < gap:
             end = max(end, next_end)
         else:
@@ -49,10 +49,21 @@ def merge_ranges(ranges: Sequence[ByteRange], gap: int = REMOTE_GAP_BYTES, split
 def split_reply(
     ranges: Sequence[ByteRange], requests: Sequence[ByteRange], replies: Sequence[memoryview]
 ) -> list[memoryview]:
-    """Cut the replies to `merge_ranges(ranges)` back into one buffer for each range, in the caller's order.
+    """Split the replies to `merge_ranges(ranges)` into one buffer for each range, in the caller's order.
 
-    A range inside one reply is a slice of it; one that was split over several is joined by a copy. Every reply must
-    have the length of its request: the store checks that first.
+    Parameters
+    ----------
+    ranges
+        The ranges of the caller, in any order.
+    requests
+        The result of `merge_ranges` for these ranges.
+    replies
+        One buffer for each request, of exactly its length. The store checks the lengths first.
+
+    Returns
+    -------
+    list of memoryview
+        A slice of a reply for each range, or a copy if the range spans several replies.
     """
     result: list[memoryview] = [memoryview(b"")] * len(ranges)
     order = sorted(range(len(ranges)), key=ranges.__getitem__)

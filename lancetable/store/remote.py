@@ -1,4 +1,4 @@
-"""What stores have in common whose every look-up is a request: ranges are checked, merged, and then fetched."""
+"""Common part of the stores that need a request for every operation: ranges are checked, merged, then fetched."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from lancetable.store.ranges import merge_ranges, split_reply
 
 __all__ = ["FIRST_READ_BYTES", "RemoteStore"]
 
-FIRST_READ_BYTES = 1 << 20  # of an object whose size is not known: most are smaller
+FIRST_READ_BYTES = 1 << 20  # first read of an object of unknown size: most objects are smaller
 _PLAUSIBLE_BYTES = 256 << 20
 
 
 class RemoteStore(ABC):
-    """The part of ObjectStore that does not depend on the client."""
+    """The part of ObjectStore that is independent of the client."""
 
     __slots__ = ()
 
     @abstractmethod
     def uri(self, path: str) -> str:
-        """The address of a path. See ObjectStore."""
+        """Return the address of a path. See ObjectStore."""
 
     def key(self, path: str) -> str:
-        """See ObjectStore."""
+        """Return the address as the cache key. See ObjectStore."""
         return self.uri(path)
 
     @abstractmethod
     def find(self, path: str) -> int | None:
-        """Bytes in the object, or None where there is none. See ObjectStore."""
+        """Return the size of the object in bytes, or None if it does not exist. See ObjectStore."""
 
     @abstractmethod
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
-        """One reply of exactly the right length for each request; none of them is empty."""
+        """Return one reply of exactly the right length for each request. No request is empty."""
 
     def read(self, path: str, start: int, end: int) -> memoryview:
-        """One ranged request. See ObjectStore."""
+        """Return a range with one request. See ObjectStore."""
         if not 0 <= start < end:
             check_range(path, start, end)
             return EMPTY
@@ -44,7 +44,7 @@ class RemoteStore(ABC):
         return self._fetch(path, [ByteRange(start, end)])[0]
 
     def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        """Merged ranges, as many at once as the client allows. See ObjectStore."""
+        """Return ranges; close ones share a request, and the client sends requests in parallel. See ObjectStore."""
         for start, end in ranges:
             check_range(path, start, end)
             self._check_plausible(path, start, end)
@@ -52,22 +52,22 @@ class RemoteStore(ABC):
         return split_reply(ranges, requests, self._fetch(path, requests)) if requests else [EMPTY] * len(ranges)
 
     def size(self, path: str) -> int:
-        """Bytes in the object. Raises NotFoundError."""
-        found = self.find(path)
-        if found is None:
+        """Return the size of the object in bytes. Raises NotFoundError."""
+        size = self.find(path)
+        if size is None:
             raise missing(path)
-        return found
+        return size
 
     def modified_ns(self, path: str) -> int | None:
-        """Not told: there are no directories here, or nobody keeps their time."""
+        """Return None: there are no directories, or their times are not recorded."""
         return None
 
     def sync(self, prefix: str = "") -> None:
-        """Return at once: nothing is deferred here."""
+        """Return at once: writes are durable when they return."""
         return
 
     def _check_plausible(self, path: str, start: int, end: int) -> None:
-        """Refuse a huge range that goes beyond the object, before a buffer of that size is made for it."""
+        """Raise CorruptFileError if a huge range exceeds the object, before a buffer of that size is allocated."""
         if end - start > _PLAUSIBLE_BYTES:
             size = self.size(path)
             if end > size:

@@ -1,4 +1,4 @@
-"""A few names of an S3 listing: ListObjectsV2 with `max-keys` and `start-after`, signed with Signature Version 4."""
+"""Short S3 listings: ListObjectsV2 with `max-keys` and `start-after`, signed with Signature Version 4 (sigv4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EMPTY_HASH = hashlib.sha256(b"").hexdigest()
 
 
 class Credentials(NamedTuple):
-    """What requests are signed with; None in place of it: requests are not signed."""
+    """Credentials for signing requests. Its repr hides them."""
 
     access_key_id: str
     secret_access_key: str
@@ -31,10 +31,13 @@ class Credentials(NamedTuple):
 
 
 class S3Lister(ShortLister):
-    """Lists objects directly below a prefix of one bucket. See ShortLister."""
+    """Lister of the objects directly below a prefix of one bucket. See ShortLister."""
 
     def __init__(self, bucket: str, options: CloudOptions, credentials: Callable[[], Credentials | None]) -> None:
-        """`options` are complete: the environment has been asked."""
+        """Create a lister.
+
+        `options` already include those from the environment; `credentials` returns None for unsigned requests.
+        """
         self._region = options.config.get("region", "us-east-1")
         super().__init__(options.endpoint or f"https://s3.{self._region}.amazonaws.com", options)
         virtual = options.is_on("virtual_hosted_style_request")
@@ -43,7 +46,7 @@ class S3Lister(ShortLister):
 
     @staticmethod
     def suits(options: CloudOptions) -> bool:
-        """Whether nothing was asked for that only obstore can do."""
+        """Return True if none of the options requires obstore."""
         usual = options.config.get("request_payer", "false") == "false" and not options.is_on("s3_express")
         return usual and ShortLister.suits(options)
 
@@ -57,8 +60,8 @@ class S3Lister(ShortLister):
         }
         if start_after is not None:
             query["start-after"] = prefix + start_after
-        text = quoted_query(query)
-        return f"{self._path}?{text}", self._headers(text)
+        query_string = quoted_query(query)
+        return f"{self._path}?{query_string}", self._headers(query_string)
 
     def _headers(self, query: str) -> dict[str, str]:
         now = datetime.now(timezone.utc)
@@ -87,11 +90,11 @@ class S3Lister(ShortLister):
     def _parse(self, body: bytes, prefix: str) -> tuple[list[ObjectMeta], bool]:
         root = ElementTree.fromstring(body)
         encoded = root.findtext("{*}EncodingType") == "url"
-        found = []
+        metas = []
         for item in root.iterfind("{*}Contents"):
             key = item.findtext("{*}Key") or ""
             key = unquote(key) if encoded else key
             if key.startswith(prefix):
                 modified = datetime.fromisoformat((item.findtext("{*}LastModified") or "").replace("Z", "+00:00"))
-                found.append(ObjectMeta(key[len(prefix) :], int(item.findtext("{*}Size") or ""), modified))
-        return found, (root.findtext("{*}IsTruncated") or "").lower() != "true"
+                metas.append(ObjectMeta(key[len(prefix) :], int(item.findtext("{*}Size") or ""), modified))
+        return metas, (root.findtext("{*}IsTruncated") or "").lower() != "true"

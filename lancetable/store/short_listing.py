@@ -1,8 +1,8 @@
-"""The first few names of a cloud's listing, by one request of our own.
+"""The first few names of a cloud listing in one HTTP request, without obstore.
 
-obstore fetches pages of a thousand names at least, and finding the newest version of a table takes eight. A lister
-sends the one request itself. It is a shortcut for the plain case; whatever is unusual (a proxy, credentials that only
-obstore can find, an answer other than 200) is left to obstore by returning None. Each cloud has a module of its own.
+obstore fetches pages of at least a thousand names, but finding the newest version of a table needs eight. A lister
+covers only the common case. In any other case (a proxy, credentials that only obstore supports, a status other than
+200) it returns None and the caller uses obstore. Each cloud has its own module.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ _PLAIN_OPTIONS = frozenset(("allow_http", "timeout", "connect_timeout", "read_ti
 
 
 class ShortLister:
-    """Lists objects directly below a prefix of one bucket. Threads share it; each has a connection of its own."""
+    """Lister of the objects directly below a prefix of one bucket.
+
+    Shared by threads, with one connection per thread.
+    """
 
     def __init__(self, endpoint: str, options: CloudOptions) -> None:
-        """`options` are complete: the environment has been asked."""
+        """Create a lister. `options` already include those from the environment."""
         parts = urlsplit(endpoint)
         self._secure = parts.scheme == "https"
         self._host = parts.netloc
@@ -37,70 +40,86 @@ class ShortLister:
 
     @staticmethod
     def suits(options: CloudOptions) -> bool:
-        """Whether nothing was asked for that only obstore can do."""
+        """Return True if none of the options, and no proxy variable, requires obstore."""
         proxied = any(os.environ.get(name) for name in _proxy_variables())
         scheme = urlsplit(options.endpoint or "https://").scheme
         allowed = scheme == "https" or (scheme == "http" and options.is_on("allow_http"))
         return set(options.client) <= _PLAIN_OPTIONS and allowed and not proxied
 
     def page(self, prefix: str, start_after: str | None, limit: int) -> list[ObjectMeta] | None:
-        """The first `limit` objects directly below `prefix` (it ends with "/") whose names follow `start_after`.
+        """Return the first `limit` objects directly below a prefix whose names are greater than `start_after`.
 
-        None: ask somebody else. Names are relative to the prefix.
+        Parameters
+        ----------
+        prefix
+            Prefix of the keys, either empty or ending in "/".
+        start_after
+            Name relative to the prefix, or None to list from the start.
+        limit
+            Maximum number of objects.
+
+        Returns
+        -------
+        list of ObjectMeta or None
+            Objects in lexicographic order, with names relative to the prefix. None if the request failed or its reply
+            cannot be used; the caller must then list with obstore.
         """
         request = self._request(prefix, start_after, limit)
         body = None if request is None else self._get(*request)
         if body is None:
             return None
         try:
-            found, is_whole = self._parse(body, prefix)
+            metas, is_last_page = self._parse(body, prefix)
         except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # no listing, whatever it is
-        found = [meta for meta in found if meta.name and (start_after is None or meta.name > start_after)]
-        if len(found) < limit and not is_whole:
-            return None  # something else took up some of the page
-        found.sort(key=lambda meta: meta.name)
-        return found[:limit]
+            return None  # the reply is not a listing
+        metas = [meta for meta in metas if meta.name and (start_after is None or meta.name > start_after)]
+        if len(metas) < limit and not is_last_page:
+            return None  # other entries, such as common prefixes, filled part of the page
+        metas.sort(key=lambda meta: meta.name)
+        return metas[:limit]
 
     def _request(self, prefix: str, start_after: str | None, limit: int) -> tuple[str, Mapping[str, str]] | None:
-        """Path with query, and headers; None where that cannot be signed."""
+        """Return the path with its query, and the headers; None if the request cannot be signed."""
         raise NotImplementedError
 
     def _parse(self, body: bytes, prefix: str) -> tuple[list[ObjectMeta], bool]:
-        """The objects of a reply, and whether there are no others behind them. Raises ValueError, KeyError and such."""
+        """Return the objects of a reply, and True if it is the last page.
+
+        Raises ValueError or KeyError if malformed.
+        """
         raise NotImplementedError
 
     def _get(self, target: str, headers: Mapping[str, str]) -> bytes | None:
-        for fresh in (False, True):  # a connection that lay idle may have been closed
+        for fresh in (False, True):  # the server may have closed an idle connection
             connection = self._connection(fresh)
             try:
                 connection.request("GET", target, headers=headers)
                 response = connection.getresponse()
                 body = response.read(_LARGEST_REPLY_BYTES + 1)
             except (OSError, http.client.HTTPException):
-                self._forget()
+                self._drop_connection()
                 continue
             if response.status != 200 or len(body) > _LARGEST_REPLY_BYTES:
-                self._forget()
+                self._drop_connection()
                 return None
             if response.will_close:
-                self._forget()
+                self._drop_connection()
             return body
         return None
 
     def _connection(self, fresh: bool) -> http.client.HTTPConnection:
-        kept: _Kept | None = getattr(self._local, "kept", None)
-        if kept is None or fresh:
+        cached: _CachedConnection | None = getattr(self._local, "cached", None)
+        if cached is None or fresh:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            kept = self._local.kept = _Kept(kind(self._host, timeout=self._timeout_seconds))
-        return kept.connection
+            cached = self._local.cached = _CachedConnection(kind(self._host, timeout=self._timeout_seconds))
+        return cached.connection
 
-    def _forget(self) -> None:
-        self._local.kept = None
+    def _drop_connection(self) -> None:
+        self._local.cached = None
 
 
-class _Kept:
-    """A connection that is closed when its thread ends or its lister goes."""
+class _CachedConnection:
+    """Connection that is closed when its thread ends or its lister is deleted."""
 
     __slots__ = ("connection",)
 
@@ -112,12 +131,12 @@ class _Kept:
 
 
 def quoted_query(query: Mapping[str, str]) -> str:
-    """A query in the order and with the escapes that signatures are made of."""
+    """Return a query string in the canonical order and escaping that request signatures require."""
     return "&".join(f"{_quoted(name)}={_quoted(value)}" for name, value in sorted(query.items()))
 
 
-def _quoted(text: str) -> str:
-    return quote(text, safe="-_.~")
+def _quoted(string: str) -> str:
+    return quote(string, safe="-_.~")
 
 
 def _proxy_variables() -> tuple[str, ...]:

@@ -1,12 +1,12 @@
-"""Who of those that lost a race on a local disk tries next: a courtesy among the processes of one machine.
+"""Advisory lock that orders retries among the local writers of one table.
 
-    lost ──> take ──> True: tries again at once, until it has won ──> give_back
-                 └──> False: another one has the turn; asked again a moment later
-                 └──> None: not to be had here (no such locks); everybody waits for a random time instead
+    lost a race ──> take ──> True: retry at once, until won ──> give_back
+                        └──> False: another writer holds the lock; call take again after a short wait
+                        └──> None: locks are not available here; use random backoff instead
 
-It keeps those who wait from waking up for nothing and from losing again to each other. Nothing depends on it: what
-decides a race is the exclusive creation alone, whoever has the turn, and nobody waits for one without an end, since its
-owner may be stopped. The lock is on the directory itself, so that it leaves no file, and goes with its process.
+The lock prevents waiting writers from retrying in vain and from colliding with each other. Correctness does not depend
+on it: only the exclusive create decides a race. Waits for the lock are bounded, because its holder may be stopped. The
+lock is a flock of the directory itself, so it creates no file and is released when its process ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Turn"]
 
 
 class Turn:
-    """The turn in one directory, for one writer. Threads that want it have a `Turn` each."""
+    """Advisory lock on one directory for one writer. Each thread uses its own instance."""
 
     __slots__ = ("_descriptor", "_directory", "is_held")
 
@@ -32,7 +32,14 @@ class Turn:
         self.is_held = False
 
     def take(self) -> bool | None:
-        """Take the turn if nobody has it, without waiting; once held it stays so. None where there is none to take."""
+        """Try to take the lock without waiting.
+
+        Returns
+        -------
+        bool or None
+            True if this writer holds the lock, False if another one does, None if the platform or the file system
+            cannot lock directories.
+        """
         if self.is_held:
             return True
         if sys.platform == "win32":
@@ -43,19 +50,19 @@ class Turn:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        except OSError:  # network file systems lock no directories
+        except OSError:  # network file systems cannot lock directories
             self.give_back()
             return None
         self.is_held = True
         return True
 
     def give_back(self) -> None:
-        """Let another one have it."""
+        """Release the lock. Does nothing if it is not held."""
         descriptor, self._descriptor = self._descriptor, -1
         held, self.is_held = self.is_held, False
         if descriptor >= 0:
             if held and sys.platform != "win32":
-                # A process forked meanwhile has a copy of the descriptor, so that closing it would not be enough.
+                # A process that was forked since then has a copy of the descriptor, so closing it is not enough.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
             with contextlib.suppress(OSError):

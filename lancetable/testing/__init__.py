@@ -1,1 +1,1 @@
-"""Helpers for tests of lancetable and of stores and handlers written elsewhere. Nothing else imports this package."""
+"""Helpers for tests of lancetable and of third-party stores and handlers. No other package imports this one."""

@@ -1,15 +1,15 @@
-"""What every store and every commit handler must do, as classes to subclass in a test module.
+"""Conformance suites for stores and commit handlers, as classes to subclass in a test module.
 
     class TestMyStore(StoreSuite):
         @pytest.fixture
         def place(self, tmp_path):
-            return MyStore(), str(tmp_path)          # the store, and an empty place in it
+            return MyStore(), str(tmp_path)          # the store, and an empty directory in it
 
-A store passes each check, or says in its capabilities that it cannot create exclusively, and then must refuse to.
+A store must pass every test. A store whose capabilities declare no exclusive create must refuse to create exclusively.
 """
 
 # mypy: disable-error-code="comparison-overlap"
-# A memoryview compares with bytes by content; its stubs do not say so.
+# A memoryview compares with bytes by content, but its type stubs do not declare it.
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DATA = bytes(range(256)) * 40
 
 
 class StoreSuite:
-    """The contract of ObjectStore. Subclasses override the fixture `place`."""
+    """Contract of ObjectStore. Subclasses override the fixture `place`."""
 
     many_names = 1003  # more than one page of any cloud listing
     race_keys = 25
@@ -43,7 +43,7 @@ class StoreSuite:
 
     @pytest.fixture
     def place(self) -> Place:
-        """A store and an empty place in it."""
+        """Return a store and an empty directory in it."""
         raise NotImplementedError
 
     # ---- reading
@@ -51,13 +51,13 @@ class StoreSuite:
     @pytest.mark.parametrize(
         ("start", "end"), [(0, 10), (0, len(_DATA)), (5, 6), (4000, 9000), (len(_DATA) - 1, len(_DATA))]
     )
-    def test_read_gives_exactly_the_range(self, place: Place, start: int, end: int) -> None:
+    def test_read_returns_exactly_the_range(self, place: Place, start: int, end: int) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         assert store.read(f"{base}/x", start, end) == _DATA[start:end]
 
     @pytest.mark.parametrize("at", [0, 5, len(_DATA), len(_DATA) + 5])
-    def test_an_empty_range_needs_no_object(self, place: Place, at: int) -> None:
+    def test_empty_range_is_not_requested(self, place: Place, at: int) -> None:
         store, base = place
         assert store.read(f"{base}/absent", at, at) == b""
         assert store.read_many(f"{base}/absent", [ByteRange(at, at)]) == [b""]
@@ -73,18 +73,20 @@ class StoreSuite:
             (1 << 61, 1 << 62, 0),
         ],
     )
-    def test_a_range_past_the_end_says_what_was_found(self, place: Place, start: int, end: int, found: int) -> None:
+    def test_range_past_the_end_reports_the_available_bytes(
+        self, place: Place, start: int, end: int, found: int
+    ) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         with pytest.raises(CorruptFileError) as caught:
             store.read(f"{base}/x", start, end)
-        facts = caught.value
-        assert (facts.path, facts.offset, facts.expected, facts.found) == (f"{base}/x", start, end - start, found)
+        error = caught.value
+        assert (error.path, error.offset, error.expected, error.found) == (f"{base}/x", start, end - start, found)
         with pytest.raises(CorruptFileError):
             store.read_many(f"{base}/x", [ByteRange(0, 1), ByteRange(start, end)])
 
     @pytest.mark.parametrize(("start", "end"), [(-1, 5), (-4, -1), (5, 4), (-5, -5)])
-    def test_a_range_that_cannot_be_is_refused(self, place: Place, start: int, end: int) -> None:
+    def test_impossible_range_is_rejected(self, place: Place, start: int, end: int) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         with pytest.raises(CorruptFileError):
@@ -92,7 +94,7 @@ class StoreSuite:
         with pytest.raises(CorruptFileError):
             store.read_many(f"{base}/x", [ByteRange(0, 1), ByteRange(start, end)])
 
-    def test_reads_are_read_only(self, place: Place) -> None:
+    def test_returned_buffers_are_read_only(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         views = [store.read(f"{base}/x", 0, 9), store.read_all(f"{base}/x"), store.read_tail(f"{base}/x", None, 9)[0]]
@@ -106,7 +108,7 @@ class StoreSuite:
         assert store.read_many(f"{base}/x", ranges) == [_DATA[start:end] for start, end in ranges]
         assert store.read_many(f"{base}/x", []) == []
 
-    def test_read_many_of_distant_ranges_in_a_large_object(self, place: Place) -> None:
+    def test_read_many_returns_distant_ranges_of_a_large_object(self, place: Place) -> None:
         store, base = place
         data = _DATA * 1000
         store.put(f"{base}/large", data)
@@ -115,13 +117,13 @@ class StoreSuite:
         assert store.read_all(f"{base}/large") == data
         assert store.read_tail(f"{base}/large", None, 100_000) == (data[-100_000:], len(data))
 
-    def test_read_all_with_and_without_a_size(self, place: Place) -> None:
+    def test_read_all_accepts_the_size(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         assert store.read_all(f"{base}/x") == _DATA
         assert store.read_all(f"{base}/x", len(_DATA)) == _DATA
 
-    def test_read_all_of_an_object_shorter_than_said(self, place: Place) -> None:
+    def test_read_all_rejects_an_object_shorter_than_the_given_size(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         with pytest.raises(CorruptFileError):
@@ -129,19 +131,19 @@ class StoreSuite:
 
     @pytest.mark.parametrize("length", [0, 1, 100, len(_DATA), len(_DATA) + 1, 1 << 40])
     @pytest.mark.parametrize("known", [True, False])
-    def test_read_tail(self, place: Place, length: int, known: bool) -> None:
+    def test_read_tail_returns_the_end_and_the_size(self, place: Place, length: int, known: bool) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         tail, size = store.read_tail(f"{base}/x", len(_DATA) if known else None, length)
         assert (bytes(tail), size) == (_DATA[max(len(_DATA) - length, 0) :], len(_DATA))
 
-    def test_read_tail_of_an_object_shorter_than_said(self, place: Place) -> None:
+    def test_read_tail_rejects_an_object_shorter_than_the_given_size(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         with pytest.raises(CorruptFileError):
             store.read_tail(f"{base}/x", len(_DATA) + 7, 100)
 
-    def test_an_object_without_bytes(self, place: Place) -> None:
+    def test_empty_object_can_be_read(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/nothing", b"")
         assert store.size(f"{base}/nothing") == 0
@@ -151,7 +153,7 @@ class StoreSuite:
         with pytest.raises(CorruptFileError):
             store.read(f"{base}/nothing", 0, 1)
 
-    def test_a_missing_object(self, place: Place) -> None:
+    def test_missing_object_raises_not_found(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/dir/x", b"1")
         for path in (f"{base}/absent", f"{base}/no/dir/absent", f"{base}/dir", f"{base}/dir/x/below"):
@@ -167,7 +169,7 @@ class StoreSuite:
                 assert caught.value.path == path
             assert store.find(path) is None
 
-    def test_a_slice_outlives_its_object(self, place: Place) -> None:
+    def test_returned_buffer_outlives_its_object(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         view = store.read(f"{base}/x", 100, 200)
@@ -187,7 +189,7 @@ class StoreSuite:
             assert store.size(f"{base}/x") == len(data)
 
     @pytest.mark.parametrize("durability", list(Durability))
-    def test_put_of_every_durability(self, place: Place, durability: Durability) -> None:
+    def test_put_accepts_every_durability(self, place: Place, durability: Durability) -> None:
         store, base = place
         for data in (b"one", b"three"):
             store.put(f"{base}/deep/er/x", data, durability=durability)
@@ -197,7 +199,7 @@ class StoreSuite:
         assert [meta.name for meta in store.list_recursive(base)] == ["deep/er/x"]
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    def test_put_takes_any_bytes(self, place: Place, kind: type) -> None:
+    def test_put_accepts_any_buffer(self, place: Place, kind: type) -> None:
         store, base = place
         store.put(f"{base}/x", kind(_DATA))
         assert store.read_all(f"{base}/x") == _DATA
@@ -207,31 +209,31 @@ class StoreSuite:
         assert store.put_if_absent(f"{base}/_versions/1", b"one") is PutOutcome.WON
         assert store.read_all(f"{base}/_versions/1") == b"one"
 
-    def test_create_twice(self, exclusive: Place) -> None:
+    def test_second_create_loses(self, exclusive: Place) -> None:
         store, base = exclusive
         assert store.put_if_absent(f"{base}/x", b"one") is PutOutcome.WON
         assert store.put_if_absent(f"{base}/x", b"other") is PutOutcome.LOST
         assert store.read_all(f"{base}/x") == b"one"
 
-    def test_create_over_a_put(self, exclusive: Place) -> None:
+    def test_create_over_an_existing_object_loses(self, exclusive: Place) -> None:
         store, base = exclusive
         store.put(f"{base}/x", b"")
         assert store.put_if_absent(f"{base}/x", b"other") is PutOutcome.LOST
         assert store.size(f"{base}/x") == 0
 
-    def test_create_without_bytes(self, exclusive: Place) -> None:
+    def test_create_of_an_empty_object(self, exclusive: Place) -> None:
         store, base = exclusive
         assert store.put_if_absent(f"{base}/x", b"") is PutOutcome.WON
         assert store.put_if_absent(f"{base}/x", b"") is PutOutcome.LOST
 
-    def test_create_after_a_delete(self, exclusive: Place) -> None:
+    def test_create_after_a_delete_wins(self, exclusive: Place) -> None:
         store, base = exclusive
         store.put_if_absent(f"{base}/x", b"one")
         store.delete([f"{base}/x"])
         assert store.put_if_absent(f"{base}/x", b"two") is PutOutcome.WON
         assert store.read_all(f"{base}/x") == b"two"
 
-    def test_one_thread_wins_each_key(self, exclusive: Place) -> None:
+    def test_exactly_one_thread_wins_each_key(self, exclusive: Place) -> None:
         store, base = exclusive
         threads = 8
         barrier = threading.Barrier(threads)
@@ -247,16 +249,16 @@ class StoreSuite:
                 assert outcomes.count(PutOutcome.LOST) == threads - 1
                 assert store.read_all(f"{base}/{key}") == b"%d wrote this" % outcomes.index(PutOutcome.WON)
 
-    def test_a_store_that_cannot_create_exclusively_refuses(self, place: Place) -> None:
+    def test_store_without_exclusive_create_refuses_it(self, place: Place) -> None:
         store, base = place
         if store.capabilities.conditional_create == "native":
-            pytest.skip("this one can")
+            pytest.skip("this store has exclusive creates")
         with pytest.raises(UnsupportedFeatureError):
             store.put_if_absent(f"{base}/x", b"one")
         assert store.find(f"{base}/x") is None
 
     @pytest.mark.parametrize("piece", [1, 1000, 70_000, 2_000_000])
-    def test_a_streamed_object(self, place: Place, piece: int) -> None:
+    def test_streamed_object_appears_at_close(self, place: Place, piece: int) -> None:
         store, base = place
         parts = [bytes([i]) * (piece + i) for i in range(5)]
         with store.open_writer(f"{base}/data/x") as writer:
@@ -269,7 +271,7 @@ class StoreSuite:
         assert store.read_all(f"{base}/data/x") == b"".join(parts)
         assert [meta.name for meta in store.list_names(f"{base}/data")] == ["x"]
 
-    def test_a_streamed_object_of_mixed_pieces(self, place: Place) -> None:
+    def test_streamed_object_of_mixed_buffers(self, place: Place) -> None:
         store, base = place
         parts: list[bytes | bytearray | memoryview] = [b"a" * 10, b"b" * 3_000_000, b"", bytearray(b"c" * 7)]
         parts += [memoryview(b"d" * 300_000), memoryview(b"eeee").cast("I"), b"f"]
@@ -281,13 +283,13 @@ class StoreSuite:
         want = b"a" * 10 + b"b" * 3_000_000 + b"c" * 7 + b"d" * 300_000 + b"eeeef"
         assert store.read_all(f"{base}/x") == want
 
-    def test_a_streamed_object_without_bytes(self, place: Place) -> None:
+    def test_empty_streamed_object(self, place: Place) -> None:
         store, base = place
         with store.open_writer(f"{base}/x"):
             pass
         assert store.size(f"{base}/x") == 0
 
-    def test_an_aborted_writer_leaves_nothing(self, place: Place) -> None:
+    def test_aborted_writer_leaves_no_object(self, place: Place) -> None:
         store, base = place
         with pytest.raises(KeyError), store.open_writer(f"{base}/x") as writer:
             writer.write(b"1" * 3_000_000)
@@ -301,7 +303,7 @@ class StoreSuite:
         writer.close()
         assert list(store.list_recursive(base)) == []
 
-    def test_closing_twice_is_closing_once(self, place: Place) -> None:
+    def test_second_close_has_no_effect(self, place: Place) -> None:
         store, base = place
         writer = store.open_writer(f"{base}/x")
         writer.write(b"1")
@@ -312,12 +314,12 @@ class StoreSuite:
 
     # ---- listing and removing
 
-    def test_listing_what_is_not_there(self, place: Place) -> None:
+    def test_listing_of_a_missing_prefix_is_empty(self, place: Place) -> None:
         store, base = place
         assert store.list_names(f"{base}/absent") == []
         assert list(store.list_recursive(f"{base}/absent")) == []
 
-    def test_a_listing_is_fresh(self, place: Place) -> None:
+    def test_listing_is_not_cached(self, place: Place) -> None:
         store, base = place
         for i in range(5):
             store.put(f"{base}/d/{i}", b"1")
@@ -325,14 +327,14 @@ class StoreSuite:
         store.delete([f"{base}/d/2"])
         assert [meta.name for meta in store.list_names(f"{base}/d")] == ["0", "1", "3", "4"]
 
-    def test_a_listing_stops_at_the_prefix_and_shows_objects_only(self, place: Place) -> None:
+    def test_listing_contains_only_objects_below_the_prefix(self, place: Place) -> None:
         store, base = place
         for name in ("a/1", "a/sub/2", "a/sub/deep/3", "ab/4", "a.txt"):
             store.put(f"{base}/{name}", b"1")
         assert [meta.name for meta in store.list_names(f"{base}/a")] == ["1"]
         assert sorted(meta.name for meta in store.list_recursive(f"{base}/a")) == ["1", "sub/2", "sub/deep/3"]
 
-    def test_order_start_and_limit(self, place: Place) -> None:
+    def test_listing_respects_order_start_and_limit(self, place: Place) -> None:
         store, base = place
         names = [".tmp_1", "00", "10", "2", "20.manifest", "d9", "x-y", "Z", "é"]
         for name in names:
@@ -355,7 +357,7 @@ class StoreSuite:
             assert meta.last_modified is not None
             assert abs(datetime.now(timezone.utc) - meta.last_modified) < timedelta(minutes=5)
 
-    def test_many_names(self, place: Place) -> None:
+    def test_listing_of_many_names(self, place: Place) -> None:
         store, base = place
         names = [f"{i:05d}" for i in range(self.many_names)]
         for name in names:
@@ -367,7 +369,7 @@ class StoreSuite:
     @pytest.mark.parametrize(
         "name", ["a b", "ä ö", "100%", "%2e%2e", "a+b", "a=b&c", "#1", "quote'\"", "🜁", "a,b;c", "~x", "[x]", "x" * 200]
     )
-    def test_odd_names(self, place: Place, name: str) -> None:
+    def test_names_with_special_characters(self, place: Place, name: str) -> None:
         store, base = place
         store.put(f"{base}/{name}/{name}", b"odd")
         assert store.read_all(f"{base}/{name}/{name}") == b"odd"
@@ -378,7 +380,7 @@ class StoreSuite:
         store.delete([f"{base}/{name}/{name}"])
         assert store.find(f"{base}/{name}/{name}") is None
 
-    def test_deleting_what_is_missing_is_no_error(self, place: Place) -> None:
+    def test_delete_ignores_missing_objects(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/x", b"1")
         store.delete([f"{base}/absent", f"{base}/x", f"{base}/no/dir/y"])
@@ -386,7 +388,7 @@ class StoreSuite:
         store.delete_prefix(f"{base}/absent")
         assert store.find(f"{base}/x") is None
 
-    def test_deleting_a_prefix(self, place: Place) -> None:
+    def test_delete_prefix_removes_only_objects_below_it(self, place: Place) -> None:
         store, base = place
         for name in ("t/1", "t/a/2", "t/a/b/3", "t2/4", "t.x"):
             store.put(f"{base}/{name}", b"1")
@@ -402,7 +404,7 @@ class StoreSuite:
         store.put(f"{base}/x", b"1" * 77)
         assert store.find(f"{base}/x") == store.size(f"{base}/x") == 77
 
-    def test_the_time_of_a_change_grows_or_is_not_told(self, place: Place) -> None:
+    def test_modification_time_increases_or_is_none(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/d/x", b"1")
         before = store.modified_ns(f"{base}/d")
@@ -411,7 +413,7 @@ class StoreSuite:
         assert (before is None and after is None) or (before or 0) <= (after or 0)
         assert store.modified_ns(f"{base}/absent") is None
 
-    def test_threads_share_a_store(self, place: Place) -> None:
+    def test_threads_can_share_a_store(self, place: Place) -> None:
         store, base = place
         for i in range(20):
             store.put(f"{base}/{i}", bytes([i]) * 5000)
@@ -426,65 +428,67 @@ class StoreSuite:
         with ThreadPoolExecutor(8) as pool:
             assert all(pool.map(work, range(self.thread_jobs)))
 
-    def test_pickled_and_back(self, place: Place) -> None:
+    def test_pickled_store_reads_the_same_objects(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/x", _DATA)
         assert store.read(f"{base}/x", 0, 3) == _DATA[:3]
         try:
             twin: ObjectStore = pickle.loads(pickle.dumps(store))
         except TypeError as error:
-            pytest.skip(f"not meant to be pickled: {error}")
+            pytest.skip(f"the store cannot be pickled: {error}")
         assert (twin.scheme, twin.capabilities) == (store.scheme, store.capabilities)
         assert twin.read(f"{base}/x", 5, 50) == _DATA[5:50]
 
-    def test_the_address_of_a_path(self, place: Place) -> None:
+    def test_uri_ends_with_the_path(self, place: Place) -> None:
         store, base = place
         assert store.uri(f"{base}/x").endswith(f"{base}/x".lstrip("/"))
 
     @pytest.fixture
     def exclusive(self, place: Place) -> Place:
-        """A place whose store creates exclusively."""
+        """Return `place` if its store has exclusive creates."""
         if place[0].capabilities.conditional_create != "native":
-            pytest.skip("this store does not create exclusively")
+            pytest.skip("this store has no exclusive creates")
         return place
 
 
 class HandlerSuite:
-    """The contract of CommitHandler. Subclasses override the fixtures `place` and `handler`."""
+    """Contract of CommitHandler. Subclasses override the fixtures `place` and `handler`."""
 
-    decides_by_objects = True  # the newest version is what lies in the object store, and nothing else
+    decides_by_objects = True  # the objects of the store alone determine the newest version
     far_behind = 130
     race_rounds = 10
 
     @pytest.fixture
     def place(self) -> Place:
-        """A store and an empty place in it."""
+        """Return a store and an empty directory in it."""
         raise NotImplementedError
 
     @pytest.fixture
     def handler(self) -> CommitHandler:
-        """The handler."""
+        """Return the handler."""
         raise NotImplementedError
 
     @pytest.fixture(params=[ManifestNaming.V2, ManifestNaming.V1], ids=["V2", "V1"])
     def naming(self, request: pytest.FixtureRequest) -> ManifestNaming:
-        """Both schemes."""
+        """Return each of the two naming schemes."""
         scheme: ManifestNaming = request.param
         return scheme
 
     @pytest.fixture(params=["1", "0"], ids=["hints", "no-hints"])
     def hints(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-        """With version hints and without."""
+        """Enable and disable version hints."""
         monkeypatch.setenv("LANCE_USE_VERSION_HINT", request.param)
         yield request.param == "1"
 
-    def test_no_table(self, place: Place, handler: CommitHandler, hints: bool) -> None:
+    def test_missing_table_has_no_versions(self, place: Place, handler: CommitHandler, hints: bool) -> None:
         store, base = place
         assert handler.latest(store, base) is None
         assert handler.locate(store, base, 1) is None
         assert handler.history(store, base) == []
 
-    def test_versions_in_a_row(self, place: Place, handler: CommitHandler, naming: ManifestNaming, hints: bool) -> None:
+    def test_consecutive_versions_are_found(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming, hints: bool
+    ) -> None:
         store, base = place
         first = None
         for version in range(1, 13):
@@ -503,13 +507,15 @@ class HandlerSuite:
         assert [found.version for found in handler.history(store, base, after=9)] == [10, 11, 12]
         assert handler.history(store, base, after=12) == []
 
-    def test_a_taken_version_is_lost(self, place: Place, handler: CommitHandler, naming: ManifestNaming) -> None:
+    def test_commit_of_an_existing_version_loses(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming
+    ) -> None:
         store, base = place
         assert handler.commit(store, base, 1, naming, b"ours") is PutOutcome.WON
         assert handler.commit(store, base, 1, naming, b"theirs") is PutOutcome.LOST
         assert store.read_all(manifest_path(base, 1, naming)) == b"ours"
 
-    def test_the_hint_is_exact_where_there_is_one(
+    def test_version_hint_is_exact_if_it_exists(
         self, place: Place, handler: CommitHandler, naming: ManifestNaming
     ) -> None:
         store, base = place
@@ -519,7 +525,9 @@ class HandlerSuite:
                 assert store.read_all(hint_path(base)) == json.dumps({"version": version}).replace(" ", "").encode()
 
     @pytest.mark.parametrize("version", [1, 2, 99, 2**63 - 1])
-    def test_locating(self, place: Place, handler: CommitHandler, naming: ManifestNaming, version: int) -> None:
+    def test_locate_finds_exactly_the_committed_version(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming, version: int
+    ) -> None:
         store, base = place
         handler.commit(store, base, version, naming, b"m")
         found = handler.locate(store, base, version)
@@ -529,7 +537,9 @@ class HandlerSuite:
         for absent in (version - 1, version + 1, 0, -1, 2**64, 2**64 + version):
             assert handler.locate(store, base, absent) is None
 
-    def test_detached_versions_stand_apart(self, place: Place, handler: CommitHandler, naming: ManifestNaming) -> None:
+    def test_detached_versions_are_not_in_the_history(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming
+    ) -> None:
         store, base = place
         detached = DETACHED_BIT | 77
         handler.commit(store, base, 1, naming, b"m")
@@ -543,7 +553,7 @@ class HandlerSuite:
         assert found.version == detached
         assert store.read_all(found.path) == b"d"
 
-    def test_stray_names_are_ignored(
+    def test_unrelated_names_are_ignored(
         self, place: Place, handler: CommitHandler, naming: ManifestNaming, hints: bool
     ) -> None:
         store, base = place
@@ -590,7 +600,7 @@ class HandlerSuite:
             b' {"version" : 3}\n',
         ],
     )
-    def test_a_wrong_hint_is_harmless(
+    def test_wrong_hint_is_ignored(
         self, place: Place, handler: CommitHandler, naming: ManifestNaming, hint: bytes
     ) -> None:
         store, base = place
@@ -604,7 +614,7 @@ class HandlerSuite:
         assert first is not None
         assert [found.version for found in handler.newer(store, base, first)] == [2, 3]
 
-    def test_a_hint_far_behind(
+    def test_outdated_hint_is_ignored(
         self, place: Place, handler: CommitHandler, naming: ManifestNaming, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store, base = place
@@ -620,7 +630,9 @@ class HandlerSuite:
         assert first is not None
         assert [found.version for found in handler.newer(store, base, first)] == list(range(2, self.far_behind + 1))
 
-    def test_versions_that_were_cleaned_up(self, place: Place, handler: CommitHandler, naming: ManifestNaming) -> None:
+    def test_versions_that_were_cleaned_up_are_not_listed(
+        self, place: Place, handler: CommitHandler, naming: ManifestNaming
+    ) -> None:
         store, base = place
         for version in range(1, 8):
             handler.commit(store, base, version, naming, b"m")
@@ -633,11 +645,11 @@ class HandlerSuite:
         assert held is not None
         assert [found.version for found in handler.newer(store, base, held)] == [6, 7]
 
-    def test_two_schemes_in_one_table_are_refused(
+    def test_two_naming_schemes_in_one_table_are_rejected(
         self, place: Place, handler: CommitHandler, naming: ManifestNaming, hints: bool
     ) -> None:
         if not self.decides_by_objects:
-            pytest.skip("the newest version is read from elsewhere")
+            pytest.skip("the newest version is not determined by objects")
         store, base = place
         other = ManifestNaming.V1 if naming is ManifestNaming.V2 else ManifestNaming.V2
         handler.commit(store, base, 1, naming, b"m")
@@ -647,10 +659,10 @@ class HandlerSuite:
         with pytest.raises(CorruptFileError):
             handler.history(store, base)
 
-    def test_writers_in_a_race_share_out_the_versions(self, place: Place, handler: CommitHandler) -> None:
+    def test_concurrent_writers_commit_each_version_once(self, place: Place, handler: CommitHandler) -> None:
         store, base = place
         if self.decides_by_objects and store.capabilities.conditional_create != "native":
-            pytest.skip("this store does not create exclusively")
+            pytest.skip("this store has no exclusive creates")
         threads, rounds = 4, self.race_rounds
         barrier = threading.Barrier(threads)
 

@@ -1,4 +1,4 @@
-"""Data files of version 2.0 put together page by page, for what no writer writes: old encodings, odd wrappers, damage.
+"""Builder of 2.0 data files from single pages, for files that no writer creates: old encodings, rare wrappers, damage.
 
 build_file(schema, 3, [Column([Page(3, FLAT32, [values])])])  ->  bytes of a file
 """
@@ -27,8 +27,10 @@ VALUES: Final = pb.ColumnEncoding(values={})
 
 @dataclass(frozen=True)
 class Page:
-    """One page. `indirect` stores the encoding message in the file's first region instead of the column metadata; a
-    position and a size stand for it unchecked.
+    """One page.
+
+    With `indirect`, the encoding message is stored in the file's first region instead of the column metadata. A pair of
+    a position and a size is written as the reference to it, without checks.
     """
 
     length: int
@@ -40,7 +42,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its pages, its own encoding, and buffers that pages share."""
+    """One column: its pages, its own encoding, and buffers that its pages share."""
 
     pages: Sequence[Page]
     encoding: pb.ColumnEncoding = field(default_factory=lambda: VALUES)
@@ -58,7 +60,25 @@ def build_file(
     global_buffers: Sequence[bytes] = (),
     version: FileVersion = FileVersion.V2_0,
 ) -> bytes:
-    """The bytes of a file. Buffers begin at multiples of `alignment`, counted from `first_position`."""
+    """Return the bytes of a file.
+
+    Parameters
+    ----------
+    schema
+        Schema in the file's descriptor.
+    num_rows
+        Number of rows in the descriptor.
+    columns
+        Columns with their pages.
+    alignment
+        Alignment of buffers in bytes, counted from `first_position`.
+    first_position
+        Position of the first buffer.
+    global_buffers
+        Contents of the global buffers after the schema.
+    version
+        Version in the footer.
+    """
     out = bytearray(first_position)
 
     def put(data: bytes) -> tuple[int, int]:
@@ -67,15 +87,15 @@ def build_file(
         out.extend(data)
         return position, len(data)
 
-    def place(
+    def put_encoding(
         message: file2_pb2.Encoding,
         url: str,
         encoding: pb.ArrayEncoding | pb.ColumnEncoding,
-        apart: bool | tuple[int, int],
+        indirect: bool | tuple[int, int],
     ) -> None:
         data = AnyMessage(type_url=url, value=encoding.SerializeToString()).SerializeToString()
-        if apart:
-            position, size = apart if isinstance(apart, tuple) else put(data)
+        if indirect:
+            position, size = indirect if isinstance(indirect, tuple) else put(data)
             message.indirect.buffer_location, message.indirect.buffer_length = position, size
         else:
             message.direct.encoding = data
@@ -83,7 +103,7 @@ def build_file(
     metadata = []
     for column in columns:
         message = file2_pb2.ColumnMetadata()
-        place(message.encoding, COLUMN_URL, column.encoding, column.indirect)
+        put_encoding(message.encoding, COLUMN_URL, column.encoding, column.indirect)
         for buffer in column.buffers:
             position, size = put(buffer)
             message.buffer_offsets.append(position)
@@ -94,7 +114,7 @@ def build_file(
                 position, size = put(buffer)
                 entry.buffer_offsets.append(position)
                 entry.buffer_sizes.append(size)
-            place(entry.encoding, page.type_url, page.encoding, page.indirect)
+            put_encoding(entry.encoding, page.type_url, page.encoding, page.indirect)
         metadata.append(message.SerializeToString())
     placed = [put(buffer) for buffer in global_buffers]
     out.extend(b"\x48" * (-len(out) % 64))

@@ -1,4 +1,4 @@
-"""A table with all its versions and branches in plain Python: what random walks through the whole API are judged by."""
+"""Model of a table with all versions and branches in plain Python, for random tests of the whole API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A row that keeps its identity while it is changed; `values` has a unique `id`."""
+    """One row with an identity that updates do not change. `values` contains a unique `id`."""
 
     uid: int
     created: int
@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True)
 class State:
-    """What one version shows. Rows are in no order: `id` tells them apart."""
+    """Contents of one version. Rows are unordered and identified by `id`."""
 
     fields: tuple[pa.Field, ...]
     rows: tuple[Row, ...]
@@ -34,28 +34,32 @@ class State:
 
     @property
     def names(self) -> list[str]:
-        return [each.name for each in self.fields]
+        """Names of the columns."""
+        return [field.name for field in self.fields]
 
     @property
     def ids(self) -> set[int]:
+        """Values of `id` of all rows."""
         return {row.values["id"] for row in self.rows}
 
     def field(self, name: str) -> pa.Field:
-        return next(each for each in self.fields if each.name == name)
+        """Return the field of a name."""
+        return next(field for field in self.fields if field.name == name)
 
     def with_rows(self, rows: Iterable[Row]) -> State:
+        """Return a copy with other rows."""
         return replace(self, rows=tuple(rows))
 
     def inserted(self, rows: Iterable[Values], version: int, uids: Iterable[int]) -> State:
-        """More rows; columns that they lack are null."""
-        made = [
+        """Return a copy with additional rows, in which missing columns are null."""
+        added = [
             Row(uid, version, version, {name: values.get(name) for name in self.names})
             for uid, values in zip(uids, rows, strict=False)
         ]
-        return self.with_rows([*self.rows, *made])
+        return self.with_rows([*self.rows, *added])
 
     def changed(self, version: int, change: Callable[[Values], Values | None]) -> State:
-        """`change` gives the new values of a row, None for a row that stays as it is."""
+        """Return a copy with updated rows. `change` returns the new values of a row, or None to keep it."""
         rows = []
         for row in self.rows:
             values = change(row.values)
@@ -63,50 +67,61 @@ class State:
         return self.with_rows(rows)
 
     def touched(self, version: int) -> State:
-        """Every row counts as changed, as where columns of all fragments were written."""
+        """Return a copy in which every row counts as updated, as after writing columns of all fragments."""
         return self.changed(version, lambda values: values)
 
     def with_column(self, new: pa.Field, value: Callable[[Values], Any]) -> State:
+        """Return a copy with one more column."""
         rows = [replace(row, values={**row.values, new.name: value(row.values)}) for row in self.rows]
         return replace(self, fields=(*self.fields, new), rows=tuple(rows))
 
     def without(self, names: Iterable[str]) -> State:
-        gone = set(names)
-        rows = [replace(row, values={k: v for k, v in row.values.items() if k not in gone}) for row in self.rows]
-        return replace(self, fields=tuple(each for each in self.fields if each.name not in gone), rows=tuple(rows))
+        """Return a copy without some columns."""
+        dropped = set(names)
+        rows = [replace(row, values={k: v for k, v in row.values.items() if k not in dropped}) for row in self.rows]
+        return replace(
+            self, fields=tuple(field for field in self.fields if field.name not in dropped), rows=tuple(rows)
+        )
 
     def renamed(self, old: str, new: str) -> State:
+        """Return a copy with a renamed column."""
         rows = [
             replace(row, values={new if name == old else name: value for name, value in row.values.items()})
             for row in self.rows
         ]
-        fields = tuple(each.with_name(new) if each.name == old else each for each in self.fields)
+        fields = tuple(field.with_name(new) if field.name == old else field for field in self.fields)
         return replace(self, fields=fields, rows=tuple(rows))
 
     def with_field(self, changed: pa.Field) -> State:
-        fields = tuple(changed if each.name == changed.name else each for each in self.fields)
+        """Return a copy in which a field is replaced by another one of the same name."""
+        fields = tuple(changed if field.name == changed.name else field for field in self.fields)
         return replace(self, fields=fields)
 
 
 @dataclass
 class Line:
-    """The versions of one branch. A version without a state is one that a change in several commits passed through."""
+    """Versions of one branch.
+
+    A version without a state is an intermediate one of a change that made several commits.
+    """
 
     parent: tuple[str | None, int] | None = None
     versions: dict[int, State | None] = field(default_factory=dict)
-    # With stable ids: which ids were seen when a version was the newest; later rows get greater ones.
+    # With stable row ids: the greatest id when a version was the newest. Rows that are added later get greater ids.
     greatest_id: dict[int, int] = field(default_factory=dict)
 
     @property
     def latest(self) -> int:
+        """The newest version."""
         return max(self.versions)
 
     @property
     def current(self) -> State:
+        """Contents of the newest version."""
         state = self.versions[self.latest]
         assert state is not None
         return state
 
     def known(self) -> list[int]:
-        """Versions whose state is known."""
+        """Return the versions whose contents are known."""
         return sorted(version for version, state in self.versions.items() if state is not None)

@@ -1,4 +1,4 @@
-"""Columns of every type that 0.1 stores, and random values that it can hold."""
+"""Types that 0.1 files can store, and random values of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TYPES: dict[str, pa.DataType] = {
 
 
 def column(kind: pa.DataType, n: int, rng: np.random.Generator) -> pa.Array:
-    """`n` random values; strings and bytes with nulls and with lengths beyond 64."""
+    """Return `n` random values. Strings and bytes include nulls and lengths above 64."""
     types = pa.types
     if types.is_null(kind):
         return pa.nulls(n)
@@ -57,7 +57,7 @@ def column(kind: pa.DataType, n: int, rng: np.random.Generator) -> pa.Array:
         values = rng.choice([0.0, -0.0, np.nan, 1.5, -2.5, 1e4], n)
         return pa.array(values.astype(f"f{kind.bit_width // 8}"))
     if types.is_decimal(kind):
-        return pa.array([Decimal(int(each)).scaleb(-kind.scale) for each in rng.integers(-99, 99, n)], kind)
+        return pa.array([Decimal(int(number)).scaleb(-kind.scale) for number in rng.integers(-99, 99, n)], kind)
     if types.is_integer(kind) or types.is_temporal(kind):
         stored = pa.array(rng.integers(0, 100, n).astype(f"i{kind.bit_width // 8}"))
         return (
@@ -66,9 +66,9 @@ def column(kind: pa.DataType, n: int, rng: np.random.Generator) -> pa.Array:
     if types.is_fixed_size_binary(kind):
         return pa.array([rng.bytes(kind.byte_width) for _ in range(n)], kind)
     if types.is_string(kind) or types.is_large_string(kind):
-        return pa.array([text(rng) for _ in range(n)], kind)
+        return pa.array([random_string(rng) for _ in range(n)], kind)
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return pa.array([None if rng.random() < 0.2 else some_bytes(rng) for _ in range(n)], kind)
+        return pa.array([None if rng.random() < 0.2 else random_bytes(rng) for _ in range(n)], kind)
     if types.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(column(kind.value_type, n * kind.list_size, rng), kind.list_size)
     if types.is_list(kind) or types.is_large_list(kind):
@@ -83,9 +83,9 @@ def column(kind: pa.DataType, n: int, rng: np.random.Generator) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(rng.integers(0, 9, n), kind.index_type), pa.array(items))
 
 
-def text(rng: np.random.Generator) -> str | None:
+def random_string(rng: np.random.Generator) -> str | None:
     return None if rng.random() < 0.2 else "é" * int(rng.integers(0, 50)) + chr(int(rng.integers(65, 90)))
 
 
-def some_bytes(rng: np.random.Generator) -> bytes:
+def random_bytes(rng: np.random.Generator) -> bytes:
     return b"\xff" * int(rng.integers(0, 80)) + rng.bytes(int(rng.integers(1, 70)))

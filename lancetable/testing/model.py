@@ -1,4 +1,4 @@
-"""A table in plain Python: a list of rows per version. What the real thing is compared with after every step."""
+"""Model of a table in plain Python: a list of rows per version, to compare with the real table after every step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """The column names and the rows of one version, in scan order."""
+    """Column names and rows of one version, in scan order."""
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -21,42 +21,43 @@ class ModelVersion:
 
 @dataclass
 class ModelTable:
-    """All versions and tags of a table. Every change makes the version after the newest one."""
+    """All versions and tags of a table. Every change creates the next version."""
 
     versions: dict[int, ModelVersion] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
-    # The newest version that replaced the contents as a whole: nothing prepared before it fits any more.
+    # The newest version that replaced all contents. Operations that were prepared before it conflict with it.
     replaced_at: int = 0
 
     @property
     def latest(self) -> int:
-        """The newest version; 0 before the first one."""
+        """The newest version; 0 if there is none."""
         return max(self.versions, default=0)
 
     @property
     def current(self) -> ModelVersion:
+        """Contents of the newest version."""
         return self.versions[self.latest]
 
     def overwrite(self, columns: Iterable[str], rows: Iterable[Row]) -> None:
-        """Create, or replace everything."""
+        """Create the table, or replace all its contents."""
         self._add(ModelVersion(tuple(columns), tuple(rows)))
         self.replaced_at = self.latest
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Add rows at the end; columns they lack are None."""
+        """Append rows. Missing columns are None."""
         columns = self.current.columns
         added = tuple({name: row.get(name) for name in columns} for row in rows)
         self._add(ModelVersion(columns, self.current.rows + added))
 
     def delete(self, condition: Callable[[Row], bool]) -> int:
-        """Remove the rows for which the condition holds; returns how many. No match still makes a version."""
+        """Delete the rows that satisfy a condition and return their number. A version is created even if it is 0."""
         kept = tuple(row for row in self.current.rows if not condition(row))
         number = len(self.current.rows) - len(kept)
         self._add(ModelVersion(self.current.columns, kept))
         return number
 
     def restore(self, version: int) -> None:
-        """Make an old version the newest."""
+        """Make a copy of an old version the newest one."""
         self._add(self.versions[version])
         self.replaced_at = self.latest
 

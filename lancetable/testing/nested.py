@@ -1,13 +1,13 @@
-"""Random columns of nested types for files of version 2.1 and 2.2: what is read must be what was written.
+"""Random columns of nested types for files of version 2.1 and 2.2, for round-trip tests.
 
-A column is drawn as a `pyarrow.Field`, so that hypothesis makes failing types smaller, and filled from a seed, so that
-10,000 rows cost no more than a few NumPy calls:
+A column is drawn as a `pyarrow.Field`, so that hypothesis can shrink a failing type. Its values are generated from a
+seed, so that 10,000 rows cost only a few NumPy calls:
 
     field = column_fields("c", FileVersion.V2_2).example()
     array = random_array(np.random.default_rng(7), field, 10_000)
     comparable(read).equals(comparable(array))
 
-Every level has nulls, empty lists and hidden garbage of its own share: none, few, many or all.
+Each nesting level has its own fraction of nulls, empty lists and hidden garbage: none, few, many or all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["PEERS", "column_fields", "comparable", "random_array", "row_choices"
 PREFIX: Final = "lance-encoding:"
 MAX_DEPTH: Final = 4
 MAX_ITEMS: Final = 40_000
-PEERS: Final = ("14", "0.39")  # releases of pylance whose limits are known
+PEERS: Final = ("14", "0.39")  # releases of pylance whose limitations are known
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -49,7 +49,7 @@ FIXED: Final = [*NUMBERS, *WIDE]
 
 @st.composite
 def column_fields(draw: st.DrawFn, name: str, version: FileVersion, peer: str = "14") -> pa.Field:
-    """Top-level fields that files of this version hold and that this release of pylance reads."""
+    """Draw top-level fields that this file version can store and this release of pylance can read."""
     return _Types(draw, version, peer).field(name, MAX_DEPTH, frozenset())
 
 
@@ -60,7 +60,7 @@ _NUMBER_KEYS: Final = {
     "rle-threshold": ["0.1", "0.9"],
     "structural-encoding": ["miniblock", "fullzip"],
 }
-_TEXT_KEYS: Final = {
+_STRING_KEYS: Final = {
     "compression": ["zstd", "lz4", "fsst", "none"],
     "structural-encoding": ["miniblock", "fullzip"],
     "dict-divisor": ["2", "10", "1"],
@@ -73,7 +73,7 @@ _INDICES: Final = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), p
 
 
 class _Types:
-    """Draws a type level by level; `above` says what kinds of levels lie above."""
+    """Generator of types, level by level. `above` is the set of the kinds of enclosing levels."""
 
     def __init__(self, draw: st.DrawFn, version: FileVersion, peer: str) -> None:
         self._draw = draw
@@ -88,7 +88,7 @@ class _Types:
 
     def _keys(self, keys: Mapping[str, list[str]], above: frozenset[str]) -> dict[str, str] | None:
         if self._old and "list" in above:
-            # Old releases end the process on values zipped on demand in lists below a struct that can be null.
+            # Old releases crash on full-zip values in lists below a nullable struct.
             keys = {key: values for key, values in keys.items() if key != "structural-encoding"}
         names = self._one([(), (), *((key,) for key in keys), tuple(keys), (next(iter(keys)), self._one(list(keys)))])
         return {PREFIX + key: self._one(keys[key]) for key in names} or None
@@ -106,7 +106,7 @@ class _Types:
         kind = self._one(kinds)
         if kind == "struct":
             children = self._children(depth, above | {"struct"})
-            # What cannot be null cannot lie in a struct that is; pylance loses what lies beside it.
+            # Empty structs are not nullable, so they cannot be in a nullable struct. pylance loses their siblings.
             strict = any(_has_empty_struct(child.type) for child in children)
             children = [child for child in children if _has_empty_struct(child.type)][:1] if strict else children
             return pa.field(name, pa.struct(children), not strict and self._nullable())
@@ -114,7 +114,7 @@ class _Types:
             item = self.field("item", depth - 1, above | {"list"})
             return pa.field(name, self._one([pa.list_, pa.large_list])(item), self._nullable())
         if kind == "packed":
-            # pylance ends the process where rows without items of such a list are taken alone.
+            # pylance crashes when only rows with empty lists of such structs are taken.
             types = [*FIXED, *TEXTS, pa.list_(pa.int16(), 3)] if self._large and "list" not in above else FIXED
             parts = [pa.field(f"p{k}", self._one(types), False) for k in range(self._one([1, 2, 4]))]
             return pa.field(name, pa.struct(parts), self._nullable(), {PREFIX + "packed": "true"})
@@ -137,7 +137,7 @@ class _Types:
         if "list" not in above:
             kinds += ["uuid", "empty"]
         if self._old and above:
-            kinds.remove("null")  # old releases count the nulls of such lists wrong, and refuse them in structs
+            kinds.remove("null")  # old releases miscount the nulls in lists, and reject null fields in structs
         kind = self._one(kinds)
         if kind == "null":
             return pa.field(name, pa.null())
@@ -153,7 +153,7 @@ class _Types:
         if kind == "wide":
             return pa.field(name, self._one(WIDE), nullable, self._keys(_WIDE_KEYS, above))
         if kind == "text":
-            return pa.field(name, self._one(TEXTS), nullable, self._keys(_TEXT_KEYS, above))
+            return pa.field(name, self._one(TEXTS), nullable, self._keys(_STRING_KEYS, above))
         if kind == "dictionary":
             items = self._one([*TEXTS, pa.int64(), pa.float64(), pa.uint8()])
             return pa.field(name, pa.dictionary(self._one(_INDICES), items), nullable)
@@ -165,7 +165,7 @@ class _Types:
 
 
 def stands_alone(field: pa.Field) -> bool:
-    """Whether pylance cannot read a column beside others: empty structs, fixed-size lists of structs."""
+    """Return True if pylance cannot read a column together with others: empty structs, fixed-size lists of structs."""
     kind = field.type
     return _has_empty_struct(kind) or (pa.types.is_fixed_size_list(kind) and pa.types.is_struct(kind.value_type))
 
@@ -182,7 +182,7 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 
 def random_array(rng: np.random.Generator, field: pa.Field, n: int) -> pa.Array:
-    """(n,) values of a field. One array in three is a slice of a longer one."""
+    """Return `n` random values of a field. One array in three is a slice of a longer one."""
     spare = int(rng.integers(0, 9)) if rng.random() < 0.33 else 0
     array = _values(rng, field, n + spare, bool(field.nullable))
     assert array.type == field.type and len(array) == n + spare, (array.type, field.type)
@@ -196,13 +196,13 @@ def _mask(rng: np.random.Generator, n: int, nullable: bool) -> BoolArray | None:
     share = rng.choice([0.0, 0.0, 0.02, 0.3, 0.97, 1.0])
     if share == 0:
         return None
-    if rng.random() < 0.3:  # in one piece
+    if rng.random() < 0.3:  # one run of nulls
         mask = np.zeros(n, bool)
         start = int(rng.integers(0, n + 1))
         mask[start : start + int(share * n)] = True
         return mask
-    found: BoolArray = rng.random(n) < share
-    return found
+    scattered: BoolArray = rng.random(n) < share
+    return scattered
 
 
 def _values(rng: np.random.Generator, field: pa.Field, n: int, nullable: bool) -> pa.Array:
@@ -225,12 +225,12 @@ def _values(rng: np.random.Generator, field: pa.Field, n: int, nullable: bool) -
         return _lists(rng, kind, n, mask)
     if pa.types.is_dictionary(kind):
         return _dictionary(rng, kind, n, mask, nullable)
-    if _is_text(kind):
-        return _texts(rng, kind, n, mask)
+    if _is_string(kind):
+        return _strings(rng, kind, n, mask)
     return _fixed(rng, kind, n, mask)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _is_string(kind: pa.DataType) -> bool:
     return kind in TEXTS
 
 
@@ -268,7 +268,7 @@ def _dictionary(
     return pa.DictionaryArray.from_arrays(pa.array(indices, mask=mask), items)
 
 
-def _texts(rng: np.random.Generator, kind: pa.DataType, n: int, mask: BoolArray | None) -> pa.Array:
+def _strings(rng: np.random.Generator, kind: pa.DataType, n: int, mask: BoolArray | None) -> pa.Array:
     style = rng.choice(["any", "few", "one", "empty", "url", "long", "edge", "wide", "é"])
     if style in ("few", "one", "é"):
         words = [["", "a", "bc", "Zürich", "日本語", "x" * 40], ["constant"], ["é" * 7, "ß", "𝄞𝄞"]][
@@ -304,8 +304,8 @@ def _texts(rng: np.random.Generator, kind: pa.DataType, n: int, mask: BoolArray 
 
 def _fixed(rng: np.random.Generator, kind: pa.DataType, n: int, mask: BoolArray | None) -> pa.Array:
     if pa.types.is_boolean(kind):
-        found = rng.random(n) < rng.choice([0.0, 0.5, 0.99, 1.0])
-        return pa.array(found, mask=mask)
+        values = rng.random(n) < rng.choice([0.0, 0.5, 0.99, 1.0])
+        return pa.array(values, mask=mask)
     width = kind.bit_width // 8
     if pa.types.is_decimal(kind):
         words = np.zeros((n, width // 8), "i8")
@@ -325,7 +325,7 @@ def _fixed(rng: np.random.Generator, kind: pa.DataType, n: int, mask: BoolArray 
 
 
 def _numbers(rng: np.random.Generator, n: int, width: int) -> npt.NDArray[Any]:
-    """(n,) unsigned numbers of `width` bytes in one of the manners of real columns."""
+    """Return (n,) unsigned integers of `width` bytes with one of several distributions of real columns."""
     dtype = np.dtype(f"u{width}")
     top = (1 << 8 * width) - 1
     style = rng.choice(["any", "small", "sorted", "constant", "runs", "few", "outlier", "zero"])
@@ -351,7 +351,7 @@ def _numbers(rng: np.random.Generator, n: int, width: int) -> npt.NDArray[Any]:
 
 
 def row_choices(rng: np.random.Generator, n: int) -> list[npt.NDArray[np.int64]]:
-    """Row numbers that ascend: one, neighbours, a few, many."""
+    """Return ascending row numbers: one row, a few, consecutive ones, many."""
     if n == 0:
         return [np.empty(0, np.int64)]
     few = np.unique(rng.integers(0, n, 5))
@@ -364,8 +364,9 @@ def row_choices(rng: np.random.Generator, n: int) -> list[npt.NDArray[np.int64]]
 
 
 def comparable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The same values in one array whose `equals` is exact: floats as their bits, dictionaries as their values,
-    nothing below a null.
+    """Return the same values as one array whose `equals` is exact.
+
+    Floats become their bits, dictionaries their values, and values below a null are removed.
     """
     if isinstance(array, pa.ChunkedArray):
         if array.num_chunks == 0:
@@ -377,14 +378,14 @@ def comparable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return comparable(array.dictionary_decode())
     if pa.types.is_floating(kind):
-        whole = array.view(f"int{kind.bit_width}")
+        bits = array.view(f"int{kind.bit_width}")
         if kind.bit_width == 16:
-            numbers = np.asarray(whole.fill_null(0)).view(np.float16)
+            numbers = np.asarray(bits.fill_null(0)).view(np.float16)
             nan = pa.array(np.isnan(numbers))
         else:
             nan = pc.fill_null(pc.is_nan(array), False)
-        found = pc.if_else(nan, pa.scalar(-1, whole.type), whole)
-        return pc.if_else(array.is_valid(), found, pa.scalar(None, whole.type))
+        bits = pc.if_else(nan, pa.scalar(-1, bits.type), bits)
+        return pc.if_else(array.is_valid(), bits, pa.scalar(None, bits.type))
     if pa.types.is_struct(kind):
         if kind.num_fields == 0:
             return array.is_valid()

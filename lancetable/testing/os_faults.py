@@ -1,11 +1,11 @@
-"""System calls of the local store that fail: the n-th one, or all from there on.
+"""Injected faults in system calls of the local store: the n-th call fails, or all calls from the n-th on.
 
     with failing(7, "ENOSPC") as calls:
         lance.write_dataset(rows, uri)
-    calls.made                                  # their names; a clean run, `failing(0)`, tells how many there are
+    calls.made                                  # names of the calls; `failing(0)` injects nothing and counts them
 
-Only the calls that the local store makes through `os` are counted, in every thread. Background syncs run at once, so
-that the same work makes the same calls in the same order; nothing reaches the disk for good.
+Only calls of the local store through `os` are counted, in all threads. Background syncs run at once, so the same work
+makes the same calls in the same order. Syncs do nothing.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ __all__ = ["FAULTS", "FaultyOs", "failing", "may_meet"]
 _READING = ("stat", "lstat", "fstat", "pread", "scandir")
 _WRITING = ("write", "fdatasync", "fsync", "replace", "link", "mkdir")
 CALLS = frozenset((*_READING, *_WRITING, "open", "close", "unlink"))
-# What can go wrong, and the calls that it can happen to. SHORT: fewer bytes than asked for, which is no error.
+# Faults and the calls that they apply to. SHORT: fewer bytes than requested, which is not an error.
 FAULTS: dict[str, frozenset[str]] = {
     "EIO": CALLS,
     "ENOSPC": frozenset((*_WRITING, "open", "close")),
     "EACCES": CALLS - {"close", "write", "pread", "fstat", "fsync", "fdatasync"},
     "EMFILE": frozenset(("open", "scandir")),
     "ETIMEDOUT": CALLS,
-    "EINTR": frozenset(("close",)),  # the interpreter repeats all others by itself
+    "EINTR": frozenset(("close",)),  # the interpreter retries all other calls
     "SHORT": frozenset(("write", "pread")),
 }
 
 
 def may_meet(call: str, fault: str) -> bool:
-    """Whether a fault can happen to a call."""
+    """Return True if a fault applies to a call."""
     return call in FAULTS[fault]
 
 
 class FaultyOs:
-    """Stands for the module `os`: the `fail_at`-th call fails, counted from 1, with `forever` all that can from there.
+    """Replacement of the module `os` whose `fail_at`-th call fails, counted from 1.
 
-    `syncs` off makes syncing free.
+    With `forever`, all later calls to which the fault applies fail too. With `syncs=False`, syncs do nothing.
     """
 
     def __init__(self, fail_at: int, fault: str | int, *, forever: bool = False, syncs: bool = True) -> None:
-        """`fault` is a name of FAULTS, or the errno of a fault that any call may meet."""
+        """Create the replacement. `fault` is a name of FAULTS, or the errno of a fault that applies to any call."""
         self.fail_at, self.forever = fail_at, forever
         self.made: list[str] = []
         self.failed: list[str] = []
@@ -64,7 +64,7 @@ class FaultyOs:
         if name not in CALLS:
             return real
         if name in ("fsync", "fdatasync") and not self._syncs:
-            real = _nothing
+            real = _skip_sync
 
         def call(*arguments: Any, **options: Any) -> Any:
             self.made.append(name)
@@ -74,7 +74,7 @@ class FaultyOs:
             if self._fault == "SHORT":
                 return _short(real, *arguments)
             if name == "close":
-                real(*arguments, **options)  # a close that reports an error has closed all the same
+                real(*arguments, **options)  # a failed close has still closed the descriptor
             code = self._fault if isinstance(self._fault, int) else getattr(errno, self._fault)
             raise OSError(code, os.strerror(code))
 
@@ -86,37 +86,48 @@ class FaultyOs:
         return due and (isinstance(self._fault, int) or may_meet(name, self._fault))
 
 
-def _nothing(descriptor: int) -> None:
-    """Instead of a sync."""
+def _skip_sync(descriptor: int) -> None:
+    """Do nothing, in place of a sync."""
 
 
-def _short(real: Callable[..., Any], descriptor: int, what: Any, *rest: Any) -> Any:
-    """Half of a write or a read."""
-    if isinstance(what, int):
-        return real(descriptor, max(what // 2, 1), *rest)
-    return real(descriptor, what[: max(len(what) // 2, 1)])
+def _short(real: Callable[..., Any], descriptor: int, data_or_size: Any, *rest: Any) -> Any:
+    """Execute half of a write or a read."""
+    if isinstance(data_or_size, int):
+        return real(descriptor, max(data_or_size // 2, 1), *rest)
+    return real(descriptor, data_or_size[: max(len(data_or_size) // 2, 1)])
 
 
-class _AtOnce:
-    """An executor that does everything when it is submitted."""
+class _InlineExecutor:
+    """Executor that runs work in `submit`."""
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Run the work and return a finished future."""
         future: Future[Any] = Future()
         future.set_result(work(*arguments))
         return future
 
 
-# One of each for all, since the interpreter keeps what is registered for forks.
+# Shared by all blocks, because fork handlers cannot be unregistered.
 _queue, _maps = SyncQueue(), MapCache()
 
 
 @contextlib.contextmanager
 def failing(fail_at: int, fault: str = "EIO", *, forever: bool = False) -> Iterator[FaultyOs]:
-    """Let system calls of the local store fail inside of the block; see the module."""
+    """Inject faults into system calls of the local store within the block; see the module.
+
+    Parameters
+    ----------
+    fail_at
+        Number of the failing call, counted from 1; 0 for none.
+    fault
+        A name of FAULTS.
+    forever
+        Let all later calls to which the fault applies fail too.
+    """
     faulty = FaultyOs(fail_at, fault, forever=forever, syncs=False)
     _queue._reset()
     _maps.clear()
-    _queue._pool = _AtOnce()  # type: ignore[assignment]  # stands in for the pool
+    _queue._pool = _InlineExecutor()  # type: ignore[assignment]  # replaces the pool
     with contextlib.ExitStack() as stack:
         for module in (local, durability, maps):
             stack.enter_context(mock.patch.object(module, "os", faulty))

@@ -1,4 +1,4 @@
-"""Stores that wrap another one: to count its requests, to make it fail, to compare it with a second one."""
+"""Stores that wrap another store: to count requests, to inject faults, or to compare it with a second store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from lancetable.errors import LanceError, StoreError
-from lancetable.store.base import ByteRange, Capabilities, Durability, ObjectMeta, ObjectStore, ObjectWriter, PutOutcome
+from lancetable.store.base import (
+    ByteRange,
+    Capabilities,
+    Durability,
+    ObjectMeta,
+    ObjectStore,
+    ObjectWriter,
+    OnExisting,
+    PutOutcome,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -20,7 +29,7 @@ T = TypeVar("T")
 
 
 class WrappingStore:
-    """Another store behind one door: every call goes through `_call`, which the subclasses override."""
+    """Wrapper of another store. Every call passes through `_call`, which subclasses override."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -57,8 +66,10 @@ class WrappingStore:
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
         self._call("put", path, (), lambda store, at: store.put(at, data, durability=durability))
 
-    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
-        return self._call("put_if_absent", path, (), lambda store, at: store.put_if_absent(at, data))
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        return self._call(
+            "put_if_absent", path, (), lambda store, at: store.put_if_absent(at, data, on_existing=on_existing)
+        )
 
     def open_writer(self, path: str) -> ObjectWriter:
         return _WrappingWriter(self, path, self._call("open_writer", path, (), lambda store, at: store.open_writer(at)))
@@ -93,7 +104,7 @@ class WrappingStore:
         self._call("delete_prefix", prefix, (), lambda store, at: store.delete_prefix(at))
 
     def _written(self, path: str, size_bytes: int) -> None:
-        """A streamed write of this many bytes."""
+        """Record a streamed write of this many bytes."""
 
 
 class _WrappingWriter:
@@ -128,10 +139,9 @@ class _WrappingWriter:
 
 
 class CountingStore(WrappingStore):
-    """Counts calls and bytes by method, and keeps a log of (method, path, ranges).
+    """Wrapper that counts calls and bytes by method, and keeps a log of (method, path, ranges).
 
-    Readers treat it like a store whose bytes cost something (`mapped` is False), so that what they ask for is what
-    they need.
+    Its `mapped` is False, so readers request only the bytes that they need.
     """
 
     mapped = False
@@ -142,19 +152,19 @@ class CountingStore(WrappingStore):
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything counted so far."""
+        """Reset all counts and the log."""
         self.requests: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         self.log: list[tuple[str, str, tuple[ByteRange, ...]]] = []
 
     @property
     def total_requests(self) -> int:
-        """Calls of every kind."""
+        """Number of calls of all kinds."""
         return sum(self.requests.values())
 
     @property
     def bytes_read(self) -> int:
-        """Bytes handed out by all reads."""
+        """Number of bytes returned by all reads."""
         return sum(count for method, count in self.bytes.items() if method.startswith("read"))
 
     def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[ObjectStore, str], T]) -> T:
@@ -171,8 +181,8 @@ class CountingStore(WrappingStore):
         with self._lock:
             self.bytes["put"] += memoryview(data).nbytes
 
-    def put_if_absent(self, path: str, data: Buffer) -> PutOutcome:
-        outcome = super().put_if_absent(path, data)
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        outcome = super().put_if_absent(path, data, on_existing=on_existing)
         with self._lock:
             self.bytes["put_if_absent"] += memoryview(data).nbytes
         return outcome
@@ -183,11 +193,11 @@ class CountingStore(WrappingStore):
 
 
 class FaultyStore(WrappingStore):
-    """Fails where it is told to.
+    """Wrapper that injects faults.
 
-    before       the call is not made, the error is raised
-    lost_reply   the call is made, then the error is raised (`put_if_absent` answers UNKNOWN, as its contract says)
-    short_read   a read gives back all but the last byte, unnoticed
+    before       the call is not executed, and the error is raised
+    lost_reply   the call is executed, then the error is raised (`put_if_absent` returns UNKNOWN instead)
+    short_read   a read returns all but the last byte, without an error
     """
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -206,11 +216,27 @@ class FaultyStore(WrappingStore):
         forever: bool = False,
         path_part: str = "",
     ) -> None:
-        """Fail the `call`-th call from now of a method ("*" for any) on paths that contain a text."""
+        """Inject a fault into a future call.
+
+        Parameters
+        ----------
+        method
+            Name of the method, or "*" for any.
+        call
+            Number of the failing call from now on, counted from 1.
+        how
+            Kind of the fault, see the class.
+        error
+            The error to raise, a StoreError by default.
+        forever
+            Let all later calls fail too.
+        path_part
+            Count only calls on paths that contain this string.
+        """
         self._plans.append(_Fault(method, call, how, error or StoreError("planted fault"), forever, path_part))
 
     def heal(self) -> None:
-        """Forget all faults."""
+        """Remove all faults."""
         self._plans.clear()
 
     def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[ObjectStore, str], T]) -> T:
@@ -224,7 +250,7 @@ class FaultyStore(WrappingStore):
         result = act(self.inner, path)
         if fault.how == "lost_reply" and method != "put_if_absent":
             raise fault.error
-        return cast("T", PutOutcome.UNKNOWN if method == "put_if_absent" else _shortened(result))
+        return cast("T", PutOutcome.UNKNOWN if method == "put_if_absent" else _truncate(result))
 
     def _due(self, method: str, path: str) -> _Fault | None:
         due = None
@@ -248,21 +274,23 @@ class _Fault:
 
 
 class MirrorStore(WrappingStore):
-    """Does everything twice, on two stores, and asserts that both answer alike.
+    """Wrapper that executes everything on two stores and asserts that their results are equal.
 
     Paths are relative to the base of each store. Times are not compared.
     """
 
     def __init__(self, first: tuple[ObjectStore, str], second: tuple[ObjectStore, str]) -> None:
         super().__init__(first[0])
-        self._places = (first, second)
+        self._mirrors = (first, second)
 
     def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[ObjectStore, str], T]) -> T:
-        if method == "modified_ns":  # a file system has times of directories, memory has none
-            return act(self._places[0][0], f"{self._places[0][1]}/{path}")
-        first, second = (_outcome(act, store, f"{base}/{path}" if path else base) for store, base in self._places)
+        if method == "modified_ns":  # file systems record times of directories, memory stores do not
+            return act(self._mirrors[0][0], f"{self._mirrors[0][1]}/{path}")
+        first, second = (_outcome(act, store, f"{base}/{path}" if path else base) for store, base in self._mirrors)
         same = _comparable(first) == _comparable(second)
-        assert same, f"{method} of {path}: {self._places[0][0]!r} says {first!r}, {self._places[1][0]!r} {second!r}"
+        assert same, (
+            f"{method} of {path}: {self._mirrors[0][0]!r} returned {first!r}, {self._mirrors[1][0]!r} {second!r}"
+        )
         if isinstance(first, LanceError):
             raise first
         answer: T = first
@@ -272,7 +300,7 @@ class MirrorStore(WrappingStore):
         return iter(self._call("list_recursive", prefix, (), lambda store, at: sorted(store.list_recursive(at))))
 
     def open_writer(self, path: str) -> ObjectWriter:
-        return _MirrorWriter(*(store.open_writer(f"{base}/{path}") for store, base in self._places))
+        return _MirrorWriter(*(store.open_writer(f"{base}/{path}") for store, base in self._mirrors))
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -302,7 +330,7 @@ class _MirrorWriter(_WrappingWriter):
 
 
 def _outcome(act: Callable[[ObjectStore, str], Any], store: ObjectStore, path: str) -> Any:
-    """The answer of a call, or its error."""
+    """Return the result of a call, or its error."""
     try:
         return act(store, path)
     except LanceError as error:
@@ -317,18 +345,18 @@ def _bytes_in(result: object) -> int:
     return 0
 
 
-def _shortened(result: Any) -> Any:
+def _truncate(result: Any) -> Any:
     if isinstance(result, memoryview):
         return result[:-1]
     if isinstance(result, tuple):
-        return (_shortened(result[0]), *result[1:])
+        return (_truncate(result[0]), *result[1:])
     if isinstance(result, list):
-        return [*result[:-1], _shortened(result[-1])] if result else result
+        return [*result[:-1], _truncate(result[-1])] if result else result
     return result
 
 
 def _comparable(answer: Any) -> Any:
-    """What of an answer must be the same on both stores."""
+    """Return the part of a result that must be equal on both stores."""
     if isinstance(answer, LanceError):
         return type(answer)
     if isinstance(answer, memoryview):

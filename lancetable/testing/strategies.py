@@ -1,7 +1,7 @@
-"""Test data: arrays of every storable type, and hypothesis strategies for schemas, fragments and operations.
+"""Test data: arrays of every type that can be stored, and hypothesis strategies for schemas, fragments and operations.
 
-`TYPE_CASES` names each type once. A case builds arrays from a NumPy generator, so that tests without hypothesis can
-use it too, and `DRAWN` counts which cases the strategies drew, so that a test can tell that none was left out:
+`TYPE_CASES` contains each type once. A case generates arrays with a NumPy generator, also for tests without hypothesis.
+`DRAWN` counts the cases that the strategies drew, so that a test can check that each one was drawn:
 
     array = TYPE_CASES["list<int32>"](np.random.default_rng(0), 100, 0.3)
 """
@@ -55,10 +55,10 @@ DRAWN: Counter[str] = Counter()
 
 @dataclass(frozen=True, slots=True)
 class TypeCase:
-    """One type: how a column of it is declared and how values are made.
+    """One type: the field of a column and a generator of its values.
 
-    Calling it gives (n,) values of which about `null_fraction` are null. A case without `allows_nulls` ignores the
-    fraction; a struct puts the nulls into its children, because 2.0 files cannot say that a struct is null.
+    A call returns (n,) values of which about `null_fraction` are null. Without `allows_nulls`, there are no nulls. A
+    struct has the nulls in its children, because 2.0 files cannot store null structs.
     """
 
     name: str
@@ -74,11 +74,11 @@ class TypeCase:
         return array
 
     def field(self, name: str = "c") -> pa.Field:
-        """A column of this type, with the metadata it needs."""
+        """Return a field of this type with the required metadata."""
         return pa.field(name, self.data_type, nullable=True, metadata=dict(self.metadata) or None)
 
     def table(self, rng: np.random.Generator, n: int, null_fraction: float = 0.0, name: str = "c") -> pa.Table:
-        """A table with one column of this type."""
+        """Return a table with one column of this type."""
         return pa.table([self(rng, n, null_fraction)], schema=pa.schema([self.field(name)]))
 
 
@@ -86,7 +86,7 @@ class TypeCase:
 
 
 def _mask(rng: np.random.Generator, n: int, null_fraction: float) -> BoolArray:
-    """(n,) true where null."""
+    """Return an (n,) mask that is true for nulls."""
     if null_fraction <= 0:
         return np.zeros(n, bool)
     return np.ones(n, bool) if null_fraction >= 1 else rng.random(n) < null_fraction
@@ -97,12 +97,12 @@ def _validity(mask: BoolArray) -> pa.Buffer | None:
 
 
 def _fixed(data_type: pa.DataType, values: npt.NDArray[Any], mask: BoolArray) -> pa.Array:
-    """(n, ...) values whose bytes are the Arrow buffer."""
+    """Return an array whose data buffer is the bytes of the (n, ...) values."""
     return pa.Array.from_buffers(data_type, len(mask), [_validity(mask), pa.py_buffer(values.tobytes())])
 
 
 def _sprinkle(rng: np.random.Generator, values: npt.NDArray[Any], extremes: npt.NDArray[Any]) -> None:
-    """Put extreme values at about one place in eight."""
+    """Replace about one value in eight by an extreme one."""
     chosen = rng.random(len(values)) < 0.125
     values[chosen] = rng.choice(extremes, int(chosen.sum()))
 
@@ -190,10 +190,10 @@ def _binaries(data_type: pa.DataType, mean_size: int = 8) -> Builder:
     return build
 
 
-def _json_texts(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
+def _json_strings(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
     kinds = [{"a": 1, "b": [1, 2]}, [], {}, "text", 1.5, True, None, {"a": {"b": "c"}}]
-    texts = [json.dumps(kinds[kind], separators=(",", ":")) for kind in rng.integers(0, len(kinds), n)]
-    return pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts, pa.utf8(), mask=_mask(rng, n, null_fraction)))
+    strings = [json.dumps(kinds[kind], separators=(",", ":")) for kind in rng.integers(0, len(kinds), n)]
+    return pa.ExtensionArray.from_storage(pa.json_(), pa.array(strings, pa.utf8(), mask=_mask(rng, n, null_fraction)))
 
 
 def _extension(data_type: pa.BaseExtensionType, storage: Builder) -> Builder:
@@ -221,7 +221,6 @@ def _lists(data_type: pa.DataType, item: Builder, max_length: int = 4) -> Builde
         lengths = rng.integers(0, max_length, n, endpoint=True)
         lengths[mask] = 0
         ends = np.concatenate([[0], np.cumsum(lengths)]).astype("<i8" if large else "<i4")
-        # Items of all-null lists would never be seen; then the few there are stay as they come.
         items = item(rng, int(ends[-1]), null_fraction)
         return kind.from_arrays(pa.array(ends), items, type=data_type, mask=pa.array(mask) if mask.any() else None)
 
@@ -280,11 +279,11 @@ def _simple_cases() -> list[TypeCase]:
     for name, dtype in (("halffloat", "float16"), ("float", "float32"), ("double", "float64")):
         cases.append(TypeCase(name, pa.type_for_alias(dtype), _floats(pa.type_for_alias(dtype), dtype)))
     decimals = (pa.decimal128(9, 2), pa.decimal128(38, 10), pa.decimal128(5, -2), pa.decimal256(76, 20))
-    cases.extend(TypeCase(str(each), each, _decimals(each)) for each in decimals)
+    cases.extend(TypeCase(str(decimal), decimal, _decimals(decimal)) for decimal in decimals)
     cases.extend(TypeCase(f"fixed_size_binary[{n}]", pa.binary(n), _fixed_bytes(pa.binary(n))) for n in (1, 3, 7, 16))
-    cases.extend(TypeCase(str(each), each, _strings(each)) for each in (pa.utf8(), pa.large_utf8()))
+    cases.extend(TypeCase(str(string), string, _strings(string)) for string in (pa.utf8(), pa.large_utf8()))
     cases.append(TypeCase("string few", pa.utf8(), _few_strings))
-    cases.extend(TypeCase(str(each), each, _binaries(each)) for each in (pa.binary(), pa.large_binary()))
+    cases.extend(TypeCase(str(binary), binary, _binaries(binary)) for binary in (pa.binary(), pa.large_binary()))
     return cases
 
 
@@ -395,7 +394,7 @@ def _special_cases() -> list[TypeCase]:
     return [
         TypeCase("uuid", pa.uuid(), _extension(pa.uuid(), _fixed_bytes(pa.binary(16)))),
         TypeCase("bool8", pa.bool8(), _extension(pa.bool8(), _integers(pa.int8(), "int8", 0, 1))),
-        TypeCase("json", pa.json_(), _json_texts),
+        TypeCase("json", pa.json_(), _json_strings),
         TypeCase("fixed_shape_tensor", tensor, tensors),
         TypeCase("unknown extension", pa.int32(), _INT32, unknown),
         TypeCase("blob", pa.large_binary(), _binaries(pa.large_binary(), 100), {"lance-encoding:blob": "true"}),
@@ -425,7 +424,7 @@ def columns(
     sizes: st.SearchStrategy[int] = _SIZES,
     column_name: str = "c",
 ) -> tuple[pa.Field, pa.Array]:
-    """A field and an array for it; `names` are keys of TYPE_CASES."""
+    """Draw a field and an array of it. `names` are keys of TYPE_CASES, all by default."""
     case = TYPE_CASES[draw(_type_names(names))]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     DRAWN[case.name] += 1
@@ -433,7 +432,7 @@ def columns(
 
 
 def arrays(names: Sequence[str] | None = None, sizes: st.SearchStrategy[int] = _SIZES) -> st.SearchStrategy[pa.Array]:
-    """Arrays of the named cases; every case without names."""
+    """Return a strategy for arrays of the named cases, all by default."""
     return columns(names, sizes).map(lambda column: column[1])
 
 
@@ -444,17 +443,17 @@ def tables(
     sizes: st.SearchStrategy[int] = _SIZES,
     max_columns: int = 4,
 ) -> pa.Table:
-    """Tables of one to `max_columns` columns c0, c1 ..."""
+    """Draw tables with the columns c0, c1 ... of one up to `max_columns`."""
     size = st.just(draw(sizes))
     count = draw(st.integers(1, max_columns))
     drawn = [draw(columns(names, size, f"c{index}")) for index in range(count)]
-    return pa.table([array for _, array in drawn], schema=pa.schema([each for each, _ in drawn]))
+    return pa.table([array for _, array in drawn], schema=pa.schema([field for field, _ in drawn]))
 
 
 def batches(
     names: Sequence[str] | None = None, sizes: st.SearchStrategy[int] = _SIZES, max_columns: int = 4
 ) -> st.SearchStrategy[pa.RecordBatch]:
-    """As `tables`, as one record batch."""
+    """Return a strategy like `tables` for record batches."""
     return tables(names, sizes, max_columns).map(
         lambda table: pa.RecordBatch.from_arrays(
             [column.combine_chunks() for column in table.columns], schema=table.schema
@@ -464,7 +463,7 @@ def batches(
 
 @st.composite
 def schemas(draw: st.DrawFn, names: Sequence[str] | None = None, max_columns: int = 5) -> pa.Schema:
-    """Arrow schemas of one to `max_columns` columns, some not nullable, some with metadata."""
+    """Draw Arrow schemas of one to `max_columns` columns, some not nullable, some with metadata."""
     fields = []
     for index in range(draw(st.integers(1, max_columns))):
         case = TYPE_CASES[draw(_type_names(names))]
@@ -476,14 +475,14 @@ def schemas(draw: st.DrawFn, names: Sequence[str] | None = None, max_columns: in
 
 @st.composite
 def row_slices(draw: st.DrawFn, num_rows: int) -> range:
-    """Contiguous rows of `num_rows`, possibly none."""
+    """Draw a contiguous, possibly empty range of `num_rows` rows."""
     start = draw(st.integers(0, num_rows))
     return range(start, draw(st.integers(start, num_rows)))
 
 
 @st.composite
 def sorted_offsets(draw: st.DrawFn, num_rows: int) -> npt.NDArray[np.int64]:
-    """Ascending distinct row offsets below `num_rows`, possibly none."""
+    """Draw distinct ascending row offsets below `num_rows`, possibly none."""
     if not num_rows:
         return np.zeros(0, np.int64)
     return np.array(sorted(draw(st.sets(st.integers(0, num_rows - 1)))), np.int64)
@@ -494,7 +493,7 @@ def sorted_offsets(draw: st.DrawFn, num_rows: int) -> npt.NDArray[np.int64]:
 _NAMES: Final = st.text("abcdefgh_", min_size=1, max_size=6)
 _U64: Final = st.one_of(st.integers(0, 10), st.integers(0, 2**64 - 1))
 _U32: Final = st.one_of(st.integers(0, 10), st.integers(0, 2**32 - 1))
-_TEXT_MAPS: Final = st.dictionaries(_NAMES, st.text(max_size=8), max_size=3)
+_STRING_MAPS: Final = st.dictionaries(_NAMES, st.text(max_size=8), max_size=3)
 
 
 def _optional(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -503,15 +502,15 @@ def _optional(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def data_files(draw: st.DrawFn) -> DataFile:
-    """Data files of format 2.0, some with base paths, tombstones and unknown sizes."""
-    ids = draw(st.lists(st.integers(-5, 50).filter(lambda each: each != -1), min_size=1, max_size=6))
+    """Draw data files of format 2.0, some with base paths, tombstones and unknown sizes."""
+    ids = draw(st.lists(st.integers(-5, 50).filter(lambda field_id: field_id != -1), min_size=1, max_size=6))
     size_bytes = draw(_optional(st.integers(1, 2**62)))
     base_id = draw(_optional(st.sampled_from([0, 1, 7])))
     return DataFile(new_data_file_name(), tuple(ids), tuple(range(len(ids))), 2, 0, size_bytes, base_id)
 
 
 def deletion_files(max_rows: int = 10) -> st.SearchStrategy[DeletionFile]:
-    """Deletion files of at most `max_rows` rows, some with an unknown count."""
+    """Return a strategy for deletion files of at most `max_rows` rows, some with an unknown count."""
     return st.builds(
         DeletionFile,
         kind=st.sampled_from(DeletionKind),
@@ -524,7 +523,7 @@ def deletion_files(max_rows: int = 10) -> st.SearchStrategy[DeletionFile]:
 
 @st.composite
 def fragments(draw: st.DrawFn, ids: st.SearchStrategy[int] = _U32) -> Fragment:
-    """Fragments; the sequences in them are bytes that nobody should interpret."""
+    """Draw fragments. Their row id sequences are arbitrary bytes, which code under test must not interpret."""
     physical_rows = draw(st.integers(10, 2**32))
     return Fragment(
         draw(ids),
@@ -536,22 +535,22 @@ def fragments(draw: st.DrawFn, ids: st.SearchStrategy[int] = _U32) -> Fragment:
 
 
 @st.composite
-def operations(draw: st.DrawFn, arm: str | None = None) -> tx.Operation:
-    """Operations of every known kind, or only of the kind named by its arm."""
-    chosen = draw(st.sampled_from(sorted(tx.OPERATIONS))) if arm is None else arm
+def operations(draw: st.DrawFn, kind: str | None = None) -> tx.Operation:
+    """Draw an operation of any kind, or of the kind with this name in the protobuf oneof."""
+    chosen = draw(st.sampled_from(sorted(tx.OPERATIONS))) if kind is None else kind
     operation: tx.Operation = draw(_OPERATIONS[chosen])
     return operation
 
 
 def transactions() -> st.SearchStrategy[tx.Transaction]:
-    """Transactions of every known operation."""
+    """Return a strategy for transactions of every known operation."""
     return st.builds(
         tx.Transaction,
         read_version=_U64,
         uuid=st.uuids().map(str),
         operation=operations(),
         tag=st.sampled_from(["", "tag"]),
-        properties=_TEXT_MAPS,
+        properties=_STRING_MAPS,
     )
 
 
@@ -577,7 +576,7 @@ _REWRITTEN: Final = st.lists(
 _OPERATIONS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "append": st.builds(tx.Append, _FRAGMENTS),
     "delete": st.builds(tx.Delete, _FRAGMENTS, _IDS, st.text(max_size=10)),
-    "overwrite": st.builds(tx.Overwrite, _FRAGMENTS, _schema_values(), _TEXT_MAPS, _BASES),
+    "overwrite": st.builds(tx.Overwrite, _FRAGMENTS, _schema_values(), _STRING_MAPS, _BASES),
     "create_index": st.just(tx.CreateIndex()),
     "rewrite": st.builds(tx.Rewrite, _GROUPS, _REWRITTEN),
     "merge": st.builds(tx.Merge, _FRAGMENTS, _schema_values(), st.booleans()),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from lancetable.commit.backoff import Backoff, Crowd, crowd_at
+from lancetable.commit.backoff import Backoff, Contention, contention_of
 
 if TYPE_CHECKING:
     from lancetable.store.turns import Turn
@@ -84,29 +84,29 @@ def test_the_budget_ends_the_last_wait_and_the_attempts() -> None:
 
 def test_a_crowd_is_remembered_and_forgotten() -> None:
     """Who lost passes its window on; the next commit waits in it before its first attempt, until wins empty it."""
-    clock, crowd = Clock(), Crowd()
+    clock, contention = Clock(), Contention()
 
     def begin() -> Backoff:
-        return Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
+        return Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
 
     alone = begin()
     clock.now += 0.1
     alone.won()
-    assert (clock.waits, crowd.window) == ([], 0.0)  # nobody was in the way: nothing to remember
+    assert (clock.waits, contention.window) == ([], 0.0)  # nobody was in the way: nothing to remember
     loser = begin()
     clock.now += 0.1
     assert loser.next_attempt()
     clock.now += 0.1
     loser.won()
-    assert crowd.window == pytest.approx(3.75 / (1 + 0.07 * 3.75))
+    assert contention.window == pytest.approx(3.75 / (1 + 0.07 * 3.75))
     begun = len(clock.waits)
     following = begin()
-    assert clock.waits[begun:] == [pytest.approx(1.5 * crowd.window * 0.1)]
+    assert clock.waits[begun:] == [pytest.approx(1.5 * contention.window * 0.1)]
     for _ in range(15):
         following.won()
         following = begin()
-    assert crowd.window == 0.0
-    crowd.window, crowd.seen_at = 8.0, clock.now - 11.0
+    assert contention.window == 0.0
+    contention.window, contention.seen_at = 8.0, clock.now - 11.0
     begun = len(clock.waits)
     begin()
     assert clock.waits[begun:] == []  # long ago
@@ -114,11 +114,11 @@ def test_a_crowd_is_remembered_and_forgotten() -> None:
 
 @pytest.mark.parametrize(("seen_ago", "times"), [(None, 1.0), (1.0, 12.0), (29.0, 12.0), (31.0, 1.0)])
 def test_beside_another_library_the_wait_between_commits_is_longer(seen_ago: float | None, times: float) -> None:
-    clock, crowd = Clock(), Crowd()
-    crowd.window, crowd.unit_seconds, crowd.seen_at = 5.0, 0.1, clock.now
+    clock, contention = Clock(), Contention()
+    contention.window, contention.unit_seconds, contention.seen_at = 5.0, 0.1, clock.now
     if seen_ago is not None:
-        crowd.others_seen_at = clock.now - seen_ago
-    waiting = Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 0.5)
+        contention.foreign_seen_at = clock.now - seen_ago
+    waiting = Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 0.5)
     assert clock.waits == [pytest.approx(0.5 * times)]
     clock.now += 0.1
     assert waiting.next_attempt()
@@ -127,45 +127,50 @@ def test_beside_another_library_the_wait_between_commits_is_longer(seen_ago: flo
 
 @pytest.mark.parametrize(("budget", "waited"), [(1000.0, 8.0), (10.0, 2.5)])
 def test_the_wait_beside_another_library_is_bounded(budget: float, waited: float) -> None:
-    clock, crowd = Clock(), Crowd()
-    crowd.window, crowd.unit_seconds, crowd.seen_at, crowd.others_seen_at = 60.0, 1.0, clock.now, clock.now
-    Backoff(20, budget, crowd=crowd, clock=clock, sleep=clock.sleep)
+    clock, contention = Clock(), Contention()
+    contention.window, contention.unit_seconds, contention.seen_at, contention.foreign_seen_at = (
+        60.0,
+        1.0,
+        clock.now,
+        clock.now,
+    )
+    Backoff(20, budget, contention=contention, clock=clock, sleep=clock.sleep)
     assert clock.waits == [waited]
 
 
 def test_the_crowds_of_tables_are_kept_apart() -> None:
-    assert crowd_at("s3://a/t") is crowd_at("s3://a/t")
-    assert crowd_at("s3://a/t") is not crowd_at("s3://b/t")
+    assert contention_of("s3://a/t") is contention_of("s3://a/t")
+    assert contention_of("s3://a/t") is not contention_of("s3://b/t")
 
 
 def test_who_lost_in_a_crowd_waits_in_a_smaller_part_of_the_window() -> None:
-    clock, crowd = Clock(), Crowd()
-    waiting = Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
+    clock, contention = Clock(), Contention()
+    waiting = Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
     for _ in range(3):
         clock.now += 0.1
         assert waiting.next_attempt()
     assert clock.waits == pytest.approx([0.3, 0.3 * 1.25 * 0.95, 0.3 * (1.25 * 0.95) ** 2])
     clock.waits.clear()
-    Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
+    Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
     assert clock.waits == pytest.approx([0.5 * 0.3 * 1.25**3])  # the next commit stands back
 
 
 def test_who_has_met_the_winner_tries_again_at_once() -> None:
     """Six such attempts count as one. Only the wait before the next commit grows."""
-    clock, crowd = Clock(), Crowd()
-    waiting = Backoff(4, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
+    clock, contention = Clock(), Contention()
+    waiting = Backoff(4, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
     made = 1
-    while waiting.next_attempt(met=True):
+    while waiting.next_attempt(conflict_known=True):
         made += 1
         clock.now += 0.1
     assert (made, clock.waits, waiting.has_waited) == (4 * 6, [], False)
-    assert crowd.window == pytest.approx(3.0 * 1.1 ** (made - 1))
-    Backoff(4, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
-    assert clock.waits == pytest.approx([0.5 * crowd.window * crowd.unit_seconds])
-    once = Backoff(1, 1000.0, crowd=Crowd(), clock=clock, sleep=clock.sleep)
-    assert not once.next_attempt(met=True)  # the caller wants one attempt and no more
+    assert contention.window == pytest.approx(3.0 * 1.1 ** (made - 1))
+    Backoff(4, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
+    assert clock.waits == pytest.approx([0.5 * contention.window * contention.unit_seconds])
+    once = Backoff(1, 1000.0, contention=Contention(), clock=clock, sleep=clock.sleep)
+    assert not once.next_attempt(conflict_known=True)  # the caller wants one attempt and no more
     near = backoff(clock, 3, 1000.0)
-    assert near.next_attempt(met=True) and near.has_waited  # where a look costs nothing
+    assert near.next_attempt(conflict_known=True) and near.has_waited  # where a look costs nothing
 
 
 @pytest.mark.parametrize(
@@ -180,41 +185,43 @@ def test_who_has_met_the_winner_tries_again_at_once() -> None:
     ],
 )
 def test_whoever_had_to_let_fewer_versions_pass_stands_back(passed: int, of_others: list[int], longer: float) -> None:
-    clock, crowd = Clock(), Crowd()
-    waiting = Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep)
+    clock, contention = Clock(), Contention()
+    waiting = Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep)
     for _ in range(8):
         clock.now += 0.1
-        assert waiting.next_attempt(met=True)
-    window = crowd.window
+        assert waiting.next_attempt(conflict_known=True)
+    window = contention.window
     waiting.won(passed, of_others)
-    assert crowd.window == pytest.approx(window / (1 + 0.07 * window) * longer)
+    assert contention.window == pytest.approx(window / (1 + 0.07 * window) * longer)
 
 
 def test_who_saw_others_before_it_lost_stands_back_for_long() -> None:
     """Its own attempts were quick, since they won; the first one that loses tells how long such take."""
-    clock, crowd = Clock(), Crowd()
+    clock, contention = Clock(), Contention()
 
     def begin() -> Backoff:
-        return Backoff(20, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
+        return Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
 
     alone = begin()
     clock.now += 0.01
     alone.won()
-    crowd.gather(clock.now)
+    contention.assume_contended(clock.now)
     waiting = begin()
-    assert (waiting.is_crowded, clock.waits) == (True, [pytest.approx(0.5 * 16 * 0.01)])
+    assert (waiting.is_contended, clock.waits) == (True, [pytest.approx(0.5 * 16 * 0.01)])
     clock.now += 0.04
-    assert waiting.next_attempt(met=True)
-    assert (crowd.unit_seconds, crowd.window) == (pytest.approx(0.04), pytest.approx(16 / 4 * 1.1)), "as long a wait"
+    assert waiting.next_attempt(conflict_known=True)
+    assert (contention.unit_seconds, contention.window) == (pytest.approx(0.04), pytest.approx(16 / 4 * 1.1)), (
+        "as long a wait"
+    )
 
 
 def test_the_unit_of_a_crowd_is_what_half_of_its_attempts_take() -> None:
-    clock, crowd = Clock(), Crowd()
-    waiting = Backoff(500, 1000.0, crowd=crowd, clock=clock, sleep=clock.sleep)
+    clock, contention = Clock(), Contention()
+    waiting = Backoff(500, 1000.0, contention=contention, clock=clock, sleep=clock.sleep)
     for took in (0.005, *[0.04, 0.05, 0.06] * 20, 3.0):  # one that was quick by chance, and one that hung
         clock.now += took
-        assert waiting.next_attempt(met=True)
-    assert 0.04 <= crowd.unit_seconds <= 0.06 * 1.26
+        assert waiting.next_attempt(conflict_known=True)
+    assert 0.04 <= contention.unit_seconds <= 0.06 * 1.26
 
 
 class Turns:

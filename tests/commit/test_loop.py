@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.commit import backoff, loop
-from lancetable.commit.landed import Place, place_of
+from lancetable.commit.landed import Lineage, verify_lineage
 from lancetable.commit.loop import commit_transaction, create_table
 from lancetable.errors import (
     AlreadyExistsError,
@@ -305,7 +305,7 @@ class Forgetful:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def commit(self, store: Any, base: str, version: int, naming: Any, data: bytes) -> PutOutcome:
+    def commit(self, store: Any, base: str, version: int, naming: Any, data: bytes, **options: Any) -> PutOutcome:
         assert self.inner.commit(store, base, version, naming, data) is PutOutcome.WON
         return PutOutcome.LOST
 
@@ -427,11 +427,11 @@ class Snatcher:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def commit(self, store: Any, base: str, version: int, naming: Any, data: bytes) -> Any:
+    def commit(self, store: Any, base: str, version: int, naming: Any, data: bytes, **options: Any) -> Any:
         if self.times:
             self.times -= 1
             commit(open_version(base), tx.ReserveFragments(1))
-        return self.inner.commit(store, base, version, naming, data)
+        return self.inner.commit(store, base, version, naming, data, **options)
 
 
 def test_lost_races_are_run_again(base: TableVersion, maker: Any) -> None:
@@ -554,9 +554,9 @@ def test_detached_versions(base: TableVersion, maker: Any) -> None:
     assert latest(base) is base
     assert lance.dataset(base.uri, version=detached.version).count_rows() == 14
     assert open_version(base.uri, detached.version).manifest.fragments.num_rows() == 14
-    with pytest.raises(InvalidOperationError, match="no successor"):
+    with pytest.raises(InvalidOperationError, match="cannot commit on top of the detached version"):
         commit(detached, operation)
-    with pytest.raises(InvalidOperationError, match="prepared on"):
+    with pytest.raises(InvalidOperationError, match="needs its read version"):
         commit_transaction(base, Transaction.create(5, operation), detached=True)
 
 
@@ -642,7 +642,7 @@ def remote(monkeypatch: pytest.MonkeyPatch) -> Callable[[TableVersion], tuple[Ta
     """A version as it would lie on a server, seen as the newest at this moment."""
     clock = [1000.0]
     monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(backoff, "_crowds", OrderedDict())
+    monkeypatch.setattr(backoff, "_contentions", OrderedDict())
 
     def make(version: TableVersion, seconds_ago: float = 0.0) -> tuple[TableVersion, _Remote]:
         store = _Remote(version.store)
@@ -671,13 +671,13 @@ def test_what_was_the_newest_a_moment_ago_is_not_looked_for(base: TableVersion, 
 def test_a_version_of_another_library_is_noticed(base: TableVersion, maker: Any, remote: Any) -> None:
     lance.dataset(base.uri).delete("id = 1")
     held, store = remote(latest(base))
-    crowd = backoff.crowd_at(store.key(base.base))
+    contention = backoff.contention_of(store.key(base.base))
     commit(held, maker.make("Append"))
-    assert crowd.others_seen_at < 0.0, "nobody knows how long ago it was made that the handle was opened at"
+    assert contention.foreign_seen_at < 0.0, "nobody knows how long ago it was made that the handle was opened at"
     held, _ = remote(latest(base))
     lance.dataset(base.uri).delete("id = 2")
     commit(held, maker.make("Append"))
-    assert crowd.others_seen_at == 1000.0
+    assert contention.foreign_seen_at == 1000.0
 
 
 @pytest.mark.parametrize(
@@ -688,7 +688,7 @@ def test_a_writer_that_gets_no_nearer_to_the_others_tries_its_luck(
 ) -> None:
     """Each look takes so long that others make `others` versions before its listing."""
     held, store = remote(base, 3.0)
-    made, original = iter(others), loop._Run._unseen
+    made, original = iter(others), loop._CommitRun._list_unseen
 
     def unseen(run: Any) -> Any:
         if run.base.store is store:
@@ -696,7 +696,7 @@ def test_a_writer_that_gets_no_nearer_to_the_others_tries_its_luck(
                 commit(latest(base), maker.make("Append"))
         return original(run)
 
-    monkeypatch.setattr(loop._Run, "_unseen", unseen)
+    monkeypatch.setattr(loop._CommitRun, "_list_unseen", unseen)
     landed = commit(held, maker.make("Append"))
     assert next(made, None) == (others[looks] if looks < len(others) else None)
     assert landed.version == base.version + sum(others[:looks]) + 1
@@ -728,7 +728,7 @@ def test_a_number_that_a_cleanup_made_free_is_not_kept(
 ) -> None:
     """Others make two versions, the first of them is removed, and a late commit finds its number free."""
     held, store = remote(base)
-    monkeypatch.setattr(loop, "is_believed", lambda *_: False)
+    monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
     first = commit(base, maker.make("Append"))
     newest = commit(first, maker.make("Append"))
     gone = [version.location.path for place, version in enumerate((base, first)) if place in removed]
@@ -746,12 +746,17 @@ def test_a_number_that_a_cleanup_made_free_is_not_kept(
 
 
 @pytest.mark.parametrize(
-    ("newer_times", "place"),
-    [((20.0,), Place.IN_LINE), ((5.0,), Place.IN_THE_PAST), ((10.0,), Place.UNKNOWN), ((None, 20.0), Place.UNKNOWN)],
+    ("newer_times", "lineage"),
+    [
+        ((20.0,), Lineage.SUCCESSOR),
+        ((5.0,), Lineage.STALE),
+        ((10.0,), Lineage.UNKNOWN),
+        ((None, 20.0), Lineage.UNKNOWN),
+    ],
     ids=["made later", "made before", "made at the same time", "behind a gap"],
 )
 def test_the_clock_of_the_store_tells_what_was_there_before(
-    base: TableVersion, maker: Any, newer_times: tuple[float | None, ...], place: Place
+    base: TableVersion, maker: Any, newer_times: tuple[float | None, ...], lineage: Lineage
 ) -> None:
     """The version before is gone, so that neighbours tell nothing."""
     ours = commit(base, maker.make("Append"))
@@ -770,10 +775,10 @@ def test_the_clock_of_the_store_tells_what_was_there_before(
             moments = {path.rpartition("/")[2]: datetime.fromtimestamp(t, timezone.utc) for path, t in times.items()}
             return [meta._replace(last_modified=moments.get(meta.name)) for meta in found]
 
-    assert place_of(replace(ours, store=Dated(ours.store))) is place
+    assert verify_lineage(replace(ours, store=Dated(ours.store))) is lineage
 
 
 def test_the_newest_version_is_in_line(base: TableVersion, maker: Any) -> None:
     landed = commit(base, maker.make("Append"))
     base.store.delete([base.location.path])
-    assert place_of(landed) is Place.IN_LINE
+    assert verify_lineage(landed) is Lineage.SUCCESSOR

@@ -105,11 +105,11 @@ def test_messages_name_operations_versions_fragments_and_the_way_out(maker: Any,
         error, text = caught.value, str(caught.value)
         assert (error.version, error.read_version) == (2, 1), text
         assert (error.operation, error.other_operation) == (classes[second], classes[first])
-        assert f"our {classes[second]}, prepared on version 1" in text
+        assert f"{classes[second]} with read version 1" in text
         assert f"{classes[first]}" in text
         assert "version 2" in text
         assert ("Run the operation again on the newest version" in text) is error.retryable
-        assert ("Look at version 2" in text) is not error.retryable
+        assert ("Inspect version 2" in text) is not error.retryable
         if cells[second, first] == "F":
             assert error.fragments == (0,)
             assert "fragments 0" in text

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from lancetable.commit.rivals import Streak
+from lancetable.commit.rivals import WinStreak
 from lancetable.errors import StoreError
 from lancetable.format.paths import transaction_path
 from lancetable.format.transaction import Append, Transaction
@@ -20,7 +20,7 @@ class Table:
     def __init__(self, version: int = 1) -> None:
         self.store = CountingStore(MemoryStore())
         self.base = f"{uuid4()}.lance"  # stores in memory share what they hold
-        self.version, self.now, self.streak = version, 100.0, Streak()
+        self.version, self.now, self.streak = version, 100.0, WinStreak()
 
     def begin(self, read_version: int) -> Transaction:
         transaction = Transaction(read_version, str(uuid4()), Append(()))
@@ -30,7 +30,7 @@ class Table:
 
     def looks_and_meets(self) -> tuple[bool, bool]:
         before = self.store.requests["list_names"]
-        met = self.streak.meets_rivals(self.store, self.base, self.version, self.now)
+        met = self.streak.finds_rivals(self.store, self.base, self.version, self.now)
         return self.store.requests["list_names"] > before, met
 
     def commit(self) -> tuple[bool, bool]:
@@ -84,7 +84,7 @@ def test_wins_are_counted_while_they_follow_each_other() -> None:
     assert table.commits(4) == [3]
     table = Table(50)
     table.commits(2)
-    table.streak.end()  # a loss
+    table.streak.reset()  # a loss
     assert table.commits(4) == [3]
     table = Table(50)
     table.commits(3)
@@ -102,4 +102,4 @@ def test_a_listing_that_fails_is_nobodys_concern(monkeypatch: pytest.MonkeyPatch
     table = Table(50)
     table.commits(3)
     monkeypatch.setattr(table.store, "list_names", fail)
-    assert not table.streak.meets_rivals(table.store, table.base, 53, table.now)
+    assert not table.streak.finds_rivals(table.store, table.base, 53, table.now)

@@ -12,7 +12,7 @@ import pytest
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr import evaluate, parse_expression, parse_predicate
-from lancetable.expr.casts import CastError, cast_values, float_text
+from lancetable.expr.casts import CastError, cast_values, format_float
 from lancetable.expr.function_kernels import arrow_type, translate_regex
 
 BATCH = pa.record_batch(
@@ -188,8 +188,8 @@ def test_casts_of_scalars_and_chunks() -> None:
     [(1.0, "1.0"), (0.1, "0.1"), (1e20, "1e20"), (1e-7, "1e-7"), (-0.0, "-0.0"), (1e15, "1000000000000000.0")],
 )
 def test_text_of_floats(value: float, text: str) -> None:
-    assert float_text(value) == text
-    assert float(float_text(value)) == value
+    assert format_float(value) == text
+    assert float(format_float(value)) == value
 
 
 def test_arrow_type_names() -> None:

@@ -59,9 +59,9 @@ def test_numbers_in_a_list(kind: pa.DataType, spread: str, has_null: bool) -> No
         expected = [
             None if value is None or (has_null and value not in known) else value in known for value in rows.to_pylist()
         ]
-        assert kernels.in_set(rows, members, has_null).to_pylist() == expected
+        assert kernels.is_in(rows, members, has_null).to_pylist() == expected
         chunked = pa.chunked_array([rows.slice(0, 5), rows.slice(5)])
-        assert kernels.in_set(chunked, members, has_null).to_pylist() == expected
+        assert kernels.is_in(chunked, members, has_null).to_pylist() == expected
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
-from lancetable.file.container import Footer, HeldPages, Page, build_tail, parse_footer
+from lancetable.file.container import Footer, Page, PageCache, build_tail, parse_footer
 from lancetable.file.reader import open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
@@ -135,7 +135,7 @@ def test_a_tail_longer_than_the_first_read(tmp_path: Path) -> None:
 
 
 def test_pages_that_keep_too_much_forget_the_first() -> None:
-    held = HeldPages()
+    held = PageCache()
     column: Any = SimpleNamespace()
     pages = [Page(column, number, 1, [], b"") for number in range(12)]
     gone = pages.pop()

@@ -346,7 +346,7 @@ def test_cursors_refuse_lists_where_there_should_be_none() -> None:
     wrong = (replace(field.children[0], id=field.children[0].id, nullable=True),)
     columns = column_map(meta.schema, meta.version)
     for stretch in (range(10, 20), range(2990, 3000), range(3000)):
-        with pytest.raises(CorruptFileError, match="layers that do not fit the schema"):
+        with pytest.raises(CorruptFileError, match="layers do not match the schema"):
             read_columns(store, "f", meta, wrong, columns, stretch)
-        with pytest.raises(CorruptFileError, match="layers that do not fit the schema"):
+        with pytest.raises(CorruptFileError, match="layers do not match the schema"):
             Cursors().read_columns(store, "f", meta, wrong, columns, stretch)

@@ -59,7 +59,7 @@ def test_sections_round_trip():
 def test_broken_sections():
     with pytest.raises(CorruptFileError, match="some/path"):
         IndexSection.from_bytes(b"\xff", "some/path")
-    with pytest.raises(CorruptFileError, match="3 bytes"):
+    with pytest.raises(CorruptFileError, match="16 bytes, got 3"):
         IndexMetadata.from_proto(table_pb2.IndexMetadata(uuid=table_pb2.UUID(uuid=b"abc")))
 
 

@@ -217,7 +217,7 @@ def test_times():
     assert manifest.timestamp_local.tzinfo is None
     assert manifest.timestamp_local.timestamp() == manifest.timestamp.timestamp()
     message.timestamp.seconds = 2**62
-    with pytest.raises(CorruptFileError, match="no date"):
+    with pytest.raises(CorruptFileError, match="not a valid date"):
         _ = manifest.timestamp
 
 

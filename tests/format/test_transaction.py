@@ -20,7 +20,7 @@ from lancetable.testing.strategies import operations, transactions
 def test_every_arm_of_the_oneof_is_known():
     oneof = transaction_pb2.Transaction.DESCRIPTOR.oneofs_by_name["operation"]
     assert OPERATIONS.keys() == {arm.name for arm in oneof.fields}
-    assert all(OPERATIONS[name].arm == name for name in OPERATIONS)
+    assert all(OPERATIONS[name].oneof_case == name for name in OPERATIONS)
 
 
 @pytest.mark.parametrize("arm", sorted(OPERATIONS))
@@ -44,7 +44,7 @@ def test_transactions_of_the_corpus_survive(corpus):
         message = transaction_pb2.Transaction.FromString(path.read_bytes())
         transaction = Transaction.from_proto(message)
         assert transaction.to_proto() == message, path
-        seen[transaction.operation.arm] += 1
+        seen[transaction.operation.oneof_case] += 1
     assert seen["append"] and seen["overwrite"] and seen["delete"] and seen["merge"] and seen["rewrite"]
     assert "" not in seen
 
@@ -136,7 +136,7 @@ def test_strangers_values_are_checked():
     with pytest.raises(CorruptFileError, match="update mode 9"):
         tx.Update.from_proto(update)
     file = table_pb2.DataFragment(files=[table_pb2.DataFile(path="../../x")])
-    with pytest.raises(CorruptFileError, match="climbs"):
+    with pytest.raises(CorruptFileError, match="segment"):
         tx.Append.from_proto(transaction_pb2.Transaction.Append(fragments=[file]))
 
 

@@ -20,7 +20,6 @@ from lancetable.handlers.dynamodb import DynamoManifestStore
 from lancetable.handlers.external import ExternalHandler, ExternalManifestStore, ManifestRow
 from lancetable.handlers.row_stores import MemoryManifestStore, SqliteManifestStore
 from lancetable.store.base import Capabilities, ObjectStore, PutOutcome
-from lancetable.store.conditional import note_met, take_met
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
 from lancetable.testing.conformance import HandlerSuite, Place
@@ -169,10 +168,10 @@ def test_a_writer_that_dies_between_the_steps(exclusive: bool, step: int, before
     first = handler.locate(store, "t", 1)
     assert first is not None
     if then == "commit":
-        note_met(None)
-        outcome = handler.commit(store, "t", 2, V2, b"another")
+        existing: list[bytes | memoryview] = []
+        outcome = handler.commit(store, "t", 2, V2, b"another", on_existing=existing.append)
         assert outcome is (PutOutcome.LOST if decided else PutOutcome.WON)
-        assert take_met() == (b"two" if decided else None)  # who lost goes on from it
+        assert existing == ([b"two"] if decided else [])
         assert not decided or store.read_all(manifest_path("t", 2, V2)) == b"two"
         handler.latest(store, "t")
         want = b"two" if decided else b"another"
@@ -294,8 +293,9 @@ def test_what_a_loser_cannot_read_is_left_to_the_next_look(why: str) -> None:
     store = FaultyStore(inner)
     if why == "unreadable":
         store.fail("read_tail", 1, how="before")
-    assert _handler(rows).commit(store, "t", 1, V2, b"other") is PutOutcome.LOST
-    assert take_met() is None
+    existing: list[bytes | memoryview] = []
+    assert _handler(rows).commit(store, "t", 1, V2, b"other", on_existing=existing.append) is PutOutcome.LOST
+    assert existing == []
     assert _staged(inner) == []
 
 

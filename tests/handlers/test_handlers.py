@@ -263,7 +263,7 @@ class _Silent(MemoryStore):
 
     __slots__ = ()
 
-    def put_if_absent(self, path: str, data: object) -> PutOutcome:
+    def put_if_absent(self, path: str, data: object, **options: object) -> PutOutcome:
         return PutOutcome.UNKNOWN
 
 

@@ -23,7 +23,7 @@ CLIENTS = ["obstore", "fsspec"]
 def _however_slow_this_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second look belongs to publications that come long after the first."""
     monkeypatch.setattr(loop, "_FRESH_SECONDS", 600.0)
-    monkeypatch.setattr(loop, "is_believed", lambda *_: True)
+    monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: True)
 
 
 def _rows(first: int, count: int = 10) -> pa.Table:
@@ -122,7 +122,7 @@ def test_a_late_publication_is_looked_at_again(s3: Moto, monkeypatch: pytest.Mon
     """By one listing, so that an append to an open table stays within the budget all the same."""
     table = Table(s3, "obstore", 100)
     dataset = table.open()
-    monkeypatch.setattr(loop, "is_believed", lambda *_: False)
+    monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
     requests, down = table.count(lambda: dataset.insert(_rows(2000)))
     assert (requests, down <= 2_000) == (4, True)
 

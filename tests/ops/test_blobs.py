@@ -207,7 +207,7 @@ def test_inside_of_lists_they_are_refused(tmp_path: Path) -> None:
     lance.write_dataset(data, str(tmp_path / "t"), data_storage_version="2.0")
     ours = lt.dataset(tmp_path / "t")
     assert ours.to_table(blob_handling="all_binary").column("l").to_pylist() == [[b"a", b""], None]
-    with pytest.raises(InvalidInputError, match="no struct"):
+    with pytest.raises(InvalidInputError, match="not a struct"):
         ours.take_blobs("l.b", indices=[0])
 
 
@@ -240,7 +240,7 @@ def test_places_as_pylance_chooses_them(
     expected = theirs.to_table().column("b").to_pylist()
     for row in expected:
         if row["size"] == 0:
-            row["position"] = 0  # where nothing lies does not matter
+            row["position"] = 0  # the position of a blob without bytes is not compared
     assert ours.to_table().column("b").to_pylist() == expected
     assert blob_files(tmp_path / "lancetable") == blob_files(tmp_path / "lance")
     assert [found for _, found in lance.dataset(ours.uri).read_blobs("b", indices=list(range(len(sizes))))] == values

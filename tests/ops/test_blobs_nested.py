@@ -218,7 +218,7 @@ def test_blob_files_of_another_name_are_refused(tmp_path: Path) -> None:
     for made in (make(array, builder.field) for make in (PLACES["top"], PLACES["struct"])):
         with pytest.raises(InvalidInputError, match="LanceFileWriter"):
             lt.write_dataset(made, tmp_path / "t", data_storage_version="2.2")
-    with pytest.raises(UnsupportedFeatureError, match="lie elsewhere"):
+    with pytest.raises(UnsupportedFeatureError, match="external blobs"):
         elsewhere = pa.array([{"kind": 3, "uri": "file:///x", "blob_size": 1, "position": 0}], PREPARED)
         lt.write_dataset(PLACES["top"](elsewhere, builder.field), tmp_path / "t", data_storage_version="2.2")
 
@@ -260,7 +260,7 @@ def test_managed_blobs(writer: Any, tmp_path: Path) -> None:
         made = getattr(lt.dataset(path), f"{clone}_clone")(str(tmp_path / clone), 1)
         assert made.to_table(blob_handling="all_binary")["b"].to_pylist() == expected
         assert lance.dataset(str(tmp_path / clone)).to_table(blob_handling="all_binary")["b"].to_pylist() == expected
-    # The table says it, later rows need not; and it goes on saying it.
+    # The table defines it; later rows need not repeat it, and the table keeps its definition.
     writer.write_dataset(managed(lance, None), str(path), mode="append")
     ds = lt.dataset(path)
     assert ds.to_table(blob_handling="all_binary")["b"].to_pylist() == 2 * expected
@@ -325,7 +325,7 @@ def test_names_of_managed_blobs(uri: str, tmp_path: Path) -> None:
     for library in LIBRARIES:
         with pytest.raises(ValueError):
             library.BlobDescriptorArrayBuilder("b").append_managed(uri, 0, 1)
-    # Whoever writes one all the same is not followed.
+    # A file written by another writer that does so is not supported.
     row = {"kind": 4, "uri": uri, "blob_size": 1, "position": 0}
     made = pa.table([pa.array([row], PREPARED)], schema=pa.schema([lt.BlobDescriptorArrayBuilder("b").field], MANAGED))
     ds = lt.write_dataset(made, tmp_path / "t", data_storage_version="2.2")

@@ -149,7 +149,7 @@ def test_remains_of_a_branch_can_be_deleted(tmp_path: Path) -> None:
     ds = base_table(lancetable, tmp_path / "t")
     ds.create_branch("x")
     (tmp_path / "t/_refs/branches/x.json").unlink()
-    with pytest.raises(lancetable.AlreadyExistsError, match="remains of a branch"):
+    with pytest.raises(lancetable.AlreadyExistsError, match="leftover files of a branch"):
         ds.create_branch("x")
     ds.branches.delete("x")
     assert rows(ds.create_branch("x")) == rows(ds)

@@ -53,7 +53,7 @@ class Forest:
         self.library.write_dataset(table, self.uri if branch is None else f"{self.uri}/tree/{branch}", mode=mode)
 
     def clean(self, ds: Any) -> list[Any]:
-        """What went, and what the explanation had said."""
+        """Return the removed files and the explanation of the cleanup."""
         told = ds.explain_cleanup_old_versions(**ALL_OLD)
         stats = ds.cleanup_old_versions(**ALL_OLD)
         branches = [(each.name, each.referenced_version, each.cleanup_candidate) for each in told.referenced_branches]
@@ -197,7 +197,7 @@ def test_files_of_a_branch_stay_though_its_version_is_gone(tmp_path: Path) -> No
 
 
 def test_files_of_a_branch_that_cannot_be_read_now_stay(tmp_path: Path) -> None:
-    """Its version is gone, so nothing else names them, and nobody knows which they are."""
+    """The version was removed, so its files are unreferenced and unknown to the cleanup."""
     forest = Forest(lancetable, tmp_path / "t", appended)
     before = forest.side.to_table()
     forest.write(rows(0, 1), "overwrite")
@@ -255,7 +255,7 @@ def test_a_branch_whose_parent_has_no_ref_any_more_keeps_its_files(tmp_path: Pat
 
 
 def test_a_branch_with_the_name_of_another_is_read_anew(tmp_path: Path) -> None:
-    """What versions of branches name is remembered; a new one may have manifests of the same names and sizes."""
+    """References of branch versions are cached; a recreated branch may have manifests with the same names and sizes."""
     place = fsspec.filesystem("dir", path=str(tmp_path), fs=fsspec.filesystem("file")), "t"
     options = {"unsafe_single_writer": "true"}
     with warnings.catch_warnings():

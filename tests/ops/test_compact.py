@@ -1,4 +1,4 @@
-"""Compaction: what is planned, what comes out, beside pylance; rows, ids, versions and indices survive it."""
+"""Compaction: plans and results compared with pylance; rows, ids, versions and indices stay valid."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_with_stable_row_ids(tmp_path: Path) -> None:
 def test_bad_predicates_change_nothing(version: TableVersion, predicate: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         delete(version, predicate)
-    with pytest.raises(OSError):  # what pylance's callers catch
+    with pytest.raises(OSError):  # the classes that callers of pylance catch
         delete(version, predicate)
     assert latest(version) is version
 
@@ -133,7 +133,7 @@ def test_bad_predicates_change_nothing(version: TableVersion, predicate: str, er
 
 
 class Interloper:
-    """A handler before whose next commits somebody else commits."""
+    """A handler that runs a concurrent commit before each of its next commits."""
 
     def __init__(self, inner: Any, *acts: Callable[[], Any]) -> None:
         self.inner, self.acts = inner, list(acts)
@@ -141,10 +141,10 @@ class Interloper:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def commit(self, store: Any, base: str, version: int, naming: Any, data: bytes) -> Any:
+    def commit(self, store: Any, base: str, version: int, naming: Any, data: bytes, **options: Any) -> Any:
         if self.acts:
             self.acts.pop(0)()
-        return self.inner.commit(store, base, version, naming, data)
+        return self.inner.commit(store, base, version, naming, data, **options)
 
 
 def disturbed(version: TableVersion, *acts: Callable[[], Any]) -> TableVersion:
@@ -302,7 +302,7 @@ def test_a_rebase_over_several_versions_leaves_one_file_of_its_own(version: Tabl
     ours, count = delete(version, "id = 0 OR id = 5")
     assert count == 2
     assert ids(ours) == [4, *range(6, 12)]
-    # Three of theirs, and ours from before it was known that they were there: the rebase dropped the fragment.
+    # Three commits of pylance, and one of lancetable based on the version before them: the rebase dropped the fragment.
     assert len(list((Path(version.uri) / "_deletions").glob("0-*"))) == 4
     theirs = ours
     for number in (8, 9):

@@ -1,4 +1,4 @@
-"""Changes between versions: by lineage as pylance tells them, row by row against a plain model; SQL through DuckDB."""
+"""Changes between versions: lineage as in pylance, row comparison against a plain model, and SQL through DuckDB."""
 
 from __future__ import annotations
 

@@ -310,7 +310,9 @@ CONTRADICTIONS = {
     "a row id to come": Contradiction(
         lambda m: setattr(m, "next_row_id", 2), "ids", "the next one to be given out is 2"
     ),
-    "a time that is no date": Contradiction(lambda m: setattr(m.timestamp, "seconds", 1 << 60), "facts", "no date"),
+    "a time that is no date": Contradiction(
+        lambda m: setattr(m.timestamp, "seconds", 1 << 60), "facts", "not a valid date"
+    ),
     "a data format nobody wrote": Contradiction(
         lambda m: setattr(m.data_format, "version", "x.y"), "facts", "data format"
     ),

@@ -21,7 +21,7 @@ from lancetable.testing.stores import CountingStore
 
 ROWS = 1_000_000
 CHOSEN = 10
-CHUNK_BYTES = CHUNK_ROWS = 16 << 10  # what a mini-block chunk of 2.1 holds at most
+CHUNK_BYTES = CHUNK_ROWS = 16 << 10  # the maximum size of a mini-block chunk of 2.1
 NAMES = (
     *("int64", "int8", "nullable", "bool", "nullable_bool"),
     *("words", "strings", "list", "struct", "vector"),

@@ -65,7 +65,7 @@ def test_from_one_newer_format_to_the_next(tmp_path: Path) -> None:
         lancetable.write_dataset(pa.table({"a": [1]}), tmp_path / "u", data_storage_version="2.2").optimize.migrate(
             "2.1"
         )
-    with pytest.raises(InvalidInputError, match="forward"):
+    with pytest.raises(InvalidInputError, match=r"must be 2\.0 or newer"):
         dataset.optimize.migrate("legacy")
     assert dataset.optimize.migrate("2.1").files_written == 3
     assert lance.dataset(uri).to_table().column("a").to_pylist() == list(range(10))
@@ -185,5 +185,5 @@ def test_renaming_goes_on_and_trusts_nothing(tmp_path: Path) -> None:
     assert rename_manifests(uri) == 1
     assert lance.dataset(uri).count_rows() == 1
     (uri / "_versions" / "1.manifest").write_bytes(data + b"x")
-    with pytest.raises(CorruptFileError, match="another manifest"):
+    with pytest.raises(CorruptFileError, match="a different manifest"):
         rename_manifests(uri)

@@ -286,7 +286,7 @@ def test_a_compaction_that_its_limits_leave_nothing_to_do_is_logged(
 ) -> None:
     ds = made(tmp_path / "t")
     assert ds.optimize.compact_files(max_source_rows=15).fragments_removed == 0
-    assert "1 of 1 tasks are left out by max_source_fragments, max_source_rows" in caplog.text
+    assert "1 of 1 tasks exceed max_source_fragments, max_source_rows" in caplog.text
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ def test_a_manifest_that_cannot_be_removed_is_logged_with_what_follows(
     hold(monkeypatch, lambda path: path.endswith(".manifest"))
     done = overwritten.cleanup_old_versions(timedelta(0))
     assert (done.failed_deletes, done.old_versions, done.data_files_removed, done.bytes_removed) == (1, 0, 0, 0)
-    assert "so no other files were; run it again" in caplog.text
+    assert "so no other files were removed; run it again" in caplog.text
 
 
 def test_a_failing_automatic_cleanup_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

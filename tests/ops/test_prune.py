@@ -152,7 +152,7 @@ def test_few_matches_read_little_of_the_other_columns(sorted_table: TableVersion
     _, filter_bytes = counted(sorted_table, columns=[], filter=predicate)
     table, all_bytes = counted(sorted_table, columns=[late], filter=predicate)
     assert table.num_rows == 10
-    # Ten chunks at most, beside what says where they lie.
+    # At most ten chunks, plus the metadata that locates them.
     assert all_bytes - filter_bytes < max(0.05 * column_bytes(sorted_table, late), 10 * 1.25 * (16 << 10))
 
 

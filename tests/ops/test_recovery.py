@@ -249,10 +249,10 @@ def test_a_restore_that_another_restore_overtakes_follows_it(local: Table, monke
     first, second = local.open(1), local.open(2)
     real = LocalStore.put_if_absent
 
-    def late(self: LocalStore, path: str, data: Any) -> Any:
+    def late(self: LocalStore, path: str, data: Any, **options: Any) -> Any:
         monkeypatch.setattr(LocalStore, "put_if_absent", real)
         second.restore()
-        return real(self, path, data)
+        return real(self, path, data, **options)
 
     monkeypatch.setattr(LocalStore, "put_if_absent", late)
     first.restore()

@@ -1,4 +1,4 @@
-"""Tags and restore, with pylance reading ours and we reading pylance's."""
+"""Tags and restore; lancetable and pylance read each other's tags."""
 
 from __future__ import annotations
 

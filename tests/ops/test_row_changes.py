@@ -61,7 +61,7 @@ def files_below(path: Path) -> set[str]:
 
 
 def answer_of(run: Callable[[], Any]) -> Any:
-    """What a change returns, or what its error is about."""
+    """Return the result of a change, or the class of its error."""
     try:
         return run()
     except (ValueError, OSError) as error:
@@ -178,7 +178,7 @@ class Story:
         if self.same_ids:
             ids = [sorted(each.to_table(columns=["_rowid"])["_rowid"].to_pylist()) for each in self.both]
             assert not self.stable or ids[0] == ids[1], self.log
-        # What we wrote, pylance reads as we do.
+        # pylance reads tables of lancetable with the same result.
         everything = [*theirs.schema.names, "_rowid", "_rowaddr", *VERSIONS]
         read = lance.dataset(ours.uri).to_table(columns=everything)
         assert read.to_pydict() == ours.to_table(columns=everything).to_pydict(), self.log

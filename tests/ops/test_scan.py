@@ -345,7 +345,7 @@ def test_nulls_of_a_column_that_the_schema_says_has_none_are_refused_by_name(
         lambda: dataset.take([0, 1, 3]),
         lambda: dataset.get_fragments()[0].to_table(),
     ):
-        with pytest.raises(SchemaMismatchError, match="column 'x' has nulls"):
+        with pytest.raises(SchemaMismatchError, match="column 'x' is declared non-nullable"):
             read()
     assert dataset.to_table(columns=["y"])["y"].to_pylist() == [1, 2, 3, 4]
     assert dataset.take([0, 2, 3])["x"].to_pylist() == [1, 3, 4]
@@ -361,7 +361,7 @@ def test_nulls_of_deleted_rows_do_not_count(
 ) -> None:
     """A column may be made NOT NULL once its nulls are deleted; the files keep them."""
     count = 2000
-    # Files of 0.1 hold nulls in texts only.
+    # Files of 0.1 store nulls only in string columns.
     values = pa.array([None if number % 100 == 0 else f"{number:05}" for number in range(count)])
     rows = pa.table({"k": np.arange(count), "v": values})
     dataset = lancetable.write_dataset(

@@ -1,4 +1,4 @@
-"""Random walks of one table: lancetable and pylance change it in turns, and both must show what the model says."""
+"""Random changes of one table by lancetable and pylance in turns; both must return what the model contains."""
 
 from __future__ import annotations
 

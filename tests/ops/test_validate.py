@@ -1,4 +1,4 @@
-"""`ops.validate` finds what does not fit, `ops.stats` counts, `ops.drop` refuses what is no table."""
+"""`ops.validate` finds mismatches, `ops.stats` counts, `ops.drop` refuses directories that are not tables."""
 
 from __future__ import annotations
 

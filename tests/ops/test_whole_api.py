@@ -1,7 +1,7 @@
 """Random walks through the whole API against a model in plain Python: rows, lineage, schemas, references, maintenance.
 
-With faults, a request of every few changes fails: the caller must be told the truth, and the table must be as it was or
-as it should be. LANCETABLE_TEST_SCALE multiplies the number of walks.
+With faults, a request of every few changes fails: the result or error of the call must be correct, and the table must
+be unchanged or have the intended state. LANCETABLE_TEST_SCALE multiplies the number of walks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KINDS: dict[str, pa.DataType] = {
     "v": pa.list_(pa.float32(), 2),
 }
 _DAY = np.datetime64(0, "us")
-# What a column may hold, by the kind in its name.
+# The values of a column, by the type in its name.
 SAMPLES: dict[str, list[Any]] = {
     "s": [None, "", "a", "bb", "ünï", "x" * 30],
     "n": [None, -3, 0, 1, 3],
@@ -72,7 +72,7 @@ def kind_of(name: str) -> str:
 
 
 def forget(uri: str) -> None:
-    """Remove all that lies below an address in memory, which every later listing would walk over."""
+    """Remove all objects below an address in memory, so that later listings do not include them."""
     MemoryStore().delete_prefix(uri.removeprefix("memory://"))
 
 
@@ -132,7 +132,7 @@ class ApiMachine(RuleBasedStateMachine):
             problems = [each for each in check(self.uri).problems if each.kind not in expected]
             assert not problems, problems
             if not self.faults_hit:
-                # Nothing that failed, and so nothing that nobody names.
+                # Nothing failed, so no unreferenced files exist.
                 plan = main.explain_cleanup_old_versions(
                     versions=[], delete_unverified=True, include_files=True, error_if_tagged_old_versions=False
                 )
@@ -158,7 +158,9 @@ class ApiMachine(RuleBasedStateMachine):
         return self.ds
 
     def held(self) -> set[int]:
-        """The versions that branches spring from whose versions, or those of branches from them, name files of ours."""
+        """Return the versions that branches start from, if their versions or those of descendants reference files of
+        this table.
+        """
         own, held = self.dataset(self.at).uri, set()
         for name, line in self.lines.items():
             stem = line
@@ -219,7 +221,7 @@ class ApiMachine(RuleBasedStateMachine):
         commits: int = 1,
         result: Any = None,
     ) -> None:
-        """Do something that makes `commits` versions at most; the last of them shall be `after(its number)`."""
+        """Run an action that creates at most `commits` versions; the last one must equal `after(its number)`."""
         dataset, line = self.newest(), self.line
         before = line.latest
         fault = self.plant()
@@ -242,7 +244,7 @@ class ApiMachine(RuleBasedStateMachine):
         self.faults_hit = True
         if now == before:
             return
-        # Part of it may be there, all of it only if that is what was said to be possible.
+        # Some of it may be committed, all of it only if that outcome was declared possible.
         if now == before + commits or self.shows(after(now)):
             assert isinstance(error, CommitStateUnknownError) or commits > 1, error
             self.note(before, now, after(now))
@@ -253,7 +255,7 @@ class ApiMachine(RuleBasedStateMachine):
                 line.versions[now] = self.adopted(after(now))
 
     def adopted(self, goal: State) -> State:
-        """What a change left that stopped after its schema had changed: the rows that were there, with more columns."""
+        """Return the state after a change that stopped after its schema commit: the existing rows with more columns."""
         state = self.state_before()
         fields = {each.name: each for each in state.fields}
         schema = self.ds.schema
@@ -274,7 +276,7 @@ class ApiMachine(RuleBasedStateMachine):
         self.line.versions[now] = state
 
     def shows(self, state: State) -> bool:
-        """Whether the newest version shows a state."""
+        """Return whether the newest version has a given state."""
         dataset = self.newest()
         if dataset.schema.names != state.names:
             return False
@@ -665,7 +667,7 @@ class ApiMachine(RuleBasedStateMachine):
             )
 
     def clear(self, name: str) -> None:
-        """What is left of a branch goes."""
+        """Remove the leftover files of a branch."""
         with suppress(RefNotFoundError):
             self.newest().branches.delete(name)
 

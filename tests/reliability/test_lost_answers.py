@@ -98,7 +98,7 @@ def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
     stored, outcome, wanted = LOCAL_FAULTS[how]
     put, read, deaf = LocalStore.put_if_absent, LocalStore.read_all, []
 
-    def fail_once(self: LocalStore, path: str, data: Any) -> PutOutcome:
+    def fail_once(self: LocalStore, path: str, data: Any, **options: Any) -> PutOutcome:
         monkeypatch.setattr(LocalStore, "put_if_absent", put)
         if stored:
             assert put(self, path, data) is WON

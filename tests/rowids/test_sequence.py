@@ -98,7 +98,7 @@ def test_hundreds_of_arrays_and_nothing_else(sorts: bool, spread: int) -> None:
         found = RowIdSequence.from_bytes(message.SerializeToString())
         assert found.values().tolist() == [each for part in values for each in part]
         assert len(found.segments) == 1
-        assert (found.segments[0].arm == "sorted_array") == (sorts and gap > spread)
+        assert (found.segments[0].oneof_case == "sorted_array") == (sorts and gap > spread)
 
 
 @pytest.mark.usefixtures("form")

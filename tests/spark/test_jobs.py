@@ -42,13 +42,13 @@ from lancetable.spark.coordinator import run_job
 from lancetable.spark.jobs.compact import CompactFragments
 from lancetable.spark.jobs.count import CountRows
 from lancetable.spark.jobs.delete import DeleteRows
+from lancetable.spark.jobs.plans import planned_pin, schema_from_string
 from lancetable.spark.jobs.update import UpdateRows
 from lancetable.spark.merge.broadcast import InsertRows, MergeFragments, keys_compare_as_in_spark, merge_broadcast
-from lancetable.spark.pin import Pin, _opened
 from lancetable.spark.merge.broadcast_source import _estimated_bytes, _land, _pack, open_part
-from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
-from lancetable.spark.jobs.plans import planned_pin, schema_from_string
 from lancetable.spark.merge.job import MergeJob
+from lancetable.spark.pin import Pin, _opened
+from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
 from lancetable.table.version import TableVersion
 
 
@@ -343,7 +343,9 @@ def merge_in_parts(
         assert len(plan["parts"]) == parts
         return merge_broadcast(runner or Through(), pin, clauses, incoming, given, plan["parts"])
 
-    return run_job(MergeJob(t.options, None, clauses, source.column_names, None), t.coordinator, write, conflict_retries=3)
+    return run_job(
+        MergeJob(t.options, None, clauses, source.column_names, None), t.coordinator, write, conflict_retries=3
+    )
 
 
 def test_a_merge_of_a_column_that_spark_needs_for_itself(tmp_path: Path) -> None:
@@ -438,10 +440,14 @@ def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark() ->
     assert next(_pack(iter(batches), 15_999))["part"].null_count == 1
     assert next(_pack(iter(rows(1000).to_batches()), 5000))["part"].null_count == 1, "too much in the first batch"
     assert _estimated_bytes(object()) is None, "a session that does not say"
-    assert keys_compare_as_in_spark([pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())])
+    assert keys_compare_as_in_spark(
+        [pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())]
+    )
     assert not keys_compare_as_in_spark([pa.int64(), pa.float32()]) and not keys_compare_as_in_spark([pa.null()])
     assert not keys_compare_as_in_spark([pa.dictionary(pa.int8(), pa.float64())])
-    assert not keys_compare_as_in_spark([pa.struct({"a": pa.int64()})]) and not keys_compare_as_in_spark([pa.list_(pa.int8())])
+    assert not keys_compare_as_in_spark([pa.struct({"a": pa.int64()})]) and not keys_compare_as_in_spark(
+        [pa.list_(pa.int8())]
+    )
 
 
 class Elsewhere(Through):

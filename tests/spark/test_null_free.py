@@ -23,11 +23,11 @@ from lancetable.ops.null_free import null_free_columns
 from lancetable.ops.scan_plan import ScanOptions
 from lancetable.ops.slices import Slice
 from lancetable.spark import SparkTable
+from lancetable.spark.jobs import PlanScan
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import pinned
 from lancetable.spark.reader import scan_slices
 from lancetable.spark.types import spark_schema, wire_schema
-from lancetable.spark.jobs import PlanScan
 
 N = 20_000
 

@@ -289,7 +289,9 @@ def test_what_is_small_depends_on_how_many_tasks_hold_it(
     monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES", 100)
     monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES_OF_TASKS", 160_000)
     for cores, small in ((None, True), (2, True), (16, False)):
-        source = broadcast_source(spark.range(0, 1000, 1, 2).selectExpr("cast(id AS string) AS s"), str(tmp_path), cores)
+        source = broadcast_source(
+            spark.range(0, 1000, 1, 2).selectExpr("cast(id AS string) AS s"), str(tmp_path), cores
+        )
         assert (source is not None) == small, cores
         if source is not None:
             source.close()

@@ -1,4 +1,4 @@
-"""Cloud stores beside the suite: options, secrets, forks, lost answers, requests, and pylance at the same table."""
+"""Cloud stores: conditional creates, options, secrets, forks and pickles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lancetable.handlers import probe, unsafe
 from lancetable.store.base import PutOutcome
 from lancetable.store.cloud import CloudStore
 from lancetable.store.cloud_options import CloudOptions
-from lancetable.store.conditional import Reply, create_exclusively, take_met
+from lancetable.store.conditional import Reply, create_exclusively
 from lancetable.store.fsspec_cloud import CloudFsspecStore, reply_to
 from lancetable.store.open import open_store
 
@@ -36,16 +36,16 @@ def _options(s3: Moto, client: str) -> dict[str, str]:
     return {**s3.options, "client": client}
 
 
-# ---- what an answer means
+# ---- replies to conditional creates
 
 
 @pytest.mark.parametrize(
-    ("replies", "there", "outcome", "sent"),
+    ("replies", "contents", "outcome", "sent"),
     [
         ([Reply.CREATED], [], PutOutcome.WON, 1),
         ([Reply.TAKEN], [b"theirs"], PutOutcome.LOST, 1),
         ([Reply.TAKEN], [b"ours"], PutOutcome.WON, 1),
-        ([Reply.TAKEN, Reply.CREATED], [None], PutOutcome.WON, 2),  # 409: a rival that gave up
+        ([Reply.TAKEN, Reply.CREATED], [None], PutOutcome.WON, 2),  # 409: the competing request failed
         ([Reply.TAKEN, Reply.TAKEN], [None, b"theirs"], PutOutcome.LOST, 2),
         ([Reply.DOUBTFUL], [b"ours"], PutOutcome.WON, 1),
         ([Reply.DOUBTFUL], [b"theirs"], PutOutcome.LOST, 1),
@@ -56,36 +56,39 @@ def _options(s3: Moto, client: str) -> dict[str, str]:
         ([Reply.DOUBTFUL] * 6, [None] * 6, PutOutcome.UNKNOWN, 6),
     ],
 )
-def test_what_a_conditional_create_comes_to(
-    replies: list[Any], there: list[Any], outcome: PutOutcome, sent: int
+def test_outcome_of_a_conditional_create(
+    replies: list[Any], contents: list[Any], outcome: PutOutcome, sent: int
 ) -> None:
     requests = 0
 
-    def answer(waiting: list[Any]) -> Any:
-        found = waiting.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
+    def next_of(results: list[Any]) -> Any:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def send() -> Reply:
         nonlocal requests
         requests += 1
-        reply: Reply = answer(replies)
+        reply: Reply = next_of(replies)
         return reply
 
-    assert create_exclusively(send, lambda: answer(there), b"ours", sleep=lambda seconds: None) is outcome
+    assert create_exclusively(send, lambda: next_of(contents), b"ours", sleep=lambda seconds: None) is outcome
     assert requests == sent
 
 
-def test_what_a_lost_create_met_is_handed_on_once() -> None:
-    def create(there: bytes | None) -> PutOutcome:
-        return create_exclusively(lambda: Reply.TAKEN, lambda: there, b"ours", sleep=lambda seconds: None)
+@pytest.mark.parametrize(
+    ("existing", "outcome", "reported"), [(b"other", PutOutcome.LOST, [b"other"]), (b"ours", PutOutcome.WON, [])]
+)
+def test_lost_create_reports_the_existing_bytes(existing: bytes, outcome: PutOutcome, reported: list[bytes]) -> None:
+    calls: list[bytes | memoryview] = []
+    result = create_exclusively(
+        lambda: Reply.TAKEN, lambda: existing, b"ours", on_existing=calls.append, sleep=lambda seconds: None
+    )
+    assert (result, calls) == (outcome, reported)
 
-    assert (create(b"theirs"), take_met(), take_met()) == (PutOutcome.LOST, b"theirs", None)
-    assert (create(b"theirs"), create(b"ours"), take_met()) == (PutOutcome.LOST, PutOutcome.WON, None)
 
-
-def test_a_refused_create_is_an_error() -> None:
+def test_rejected_create_raises() -> None:
     def send() -> Reply:
         raise StoreError("403")
 
@@ -113,16 +116,16 @@ def _client_error(code: str, status: int) -> Any:
         (PermissionError(), None),
     ],
 )
-def test_errors_of_fsspec(cause: Exception, reply: Reply | None) -> None:
+def test_errors_of_fsspec_are_classified(cause: Exception, reply: Reply | None) -> None:
     assert reply_to(cause) is reply
     if not isinstance(cause, PermissionError):
         try:
-            raise OSError(22, "Invalid argument") from cause  # how s3fs tells what Ceph said
+            raise OSError(22, "Invalid argument") from cause  # how s3fs wraps errors of Ceph
         except OSError as error:
             assert reply_to(error) is reply
 
 
-# ---- faults on the way
+# ---- network faults
 
 _FAULTS = [("stored_then_dropped", 1), ("stored_then_500", 1), ("409", 1), ("409", 3), ("503", 2), ("500", 1)]
 _FAULTS += [("dropped", 1), ("stored_then_500", 2)]
@@ -136,8 +139,8 @@ _FAULTS += [("dropped", 1), ("stored_then_500", 2)]
         *(("fsspec", how, times) for how, times in _FAULTS[:3]),
     ],
 )
-def test_an_append_whose_answer_is_lost_or_wrong(s3: Moto, client: str, how: str, times: int) -> None:
-    """One version more, each row once, whatever happens to the one request that matters."""
+def test_append_is_exactly_once_despite_lost_or_wrong_replies(s3: Moto, client: str, how: str, times: int) -> None:
+    """One new version with each row once, for any fault of the request that creates the manifest."""
     uri = f"s3://lab/{uuid4()}"
     dataset = lancetable.write_dataset(_rows(0), uri, storage_options=_options(s3, client))
     s3.plan({"match": r"PUT .*_versions/\d+\.manifest\?", "times": times, "how": how})
@@ -145,13 +148,13 @@ def test_an_append_whose_answer_is_lost_or_wrong(s3: Moto, client: str, how: str
         dataset.insert(_rows(10))
     finally:
         s3.reset()
-    found = lancetable.dataset(uri, storage_options=_options(s3, client))
-    assert found.version == dataset.version == 2
-    assert sorted(found.to_table()["id"].to_pylist()) == list(range(20))
+    newest = lancetable.dataset(uri, storage_options=_options(s3, client))
+    assert newest.version == dataset.version == 2
+    assert sorted(newest.to_table()["id"].to_pylist()) == list(range(20))
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_commit_that_is_not_allowed(s3: Moto, client: str) -> None:
+def test_forbidden_commit_raises(s3: Moto, client: str) -> None:
     uri = f"s3://lab/{uuid4()}"
     dataset = lancetable.write_dataset(_rows(0), uri, storage_options=_options(s3, client))
     s3.plan({"match": r"PUT .*_versions/\d+\.manifest\?", "times": 9, "how": "403"})
@@ -163,11 +166,11 @@ def test_a_commit_that_is_not_allowed(s3: Moto, client: str) -> None:
     assert lancetable.dataset(uri, storage_options=_options(s3, client)).version == 1
 
 
-# ---- servers that lie
+# ---- servers that ignore the condition
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_server_that_overwrites_is_found_out(liar: Moto, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_proven", {})
     options, uri = _options(liar, client), f"s3://lab/{uuid4()}"
     with pytest.raises(UnsupportedFeatureError, match=r"overwrites.*commit_lock.*s3\+ddb.*unsafe_single_writer"):
@@ -182,7 +185,7 @@ def test_a_server_that_overwrites_is_found_out(liar: Moto, client: str, monkeypa
     assert lancetable.dataset(uri, storage_options=options).count_rows() == 10
 
 
-def test_an_honest_server_is_asked_once(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_is_probed_once(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_proven", {})
     uri = f"s3://lab/{uuid4()}"
     store, base = open_store(uri, s3.options)
@@ -210,7 +213,7 @@ def test_an_honest_server_is_asked_once(s3: Moto, monkeypatch: pytest.MonkeyPatc
         ("abfss://c@a.dfs.core.windows.net/t", {}, False),
     ],
 )
-def test_which_servers_are_believed(
+def test_only_known_endpoints_need_no_probe(
     uri: str, options: dict[str, str], unproven: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(os.environ):
@@ -222,25 +225,25 @@ def test_which_servers_are_believed(
 # ---- options
 
 
-def test_both_families_of_names_mean_the_same() -> None:
-    theirs = CloudOptions.parse(
+def test_option_names_of_fsspec_and_object_store_are_equivalent() -> None:
+    from_fsspec_names = CloudOptions.parse(
         "s3", {"key": "k", "secret": "s", "token": "t", "client_kwargs": {"region_name": "r", "endpoint_url": "e"}}
     )
-    ours = CloudOptions.parse(
+    from_object_store_names = CloudOptions.parse(
         "s3",
         {"AWS_ACCESS_KEY_ID": "k", "aws_secret_access_key": "s", "aws_session_token": "t", "region": "r"}
         | {"aws_endpoint_url": "e", "fsync": "0", "client": "obstore", "expires_at_millis": "1"},
     )
-    assert theirs == ours
-    assert not ours.for_fsspec_only
-    assert ours.for_fsspec()["client_kwargs"] == {"region_name": "r"}
+    assert from_fsspec_names == from_object_store_names
+    assert not from_object_store_names.for_fsspec_only
+    assert from_object_store_names.for_fsspec()["client_kwargs"] == {"region_name": "r"}
     azure = CloudOptions.parse("azure", {"azure_storage_account_name": "a", "access_key": "k", "sas_token": "s"})
     assert azure.config == {"account_name": "a", "account_key": "k", "sas_key": "s"}
     assert CloudOptions.parse("gcs", {"token": "anon"}).config == {"skip_signature": "true"}
 
 
-def test_options_that_only_fsspec_knows_choose_it(s3: Moto) -> None:
-    options: Any = {**s3.options, "config_kwargs": {"max_pool_connections": 3}}  # as fsspec has it, no text
+def test_options_of_fsspec_only_select_fsspec(s3: Moto) -> None:
+    options: Any = {**s3.options, "config_kwargs": {"max_pool_connections": 3}}  # a mapping, as in fsspec
     store, base = open_store(f"s3://lab/{uuid4()}", options)
     assert isinstance(store, CloudStore)
     assert isinstance(store.backend, CloudFsspecStore)
@@ -250,8 +253,8 @@ def test_options_that_only_fsspec_knows_choose_it(s3: Moto) -> None:
         open_store("s3://b/t", {**options, "client": "obstore"})[0].find("x")
 
 
-def test_options_that_cannot_be_understood() -> None:
-    with pytest.raises(InvalidInputError, match="twice"):
+def test_invalid_options_are_rejected() -> None:
+    with pytest.raises(InvalidInputError, match="two different values"):
         open_store("s3://b/t", {"region": "a", "aws_region": "b"})
     with pytest.raises(InvalidInputError, match="client"):
         open_store("s3://b/t", {"client": "curl"})
@@ -261,14 +264,14 @@ def test_options_that_cannot_be_understood() -> None:
         CloudOptions.parse("s3", {"timeout": "soon"}).seconds("timeout", 1)
 
 
-def test_a_half_of_the_credentials_is_not_completed_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_credentials_are_not_completed_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "other")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "othersecret")
     monkeypatch.setenv("AWS_REGION", "mars")
     passed = CloudOptions.parse("s3", {"key": "k"}).with_environment()
     assert passed.config == {"access_key_id": "k", "region": "mars"}
-    found = CloudOptions.parse("s3", {}).with_environment()
-    assert found.config["secret_access_key"] == "othersecret"
+    completed = CloudOptions.parse("s3", {}).with_environment()
+    assert completed.config["secret_access_key"] == "othersecret"
     assert b"othersecret" not in pickle.dumps(CloudOptions.parse("s3", {}))
 
 
@@ -276,13 +279,13 @@ def test_a_half_of_the_credentials_is_not_completed_from_elsewhere(monkeypatch: 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_no_secret_is_told(s3: Moto, client: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_contain_no_secrets(s3: Moto, client: str, caplog: pytest.LogCaptureFixture) -> None:
     planted = {"aws_access_key_id": "PLANTEDKEYID", "aws_secret_access_key": "PLANTEDSECRET", "token": "PLANTEDTOKEN"}
     options = {**s3.options, **planted, "client": client, "client_max_retries": "1"}
-    told = []
+    messages = []
     caplog.set_level(logging.DEBUG, logger="lancetable")
     store, base = open_store(f"s3://no-such-bucket/{uuid4()}", options)
-    told += [repr(store), str(store), store.uri(base), repr(store.capabilities)]
+    messages += [repr(store), str(store), store.uri(base), repr(store.capabilities)]
     for call in (
         lambda: store.put(f"{base}/x", b"1"),
         lambda: store.put_if_absent(f"{base}/x", b"1"),
@@ -291,25 +294,25 @@ def test_no_secret_is_told(s3: Moto, client: str, caplog: pytest.LogCaptureFixtu
         lambda: lancetable.dataset(f"s3://no-such-bucket/{base}", storage_options=options),
     ):
         try:
-            told.append(repr(call()))
+            messages.append(repr(call()))
         except LanceError as error:  # noqa: PERF203  # each call must fail on its own
-            at: BaseException | None = error
-            while at is not None:
-                told += [str(at), repr(at), repr(vars(at))]
-                at = at.__cause__
+            cause: BaseException | None = error
+            while cause is not None:
+                messages += [str(cause), repr(cause), repr(vars(cause))]
+                cause = cause.__cause__
     dataset = lancetable.write_dataset(_rows(0), f"s3://lab/{uuid4()}", storage_options=options)
-    told += [repr(dataset), str(dataset), repr(dataset._table), repr(dataset._table.handler)]
-    told += [record.getMessage() for record in caplog.records if record.name.startswith("lancetable")]
-    assert not [text for text in told if "PLANTED" in text]
+    messages += [repr(dataset), str(dataset), repr(dataset._table), repr(dataset._table.handler)]
+    messages += [record.getMessage() for record in caplog.records if record.name.startswith("lancetable")]
+    assert not [message for message in messages if "PLANTED" in message]
 
 
 # ---- processes
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pylance warns of every fork
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pylance warns about every fork
 @pytest.mark.parametrize("client", [None, *CLIENTS])
-def test_a_forked_child_reads_and_commits(s3: Moto, client: str | None) -> None:
-    """obstore hangs in a child of a process that used it; the child must get another client, and go on."""
+def test_forked_child_reads_and_commits(s3: Moto, client: str | None) -> None:
+    """obstore hangs in a child that was forked after its use, so the child must use another client."""
     uri = f"s3://lab/{uuid4()}"
     options = s3.options if client is None else _options(s3, client)
     dataset = lancetable.write_dataset(_rows(0), uri, storage_options=options)
@@ -331,7 +334,7 @@ def test_a_forked_child_reads_and_commits(s3: Moto, client: str | None) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_pickled_dataset(s3: Moto, client: str) -> None:
+def test_pickled_dataset_reads_and_commits(s3: Moto, client: str) -> None:
     uri = f"s3://lab/{uuid4()}"
     dataset = lancetable.write_dataset(_rows(0), uri, storage_options=_options(s3, client))
     twin = pickle.loads(pickle.dumps(dataset))
@@ -340,13 +343,13 @@ def test_a_pickled_dataset(s3: Moto, client: str) -> None:
     assert twin.version == 2
 
 
-def test_a_file_system_object_commits_where_it_can_create_exclusively(s3: Moto) -> None:
+def test_s3_file_system_object_creates_exclusively(s3: Moto) -> None:
     s3fs = pytest.importorskip("s3fs")
     file_system = s3fs.S3FileSystem(key="lab", secret="labsecret", endpoint_url=s3.endpoint)
     key = str(uuid4())
     store, base = open_store((file_system, f"lab/{key}"))
     assert (base, store.uri(base), store.capabilities.unproven) == (key, f"s3://lab/{key}", True)
-    file_system.ls("lab")  # a listing that the object may remember
+    file_system.ls("lab")  # the object may cache this listing
     assert store.put_if_absent(f"{base}/{VERSIONS}", b"1") is PutOutcome.WON
     assert store.put_if_absent(f"{base}/{VERSIONS}", b"2") is PutOutcome.LOST
     assert [meta.name for meta in store.list_names(f"{base}/_versions", limit=3)] == [VERSIONS[10:]]

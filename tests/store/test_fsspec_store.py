@@ -20,7 +20,7 @@ from lancetable.testing.conformance import Place, StoreSuite
 
 
 class TestFsspecMemory(StoreSuite):
-    """An object store as fsspec shows it, handed in by the caller."""
+    """A memory file system of fsspec that the caller passes."""
 
     @pytest.fixture
     def place(self) -> Place:
@@ -28,7 +28,7 @@ class TestFsspecMemory(StoreSuite):
 
 
 class TestFsspecLocal(StoreSuite):
-    """A file system with directories, made from a protocol: temporary files and moves."""
+    """A file system with directories, created from a protocol: temporary files and moves."""
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
@@ -45,14 +45,14 @@ class TestFsspecDirectory(StoreSuite):
 
 
 class _Recording(fsspec.AbstractFileSystem):
-    """Serves one object of bytes, and remembers each request."""
+    """File system with one object that records each request."""
 
     protocol = "recording"
 
     def __init__(self, data: bytes = b"", cut: int = 0, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.data = data
-        self.cut = cut  # how many replies lose their last byte
+        self.cut = cut  # number of replies without their last byte
         self.requests: list[tuple[int, int]] = []
 
     def cat_file(self, path, *, start, end):  # type: ignore[no-untyped-def]  # keyword-only on purpose
@@ -61,7 +61,7 @@ class _Recording(fsspec.AbstractFileSystem):
         self.cut -= 1
         return self.data[start:end][: -1 if self.cut >= 0 else None]
 
-    def info(self, path, **kwargs):  # type: ignore[no-untyped-def]  # as fsspec has it
+    def info(self, path, **kwargs):  # type: ignore[no-untyped-def]  # signature of fsspec
         self.requests.append((-1, -1))
         return {"name": path, "size": len(self.data), "type": "file"}
 
@@ -73,7 +73,7 @@ def _over(data: bytes, cut: int = 0) -> tuple[FsspecStore, _Recording]:
     return store, inner
 
 
-def test_near_ranges_share_a_request() -> None:
+def test_adjacent_ranges_share_a_request() -> None:
     data = os.urandom(1_000_000)
     store, inner = _over(data)
     ranges = [ByteRange(500_000, 500_100), ByteRange(10, 20), ByteRange(60_000, 60_001), ByteRange(3, 3)]
@@ -81,20 +81,20 @@ def test_near_ranges_share_a_request() -> None:
     assert inner.requests == [(10, 60_001), (500_000, 500_100)]
 
 
-def test_a_small_object_of_unknown_size_costs_one_request() -> None:
+def test_small_object_of_unknown_size_costs_one_request() -> None:
     store, inner = _over(b"small")
     assert store.read_all("x") == b"small"
     assert len(inner.requests) == 1
 
 
 @pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20])
-def test_objects_around_the_first_read(size: int) -> None:
+def test_objects_around_the_size_of_the_first_read(size: int) -> None:
     data = os.urandom(size)
     store, _ = _over(data)
     assert store.read_all("x") == data
 
 
-def test_a_short_reply_is_asked_for_once_more() -> None:
+def test_short_reply_is_retried_once() -> None:
     store, inner = _over(b"0123456789", cut=1)
     assert store.read("x", 2, 6) == b"2345"
     assert inner.requests == [(2, 6), (2, 6)]
@@ -103,20 +103,20 @@ def test_a_short_reply_is_asked_for_once_more() -> None:
         store.read("x", 2, 6)
 
 
-def test_a_made_up_range_is_checked_against_the_size_first() -> None:
+def test_huge_range_is_checked_against_the_size_first() -> None:
     store, inner = _over(b"0123456789")
     with pytest.raises(CorruptFileError):
         store.read_many("x", [ByteRange(0, 1 << 62)])
     assert inner.requests == [(-1, -1)]
 
 
-def test_errors_and_repr_hold_no_secrets() -> None:
+def test_errors_and_repr_contain_no_secrets() -> None:
     secret = "s3cr3tv4lue"
 
     class Failing(_Recording):
         protocol = "failing"
 
-        def cat_file(self, path, *, start, end):  # type: ignore[no-untyped-def]  # as fsspec has it
+        def cat_file(self, path, *, start, end):  # type: ignore[no-untyped-def]  # signature of fsspec
             raise RuntimeError(f"403 for key {secret}")
 
     store = FsspecStore("failing", {"secret": secret, "anon": False})
@@ -140,28 +140,28 @@ def test_secrets_inside_nested_options_are_hidden() -> None:
     assert (secret in str(error), "403" in str(error)) == (False, True)
 
 
-def test_the_local_file_system_object_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_file_system_object_respects_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for value, fsync in (("0", False), ("1", True)):
         monkeypatch.setenv("LANCETABLE_FSYNC", value)
         store, path = open_store((fsspec.filesystem("file"), str(tmp_path)))
         assert (store, path) == (LocalStore(fsync=fsync), str(tmp_path))
 
 
-def test_a_file_system_that_cannot_be_made() -> None:
+def test_error_of_a_failed_construction_contains_no_secrets() -> None:
     store = FsspecStore("dir", {"token": "s3cr3tv4lue"})
     with pytest.raises(StoreError) as caught:
         store.size("x")
     assert "s3cr3tv4lue" not in str(caught.value)
 
 
-def test_the_local_file_system_is_used_directly(tmp_path: Path) -> None:
+def test_local_file_system_is_used_without_fsspec(tmp_path: Path) -> None:
     store, path = open_store((fsspec.filesystem("file"), f"{tmp_path}/t/"))
     assert isinstance(store, LocalStore)
     assert path == f"{tmp_path}/t"
 
 
-def test_a_table_in_a_file_system_of_the_caller() -> None:
-    """The pair goes wherever an address goes, and what a dataset says of its address leads there again."""
+def test_table_in_a_file_system_object() -> None:
+    """A pair is accepted wherever an address is, and the uri of the dataset resolves to the same object."""
     place, rows = (MemoryFileSystem(), f"/{uuid4()}/t"), pa.table({"a": [1, 2]})
     made = lancetable.write_dataset(rows, place)
     made.delete("a = 1")
@@ -183,8 +183,8 @@ def test_a_table_in_a_file_system_of_the_caller() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot create an object only where none exists")
-def test_file_systems_with_the_same_addresses_are_told_apart(tmp_path: Path) -> None:
-    """What is remembered of objects, what was proven of a server, and whether a clone's files can be read from it."""
+def test_file_systems_with_the_same_addresses_are_distinguished(tmp_path: Path) -> None:
+    """Cached objects, probed servers and the check of a clone's base all distinguish file systems."""
     session, alone = lancetable.Session(), {"unsafe_single_writer": "true"}
     places = []
     for name, count in (("a", 1), ("b", 50)):
@@ -206,12 +206,12 @@ def test_file_systems_with_the_same_addresses_are_told_apart(tmp_path: Path) -> 
     assert len({open_store("s3://bucket/t", each)[0].key("") for each in endpoints}) == 2
 
 
-def test_what_is_no_file_system_is_refused() -> None:
+def test_other_objects_than_file_systems_are_rejected() -> None:
     with pytest.raises(InvalidInputError):
         open_store((object(), "x"))
 
 
-def test_listings_of_a_callers_file_system_are_fresh(tmp_path: Path) -> None:
+def test_listings_of_a_file_system_object_are_not_cached(tmp_path: Path) -> None:
     inner = fsspec.filesystem("dir", path=str(tmp_path), fs=fsspec.filesystem("file"), use_listings_cache=True)
     inner.dircache["d"] = []
     store, _ = open_store((inner, "d"))
@@ -219,7 +219,7 @@ def test_listings_of_a_callers_file_system_are_fresh(tmp_path: Path) -> None:
     assert [meta.name for meta in store.list_names("d")] == ["x"]
 
 
-def test_pickles_carry_no_instance() -> None:
+def test_pickle_contains_no_file_system() -> None:
     store = FsspecStore("memory", {})
     store.put("/pickled/x", b"1")
     twin = pickle.loads(pickle.dumps(store))
@@ -230,7 +230,7 @@ def test_pickles_carry_no_instance() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
-def test_a_forked_child_makes_its_own_instance(tmp_path: Path, given: bool) -> None:
+def test_forked_child_creates_its_own_file_system(tmp_path: Path, given: bool) -> None:
     store = FsspecStore("file", {}, fsspec.filesystem("file", auto_mkdir=True) if given else None)
     store.put(f"{tmp_path}/x", b"1")
     parents = store.file_system
@@ -242,6 +242,6 @@ def test_a_forked_child_makes_its_own_instance(tmp_path: Path, given: bool) -> N
     assert store.file_system is parents
 
 
-def test_creating_is_refused() -> None:
+def test_exclusive_create_is_refused() -> None:
     with pytest.raises(UnsupportedFeatureError):
         FsspecStore("memory", {}).put_if_absent("/x", b"1")

@@ -1,4 +1,4 @@
-"""Google Cloud Storage through both clients, against a stand-in that keeps its preconditions."""
+"""Google Cloud Storage through both clients, on a local server that supports preconditions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lancetable.store.open import open_store
 from lancetable.testing.conformance import Place, StoreSuite
 
 pytest.importorskip("obstore")
-# aiohttp says this of every upload of gcsfs beyond a megabyte.
+# aiohttp warns about every upload of gcsfs above one megabyte.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 
 
@@ -50,8 +50,8 @@ class TestGcsfs(_GcsSuite):
 
 
 @pytest.mark.parametrize("size", [60, 300_000, 600_000])
-def test_data_that_looks_like_a_boundary_of_gcsfs(server: Gcs, size: int) -> None:
-    """gcsfs cuts a simple upload at the text that separates its parts; such data must go another way."""
+def test_data_with_the_multipart_boundary_of_gcsfs_is_not_truncated(server: Gcs, size: int) -> None:
+    """gcsfs truncates a simple upload at its multipart boundary, so such data uses a resumable upload."""
     pytest.importorskip("gcsfs")
     store, base = open_store(f"gs://lab/{uuid4()}", {**server.options, "client": "fsspec"})
     data = b"a\n--==0==\nb" * (size // 11)
@@ -63,8 +63,8 @@ def test_data_that_looks_like_a_boundary_of_gcsfs(server: Gcs, size: int) -> Non
 
 
 @pytest.mark.parametrize("client", ["obstore", "fsspec"])
-def test_a_few_names_cost_one_short_request(server: Gcs, client: str) -> None:
-    """Such as the newest versions of a table, which come first."""
+def test_short_listing_costs_one_request(server: Gcs, client: str) -> None:
+    """The newest versions of a table are found by such listings."""
     if client == "fsspec":
         pytest.importorskip("gcsfs")
     store, base = open_store(f"gs://lab/{uuid4()}", {**server.options, "client": client})
@@ -82,7 +82,7 @@ def test_a_few_names_cost_one_short_request(server: Gcs, client: str) -> None:
     assert all(meta.size_bytes == 1 and meta.last_modified for meta in store.list_names(f"{base}/v", limit=5))
 
 
-def test_tokens_of_google_auth_are_renewed_and_failures_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_google_tokens_are_refreshed_and_failures_are_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     google_auth = pytest.importorskip("google.auth")
 
     class Credentials:
@@ -92,21 +92,21 @@ def test_tokens_of_google_auth_are_renewed_and_failures_are_not_repeated(monkeyp
             self.refreshed += 1
             self.token, self.valid = "second", True
 
-    held = Credentials()
-    monkeypatch.setattr(google_auth, "default", lambda scopes: (held, "project"))
+    credentials = Credentials()
+    monkeypatch.setattr(google_auth, "default", lambda scopes: (credentials, "project"))
     token = google_token(CloudOptions("gcs"))
     assert token is not None
     assert token() == "first"
-    held.valid = False
-    assert (token(), token(), held.refreshed) == ("second", "second", 1)
-    asked = []
+    credentials.valid = False
+    assert (token(), token(), credentials.refreshed) == ("second", "second", 1)
+    calls = []
 
     def fails(scopes: object) -> object:
-        asked.append(scopes)
+        calls.append(scopes)
         raise google_auth.exceptions.DefaultCredentialsError("none")
 
     monkeypatch.setattr(google_auth, "default", fails)
     token = google_token(CloudOptions("gcs"))
     assert token is not None
-    assert (token(), token(), len(asked)) == (None, None, 1)
-    assert google_token(CloudOptions("gcs", {"bearer_token": "b"}))() == "b"  # type: ignore[misc]  # it is there
+    assert (token(), token(), len(calls)) == (None, None, 1)
+    assert google_token(CloudOptions("gcs", {"bearer_token": "b"}))() == "b"  # type: ignore[misc]  # not None

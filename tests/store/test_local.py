@@ -27,7 +27,7 @@ class TestLocalStore(StoreSuite):
 
 
 class TestNetworkFileSystem(StoreSuite):
-    """Maps are refused by the device: everything is read with pread."""
+    """Network devices are not mapped: all files are read with pread."""
 
     @pytest.fixture
     def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
@@ -35,7 +35,7 @@ class TestNetworkFileSystem(StoreSuite):
         monkeypatch.setattr(local, "_MAPS", MapCache())
         return LocalStore(fsync=False), str(tmp_path / "place")
 
-    def test_nothing_is_mapped(self, place: Place) -> None:
+    def test_files_are_not_mapped(self, place: Place) -> None:
         store, base = place
         store.put(f"{base}/x", b"1" * 100_000)
         assert store.read(f"{base}/x", 0, 50_000).obj.__class__ is bytes
@@ -44,7 +44,7 @@ class TestNetworkFileSystem(StoreSuite):
 # ---------------------------------------------------------------------------------------------------------- maps
 
 
-def test_a_repeated_read_makes_no_new_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_reads_share_one_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, path = LocalStore(fsync=False), f"{tmp_path}/x"
     store.put(path, b"0123456789")
     made = []
@@ -56,7 +56,7 @@ def test_a_repeated_read_makes_no_new_map(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(made) == 1
 
 
-def test_a_replaced_or_grown_file_is_mapped_again(tmp_path: Path) -> None:
+def test_replaced_or_grown_file_is_mapped_again(tmp_path: Path) -> None:
     store, path = LocalStore(fsync=False), f"{tmp_path}/x"
     store.put(path, b"old bytes")
     assert store.read(path, 0, 3) == b"old"
@@ -70,7 +70,7 @@ def test_a_replaced_or_grown_file_is_mapped_again(tmp_path: Path) -> None:
         store.read(path, 0, 3)
 
 
-def test_the_cache_of_maps_is_bounded_and_slices_survive_it(tmp_path: Path) -> None:
+def test_map_cache_is_bounded_and_slices_survive_eviction(tmp_path: Path) -> None:
     cache = MapCache(limit=8)
     views = []
     for i in range(40):
@@ -83,7 +83,7 @@ def test_the_cache_of_maps_is_bounded_and_slices_survive_it(tmp_path: Path) -> N
     assert [bytes(view) for view in views] == [bytes([i]) * 10 for i in range(40)]
 
 
-def test_used_maps_stay_when_room_is_made(tmp_path: Path) -> None:
+def test_eviction_keeps_recently_used_maps(tmp_path: Path) -> None:
     cache = MapCache(limit=8)
     for i in range(9):
         (tmp_path / str(i)).write_bytes(b"x")
@@ -98,7 +98,7 @@ def test_used_maps_stay_when_room_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
-def test_maps_hold_no_descriptors_and_go_with_the_last_array(tmp_path: Path) -> None:
+def test_maps_hold_no_descriptors_and_are_unmapped_with_the_last_array(tmp_path: Path) -> None:
     store = LocalStore(fsync=False)
     paths = [f"{tmp_path}/{i}" for i in range(50)]
     for path in paths:
@@ -117,7 +117,7 @@ def test_maps_hold_no_descriptors_and_go_with_the_last_array(tmp_path: Path) -> 
     assert Path("/proc/self/maps").read_text().count(str(tmp_path)) == 0
 
 
-def test_when_nothing_can_be_mapped_the_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_if_mapping_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int, size: int) -> memoryview:
         raise OSError(12, "Cannot allocate memory")
 
@@ -129,7 +129,7 @@ def test_when_nothing_can_be_mapped_the_file_is_read(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_no_object_and_blocks_nobody(tmp_path: Path) -> None:
+def test_pipe_is_not_an_object_and_does_not_block(tmp_path: Path) -> None:
     store, path = LocalStore(fsync=False), f"{tmp_path}/pipe"
     os.mkfifo(path)
     for call in (lambda: store.read(path, 0, 1), lambda: store.read_all(path), lambda: store.size(path)):
@@ -139,7 +139,7 @@ def test_a_pipe_is_no_object_and_blocks_nobody(tmp_path: Path) -> None:
         LocalStore(mmap=False).read(path, 0, 1)
 
 
-def test_a_made_up_range_allocates_nothing(tmp_path: Path) -> None:
+def test_huge_range_is_rejected_before_allocation(tmp_path: Path) -> None:
     store, path = LocalStore(fsync=False, mmap=False), f"{tmp_path}/x"
     store.put(path, b"x" * 100)
     with pytest.raises(LanceError):
@@ -147,7 +147,7 @@ def test_a_made_up_range_allocates_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\0"])
-def test_a_path_that_no_file_has(tmp_path: Path, path: str) -> None:
+def test_path_with_a_nul_character_is_rejected(tmp_path: Path, path: str) -> None:
     store = LocalStore(fsync=False)
     whole = f"{tmp_path}/{path}"
     for call in (
@@ -168,7 +168,7 @@ def test_a_path_that_no_file_has(tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="renameat2 is a Linux call")
-def test_without_links_a_rename_that_refuses_to_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exclusive_rename_is_used_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*args: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -184,7 +184,7 @@ def test_without_links_a_rename_that_refuses_to_replace(tmp_path: Path, monkeypa
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_a_link_whose_answer_was_lost_has_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_with_a_lost_reply_has_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = os.link
 
     def lost_answer(source: str, target: str) -> None:
@@ -198,7 +198,7 @@ def test_a_link_whose_answer_was_lost_has_won(tmp_path: Path, monkeypatch: pytes
 # --------------------------------------------------------------------------------------------------------- durability
 
 
-def test_what_is_synced_before_a_call_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_directories_are_synced_before_put_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = _record_syncs(monkeypatch)
     store, base = LocalStore(), f"{tmp_path}/t"
     store.put(f"{base}/refs/x", b"1")
@@ -230,7 +230,7 @@ def test_sync_waits_for_closed_files_and_their_directories(tmp_path: Path, monke
     assert events == []
 
 
-def test_no_sync_where_none_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_without_fsync_syncs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = _record_syncs(monkeypatch)
     store = LocalStore(fsync=False)
     store.put(f"{tmp_path}/t/x", b"1")
@@ -241,7 +241,7 @@ def test_no_sync_where_none_is_wanted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert events == []
 
 
-def test_a_failed_background_sync_fails_every_sync_until_the_file_is_gone(
+def test_failed_background_sync_fails_every_sync_until_the_file_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lancetable.store import durability
@@ -255,7 +255,7 @@ def test_a_failed_background_sync_fails_every_sync_until_the_file_is_gone(
         with store.open_writer(f"{base}/data/a") as writer:
             writer.write(b"1")
         for _ in range(2):
-            with pytest.raises(StoreError, match="durable") as caught:
+            with pytest.raises(StoreError, match="not durable") as caught:
                 store.sync(base)
             assert caught.value.path == f"{base}/data/a"
     store.sync(f"{tmp_path}/elsewhere")
@@ -264,9 +264,7 @@ def test_a_failed_background_sync_fails_every_sync_until_the_file_is_gone(
 
 
 @pytest.mark.parametrize("how", ["delete", "delete_prefix"])
-def test_a_sync_that_fails_after_its_file_was_removed_concerns_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_failed_sync_of_a_removed_file_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     from lancetable.store import durability
 
     removed = threading.Event()
@@ -288,9 +286,7 @@ def test_a_sync_that_fails_after_its_file_was_removed_concerns_nobody(
     store.sync(base)
 
 
-def test_dropping_a_directory_forgets_the_syncs_that_failed_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delete_prefix_clears_failed_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lancetable.store import durability
 
     def fail(descriptor: int) -> None:
@@ -301,7 +297,7 @@ def test_dropping_a_directory_forgets_the_syncs_that_failed_in_it(
         patched.setattr(durability, "sync_file", fail)
         with store.open_writer(f"{base}/data/a") as writer:
             writer.write(b"1")
-        with pytest.raises(StoreError, match="durable"):
+        with pytest.raises(StoreError, match="not durable"):
             store.sync(base)
     store.delete_prefix(base)
     store.put(f"{base}/data/b", b"2")
@@ -309,12 +305,12 @@ def test_dropping_a_directory_forgets_the_syncs_that_failed_in_it(
 
 
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
-def test_a_forked_copy_of_a_writer_leaves_the_file_alone(tmp_path: Path) -> None:
+def test_forked_copy_of_a_writer_does_not_remove_the_file(tmp_path: Path) -> None:
     writer = LocalStore(fsync=False).open_writer(f"{tmp_path}/x")
     writer.write(b"of the parent")
     child = os.fork()
     if child == 0:
-        del writer  # as the interpreter does when a child ends the usual way
+        del writer  # as at a normal exit of the child
         gc.collect()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
@@ -322,7 +318,7 @@ def test_a_forked_copy_of_a_writer_leaves_the_file_alone(tmp_path: Path) -> None
     assert (tmp_path / "x").read_bytes() == b"of the parent"
 
 
-def test_many_files_wait_without_running_out_of_descriptors(tmp_path: Path) -> None:
+def test_pending_syncs_are_bounded(tmp_path: Path) -> None:
     store = LocalStore()
     for i in range(150):
         store.put(f"{tmp_path}/{i}", b"1", durability=Durability.AT_SYNC)
@@ -332,7 +328,7 @@ def test_many_files_wait_without_running_out_of_descriptors(tmp_path: Path) -> N
 
 
 def _record_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files and directories that are synced from now on."""
+    """Return a list that records the files and directories that are synced."""
     from lancetable.store import durability
 
     events: list[str] = []
@@ -350,7 +346,7 @@ def _record_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
-def test_a_forked_child_reads_and_writes(tmp_path: Path) -> None:
+def test_forked_child_reads_and_writes(tmp_path: Path) -> None:
     store = LocalStore()
     store.put(f"{tmp_path}/x", b"0123456789", durability=Durability.AT_SYNC)
     assert store.read(f"{tmp_path}/x", 0, 1) == b"0"
@@ -369,7 +365,7 @@ def _use(store: LocalStore, base: str) -> None:
     store.sync(base)
 
 
-def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path) -> None:
+def test_killed_writer_leaves_only_a_temporary_file(tmp_path: Path) -> None:
     code = (
         "import os, sys; from lancetable.store.local import LocalStore\n"
         "writer = LocalStore().open_writer(sys.argv[1] + '/5.manifest')\n"
@@ -382,7 +378,7 @@ def test_a_killed_writer_leaves_only_a_temporary_file(tmp_path: Path) -> None:
     assert not name.endswith("manifest")
 
 
-def test_a_forgotten_writer_cleans_up(tmp_path: Path) -> None:
+def test_garbage_collected_writer_removes_its_file(tmp_path: Path) -> None:
     writer = LocalStore().open_writer(f"{tmp_path}/x")
     writer.write(b"1")
     del writer
@@ -407,10 +403,10 @@ WRITES = {
 @pytest.mark.parametrize("code", [5, 13, 28], ids=["EIO", "EACCES", "ENOSPC"])
 @pytest.mark.parametrize("fsync", [True, False], ids=["fsync", "no-fsync"])
 @pytest.mark.parametrize("write", WRITES)
-def test_every_call_of_a_write_fails_once(
+def test_write_is_atomic_if_any_call_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str, fsync: bool, code: int
 ) -> None:
-    """A typed error or success; the whole object or nothing; no temporary file, no descriptor left."""
+    """The result is a typed error or success, and the whole object or none. No temporary file or descriptor leaks."""
     from lancetable.store import durability
 
     data = b"new " * 10 + b"bytes" * 300_000
@@ -440,11 +436,11 @@ def test_every_call_of_a_write_fails_once(
         failed.add(name)
         names = os.listdir(base) if os.path.isdir(base) else []
         if name == "unlink":
-            names = [n for n in names if not n.startswith(".tmp_")]  # nothing could remove it
+            names = [n for n in names if not n.startswith(".tmp_")]  # it could not be removed
         assert names in ([], ["x"])
         if names:
             assert Path(path).read_bytes() == data
-            # Visible, but not surely durable: said by an error after a plain write, by UNKNOWN after an exclusive one.
+            # Visible, but possibly not durable: an error after a plain write, UNKNOWN after an exclusive create.
             before = faulty.made[: number - 1]
             if error is not None:
                 assert fsync and write != "put_if_absent" and "replace" in before
@@ -461,7 +457,9 @@ def test_every_call_of_a_write_fails_once(
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-def test_every_call_of_a_read_fails_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mmap: bool) -> None:
+def test_read_raises_a_typed_error_if_any_call_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mmap: bool
+) -> None:
     path = f"{tmp_path}/x"
     Path(path).write_bytes(b"0123456789" * 10_000)
     reads = {

@@ -24,7 +24,7 @@ class TestSharedMemory(StoreSuite):
         return open_store(f"memory://{uuid4()}")
 
 
-def test_the_process_shares_one_memory() -> None:
+def test_addresses_share_one_memory_per_process() -> None:
     name = uuid4()
     one, path = open_store(f"memory://{name}/t")
     two, same = open_store(f"memory:///{name}/t/")
@@ -33,7 +33,7 @@ def test_the_process_shares_one_memory() -> None:
     assert MemoryStore.private().find(f"{path}/x") is None
 
 
-def test_an_empty_prefix_lists_everything() -> None:
+def test_empty_prefix_lists_all_objects() -> None:
     store = MemoryStore.private()
     store.put("x", b"1")
     store.put("d/y", b"2")
@@ -43,7 +43,7 @@ def test_an_empty_prefix_lists_everything() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
-def test_a_forked_child_is_not_stopped_by_a_lock_of_its_parent() -> None:
+def test_forked_child_is_not_blocked_by_a_lock_of_its_parent() -> None:
     store = MemoryStore.private()
     store.put("x", b"1")
     with store._space.lock:
@@ -55,7 +55,7 @@ def test_a_forked_child_is_not_stopped_by_a_lock_of_its_parent() -> None:
     assert store.find("y") is None
 
 
-def test_a_private_store_is_freed() -> None:
+def test_private_store_is_garbage_collected() -> None:
     store = MemoryStore.private()
     store.put("x", b"1")
     space = weakref.ref(store._space)

@@ -29,13 +29,13 @@ LOCAL = [
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX paths")
 @pytest.mark.parametrize(("uri", "path"), LOCAL)
-def test_local_addresses(uri: str, path: str) -> None:
-    store, found = open_store(uri)
+def test_local_addresses_are_resolved(uri: str, path: str) -> None:
+    store, resolved = open_store(uri)
     assert isinstance(store, LocalStore)
-    assert found == path
+    assert resolved == path
 
 
-def test_relative_paths_home_and_path_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_home_and_path_objects_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert open_store("t.lance")[1] == f"{os.getcwd()}/t.lance"
@@ -65,18 +65,18 @@ def test_relative_paths_home_and_path_objects(tmp_path: Path, monkeypatch: pytes
         "s3:/bucket/t",
     ],
 )
-def test_addresses_that_are_refused(uri: str) -> None:
+def test_invalid_addresses_are_rejected(uri: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         open_store(uri)
     assert "secret" not in str(caught.value)
 
 
-def test_an_unknown_scheme_is_told_the_known_ones() -> None:
+def test_error_for_an_unknown_scheme_lists_the_known_ones() -> None:
     with pytest.raises(InvalidInputError, match=r"s4://.*s3://.*sftp"):
         open_store("s4://bucket/key")
 
 
-def test_an_address_behind_a_dynamodb_table() -> None:
+def test_s3_address_with_a_dynamodb_table() -> None:
     pytest.importorskip("obstore")
     store, path = open_store("s3+ddb://bucket/some/t.lance?ddbTableName=x")
     assert (store.scheme, path, store.uri(path)) == ("s3", "some/t.lance", "s3://bucket/some/t.lance")
@@ -88,13 +88,13 @@ def test_an_address_behind_a_dynamodb_table() -> None:
 
 
 @pytest.mark.parametrize(("uri", "extra"), [("s3://b/t", "s3"), ("gs://b/t", "gcs"), ("az://b/t", "azure")])
-def test_a_missing_package_names_the_extra(uri: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_a_missing_package_has_the_extra(uri: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lancetable.store.cloud.find_spec", lambda name: None)
     with pytest.raises(UnsupportedFeatureError, match=rf"lancetable\[{extra}\]"):
         open_store(uri)
 
 
-def test_any_other_scheme_goes_to_fsspec_and_contacts_nobody() -> None:
+def test_other_schemes_use_fsspec_without_connecting() -> None:
     store, path = open_store("ftp://host.invalid:21/data/t", {"username": "me", "fsync": "false"})
     assert isinstance(store, FsspecStore)
     assert path == "/data/t"
@@ -107,12 +107,12 @@ def test_any_other_scheme_goes_to_fsspec_and_contacts_nobody() -> None:
 @pytest.mark.parametrize(
     ("value", "durable"), [("true", True), ("1", True), ("False", False), ("0", False), (False, False), ("off", False)]
 )
-def test_durability_is_an_option(value: object, durable: bool) -> None:
-    store, _ = open_store("/t", {"fsync": value})  # type: ignore[dict-item]  # booleans are taken as well
+def test_fsync_option_sets_durability(value: object, durable: bool) -> None:
+    store, _ = open_store("/t", {"fsync": value})  # type: ignore[dict-item]  # booleans are accepted too
     assert store.capabilities.durable is durable
 
 
-def test_durability_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_sets_durability(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANCETABLE_FSYNC", "0")
     assert not open_store("/t")[0].capabilities.durable
     assert open_store("/t", {"fsync": "true"})[0].capabilities.durable
@@ -120,13 +120,13 @@ def test_durability_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch) 
     assert open_store("/t")[0].capabilities.durable
 
 
-def test_an_option_that_is_neither_yes_nor_no() -> None:
+def test_invalid_boolean_option_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="mmap"):
         open_store("/t", {"mmap": "perhaps"})
 
 
-def test_what_is_no_address_is_a_type_error() -> None:
+def test_address_of_a_wrong_type_raises_type_error() -> None:
     with pytest.raises(TypeError):
-        open_store(7)  # type: ignore[arg-type]  # the point
+        open_store(7)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(TypeError):
-        open_store(b"/t")  # type: ignore[arg-type]  # the point
+        open_store(b"/t")  # type: ignore[arg-type]  # wrong on purpose

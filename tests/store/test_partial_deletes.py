@@ -1,4 +1,4 @@
-"""S3 answers 200 to a request that removes several objects, and reports those that it kept in the body."""
+"""Partial failures of DeleteObjects: S3 replies with status 200 and lists the failed objects in the body."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCKED = "<Code>AccessDenied</Code><Message>the object is locked</Message>"
 
 
 class Bucket(BaseHTTPRequestHandler):
-    """As much of S3 as removing objects takes; those with "locked" in their name stay."""
+    """Minimal S3 server for deletes. Objects with "locked" in their name cannot be deleted."""
 
     protocol_version = "HTTP/1.1"
     keys: set[str] = set()
@@ -27,7 +27,7 @@ class Bucket(BaseHTTPRequestHandler):
         """Print nothing."""
 
     def do_POST(self) -> None:
-        """DeleteObjects."""
+        """Reply to DeleteObjects."""
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         wanted = re.findall("<Key>(.*?)</Key>", body)
         kept = [key for key in wanted if "locked" in key]
@@ -37,7 +37,7 @@ class Bucket(BaseHTTPRequestHandler):
         self.answer(200, f"<DeleteResult {NAMESPACE}>{errors or gone}</DeleteResult>")
 
     def do_DELETE(self) -> None:
-        """DeleteObject."""
+        """Reply to DeleteObject."""
         key = self.path.partition("?")[0].removeprefix("/bucket/")
         if "locked" in key:
             self.answer(403, f"<Error>{LOCKED}</Error>")
@@ -46,11 +46,11 @@ class Bucket(BaseHTTPRequestHandler):
             self.answer(204, "")
 
     def do_HEAD(self) -> None:
-        """HeadObject: there is no object with the name of the directory."""
+        """Reply to HeadObject: no object has the name of the directory."""
         self.answer(404, "")
 
     def do_GET(self) -> None:
-        """ListObjectsV2."""
+        """Reply to ListObjectsV2."""
         found = "".join(
             f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>e</ETag>"
             f"<Size>1</Size></Contents>"
@@ -86,7 +86,7 @@ def store(request: pytest.FixtureRequest, endpoint: str) -> Any:
     return open_store("s3://bucket/t", {**options, "client": client})[0]
 
 
-def test_an_object_that_stays_is_an_error_that_names_it(store: Any) -> None:
+def test_error_has_the_name_of_an_object_that_was_not_deleted(store: Any) -> None:
     Bucket.keys = {"t/a", "t/locked", "t/z"}
     with pytest.raises(StoreError, match="t/locked"):
         store.delete(["t/a", "t/locked", "t/z"])
@@ -95,7 +95,7 @@ def test_an_object_that_stays_is_an_error_that_names_it(store: Any) -> None:
     assert Bucket.keys == {"t/locked"}
 
 
-def test_a_directory_of_which_an_object_stays_is_an_error(store: Any) -> None:
+def test_partial_delete_of_a_prefix_is_an_error(store: Any) -> None:
     Bucket.keys = {"t/a", "t/locked", "t/z"}
     with pytest.raises(StoreError, match="t/locked"):
         store.delete_prefix("t")

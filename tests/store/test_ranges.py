@@ -15,23 +15,23 @@ RANGES = st.lists(
 
 
 @given(RANGES, st.integers(0, 60), st.integers(1, 90))
-def test_splitting_the_replies_gives_what_was_wanted(ranges: list[ByteRange], gap: int, split: int) -> None:
+def test_split_replies_equal_the_requested_ranges(ranges: list[ByteRange], gap: int, split: int) -> None:
     requests = merge_ranges(ranges, gap, split)
     replies = [memoryview(DATA)[start:end] for start, end in requests]
     assert split_reply(ranges, requests, replies) == [DATA[start:end] for start, end in ranges]
 
 
 @given(RANGES, st.integers(0, 60), st.integers(1, 90))
-def test_requests_are_ascending_disjoint_bounded_and_waste_little(
+def test_requests_are_ascending_disjoint_and_bounded_with_small_gaps(
     ranges: list[ByteRange], gap: int, split: int
 ) -> None:
     requests = merge_ranges(ranges, gap, split)
     assert all(0 < end - start <= split for start, end in requests)
     assert all(one.end <= two.start for one, two in pairwise(requests))
-    wanted = {i for start, end in ranges for i in range(start, end)}
+    requested = {i for start, end in ranges for i in range(start, end)}
     sent = {i for start, end in requests for i in range(start, end)}
-    assert wanted <= sent
-    runs = "".join("x" if i in wanted else ("." if i in sent else " ") for i in range(401)).split()
+    assert requested <= sent
+    runs = "".join("x" if i in requested else ("." if i in sent else " ") for i in range(401)).split()
     assert all(len(hole) < max(gap, 1) for run in runs for hole in run.split("x") if hole)
 
 
@@ -44,7 +44,7 @@ def test_near_ranges_share_a_request_and_large_ones_are_split() -> None:
     assert merge_ranges([ByteRange(7, 7)]) == []
 
 
-def test_a_range_inside_one_reply_is_not_copied() -> None:
+def test_range_inside_one_reply_is_not_copied() -> None:
     reply = memoryview(DATA)
     (part,) = split_reply([ByteRange(10, 20)], [ByteRange(0, 400)], [reply])
     assert part.obj is reply.obj

@@ -1,4 +1,4 @@
-"""S3 through both clients: the suite every store passes, and what the network does to a conditional create."""
+"""Conformance of S3 stores through both clients."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ class TestS3fs(_S3Suite):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("client", ["obstore", "fsspec"])
-def test_more_names_than_a_page_holds(s3: Moto, client: str) -> None:
+def test_listing_of_more_than_one_page(s3: Moto, client: str) -> None:
     suite = StoreSuite()
-    suite.test_many_names(open_store(f"s3://lab/{uuid4()}", {**s3.options, "client": client}))
+    suite.test_listing_of_many_names(open_store(f"s3://lab/{uuid4()}", {**s3.options, "client": client}))

@@ -1,4 +1,4 @@
-"""The turn in a directory: one owner at a time, gone with its process, refused where there are no such locks."""
+"""Advisory directory locks: one holder at a time, released with its process, None if unsupported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from lancetable.store.turns import Turn
 
 
-def test_one_has_it_at_a_time(tmp_path: Path) -> None:
+def test_only_one_writer_holds_the_lock(tmp_path: Path) -> None:
     first, second = Turn(str(tmp_path)), Turn(str(tmp_path))
     assert [first.take(), first.take(), second.take()] == [True, True, False]
     assert (first.is_held, second.is_held) == (True, False)
@@ -26,7 +26,7 @@ def test_one_has_it_at_a_time(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_forked_copy_does_not_keep_it(tmp_path: Path) -> None:
+def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     script = """
 import os, sys
 from lancetable.store.turns import Turn
@@ -44,29 +44,29 @@ print(other.take())
 os.close(writing)
 os.waitpid(child, 0)
 """
-    assert run_alone(script, tmp_path) == "True"
+    assert run_in_new_process(script, tmp_path) == "True"
 
 
-def test_it_goes_with_its_process(tmp_path: Path) -> None:
+def test_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
     script = "import sys; from lancetable.store.turns import Turn; turn = Turn(sys.argv[1]); print(turn.take())"
-    assert run_alone(script, tmp_path) == "True"
+    assert run_in_new_process(script, tmp_path) == "True"
     turn = Turn(str(tmp_path))
     assert turn.take() is True
     turn.give_back()
 
 
-def run_alone(script: str, directory: Path) -> str:
-    """What a process prints that has no threads, and no library that minds a fork."""
+def run_in_new_process(script: str, directory: Path) -> str:
+    """Return the output of a new process, without threads or libraries that are not fork-safe."""
     command = [sys.executable, "-c", script, str(directory)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout.strip()
 
 
-def test_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_take_returns_none_without_lock_support(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Turn(str(tmp_path / "absent")).take() is None
 
-    def refuse(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(9, "no locks here")
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", fail)
     turn = Turn(str(tmp_path))
     assert (turn.take(), turn.is_held, turn._descriptor) == (None, False, -1)

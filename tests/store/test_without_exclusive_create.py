@@ -1,4 +1,4 @@
-"""A server that creates nothing exclusively, such as SFTP: it reads, refuses to write, and each way out works."""
+"""Stores without exclusive creates, such as SFTP: reads work, writes are refused, and each alternative works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lancetable.handlers import unsafe
 
 
 class _Server(LocalFileSystem):
-    """Files of a directory under the address of a server. `mode="create"` is a look and then a write, as on SFTP."""
+    """Files of a local directory as an SFTP server. `mode="create"` checks and then writes, as on SFTP."""
 
     protocol = "sftp"
     root = ""
@@ -52,12 +52,12 @@ def _ids(uri: str) -> list[int]:
     return sorted(int(value) for value in lancetable.dataset(uri).to_table()["id"].to_pylist())
 
 
-def test_without_a_choice_it_reads_and_refuses_to_write(uri: str, tmp_path: Path) -> None:
+def test_reads_work_and_writes_are_refused_by_default(uri: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFeatureError) as caught:
         lancetable.write_dataset(_rows(0), uri)
     for choice in ("commit_lock", "external manifest store", "unsafe_single_writer"):
         assert choice in str(caught.value)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []  # nothing is left behind
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []  # no files remain
     lancetable.write_dataset(_rows(0), str(tmp_path / "t.lance"))
     before = sorted(tmp_path.rglob("*"))
     assert _ids(uri) == list(range(10))
@@ -92,7 +92,7 @@ def _append_in_threads(uri: str, **how: Any) -> None:
     assert _ids(uri) == sorted(want)
 
 
-def test_a_lock_that_all_writers_share(uri: str) -> None:
+def test_concurrent_appends_with_a_shared_commit_lock(uri: str) -> None:
     lock = threading.Lock()
 
     @contextmanager
@@ -104,13 +104,13 @@ def test_a_lock_that_all_writers_share(uri: str) -> None:
     _append_in_threads(uri, commit_lock=commit_lock)
 
 
-def test_an_external_manifest_store(uri: str, tmp_path: Path) -> None:
+def test_concurrent_appends_with_an_external_manifest_store(uri: str, tmp_path: Path) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/versions.sqlite"}
     lancetable.write_dataset(_rows(0), uri, storage_options=options)
     _append_in_threads(uri, storage_options=options)
 
 
-def test_a_single_writer_who_signs_for_it(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsafe_single_writer_warns_and_writes(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsafe, "_warned", False)
     options = {"unsafe_single_writer": "true"}
     with pytest.warns(UserWarning, match="second writer"):

@@ -1,4 +1,4 @@
-"""The wrapping stores of lancetable.testing: transparent where nothing is planted, and true where something is."""
+"""Wrapping stores of lancetable.testing: transparent without injected faults, and faults as injected."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TestCounting(StoreSuite):
     def place(self, tmp_path: Path) -> Place:
         return CountingStore(LocalStore(fsync=False)), str(tmp_path / "place")
 
-    def test_pickled_and_back(self) -> None:
-        pytest.skip("a counter belongs to one process")
+    def test_pickled_store_reads_the_same_objects(self) -> None:
+        pytest.skip("counters are not shared between processes")
 
 
 class TestFaultlessFaulty(StoreSuite):
@@ -28,31 +28,31 @@ class TestFaultlessFaulty(StoreSuite):
     def place(self) -> Place:
         return FaultyStore(MemoryStore.private()), "place"
 
-    def test_pickled_and_back(self) -> None:
-        pytest.skip("planted faults belong to one process")
+    def test_pickled_store_reads_the_same_objects(self) -> None:
+        pytest.skip("injected faults are not shared between processes")
 
 
 class TestMirror(StoreSuite):
-    """Local and memory answer every question of the suite alike."""
+    """Local and memory stores that must give equal results in all tests of the suite."""
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         return MirrorStore((LocalStore(fsync=False), str(tmp_path)), (MemoryStore.private(), "m")), "place"
 
-    def test_pickled_and_back(self) -> None:
-        pytest.skip("a mirror belongs to one process")
+    def test_pickled_store_reads_the_same_objects(self) -> None:
+        pytest.skip("a mirror cannot be pickled")
 
-    def test_one_thread_wins_each_key(self) -> None:
+    def test_exactly_one_thread_wins_each_key(self) -> None:
         pytest.skip("two stores may have two winners")
 
-    def test_a_missing_object(self) -> None:
-        pytest.skip("the error names the path inside each store")
+    def test_missing_object_raises_not_found(self) -> None:
+        pytest.skip("the error has the path inside of each store")
 
-    def test_a_range_past_the_end_says_what_was_found(self) -> None:
-        pytest.skip("the error names the path inside each store")
+    def test_range_past_the_end_reports_the_available_bytes(self) -> None:
+        pytest.skip("the error has the path inside of each store")
 
 
-def test_counts_bytes_and_ranges() -> None:
+def test_counting_store_counts_calls_bytes_and_ranges() -> None:
     store = CountingStore(MemoryStore.private())
     store.put("x", b"0123456789")
     store.read("x", 2, 5)
@@ -73,7 +73,7 @@ def test_counts_bytes_and_ranges() -> None:
     assert store.total_requests == 0
 
 
-def test_planted_faults() -> None:
+def test_faulty_store_injects_faults() -> None:
     store = FaultyStore(MemoryStore.private())
     store.fail("put", 2)
     store.put("x", b"1")
@@ -99,7 +99,7 @@ def test_planted_faults() -> None:
     assert store.read_all("y") == b"1"
 
 
-def test_a_mirror_notices_a_difference() -> None:
+def test_mirror_store_detects_differences() -> None:
     one, two = MemoryStore.private(), MemoryStore.private()
     mirror = MirrorStore((one, "a"), (two, "b"))
     mirror.put("x", b"1")

@@ -1,4 +1,4 @@
-"""Mistakes that a commit protocol can be made with, as patches to the library: the simulator finds each of them."""
+"""Bugs of commit protocols, planted as patches to the library. The simulator must find each of them."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ __all__ = ["PLANTED"]
 Patch = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-def instead(owner: Any, name: str, made: Callable[[Any], Any]) -> Patch:
-    """Replace an attribute by what `made` makes of it."""
+def replacing(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
+    """Return a patch that replaces an attribute with the result of `make` for its old value."""
 
     def patch() -> Any:
-        return mock.patch.object(owner, name, made(getattr(owner, name)))
+        return mock.patch.object(owner, name, make(getattr(owner, name)))
 
     return patch
 
 
-def together(*patches: Patch) -> Patch:
+def combined(*patches: Patch) -> Patch:
+    """Return a patch that applies several patches."""
+
     @contextlib.contextmanager
     def patch() -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            for each in patches:
-                stack.enter_context(each())
+            for patch in patches:
+                stack.enter_context(patch())
             yield
 
     return patch
 
 
-def create_by_looking(real: Any) -> Any:
-    """Exists, then put."""
+def check_then_put(real: Any) -> Any:
+    """Check whether the manifest exists, then put it: not atomic."""
 
-    def commit(self: Any, store: Any, base: str, version: int, naming: Any, data: bytes) -> PutOutcome:
+    def commit(self: Any, store: Any, base: str, version: int, naming: Any, data: bytes, **options: Any) -> PutOutcome:
         path = manifest_path(base, version, naming)
         if store.find(path) is not None:
             return PutOutcome.LOST
@@ -56,22 +58,26 @@ def create_by_looking(real: Any) -> Any:
 
 
 def taken_means_won(real: Any) -> Any:
-    def commit(self: Any, *arguments: Any) -> PutOutcome:
-        outcome: PutOutcome = real(self, *arguments)
+    """Take a lost race for a won one."""
+
+    def commit(self: Any, *arguments: Any, **options: Any) -> PutOutcome:
+        outcome: PutOutcome = real(self, *arguments, **options)
         return PutOutcome.WON if outcome is PutOutcome.LOST else outcome
 
     return commit
 
 
-def nobody_is_me(real: Any) -> Any:
+def ignore_own_transaction(real: Any) -> Any:
+    """Never recognise the own transaction in the history."""
+
     def read_since(*arguments: Any) -> Any:
-        return [(file, theirs and replace(theirs, uuid="somebody else")) for file, theirs in real(*arguments)]
+        return [(file, theirs and replace(theirs, uuid="another writer")) for file, theirs in real(*arguments)]
 
     return read_since
 
 
-def judge_once(real: Any) -> Any:
-    """After a lost race the newest version is taken as it is."""
+def check_conflicts_once(real: Any) -> Any:
+    """Check conflicts only before the first lost race."""
 
     def judge(self: Any, theirs: Any, version: Any) -> None:
         if self._written_transaction is None:
@@ -80,7 +86,9 @@ def judge_once(real: Any) -> Any:
     return judge
 
 
-def judge_the_newest(real: Any) -> Any:
+def check_newest_only(real: Any) -> Any:
+    """Check conflicts with the newest version only."""
+
     def judge(self: Any, theirs: Any, version: Any) -> None:
         if version.handler.locate(version.store, version.base, version.version + 1) is None:
             real(self, theirs, version)
@@ -88,14 +96,17 @@ def judge_the_newest(real: Any) -> Any:
     return judge
 
 
-def missing_is_harmless(real: Any) -> Any:
+def missing_is_compatible(real: Any) -> Any:
+    """Treat a missing transaction as compatible."""
+
     def judged(ours: Any, theirs: Any, context: Any) -> Verdict:
         return Verdict(Severity.COMPATIBLE) if theirs is None else check(ours, theirs, context)
 
     return judged
 
 
-def numbers_of_the_first_attempt(real: Any) -> Any:
+def keep_fragment_ids(real: Any) -> Any:
+    """Keep the fragment ids of the first attempt in later attempts."""
     given: dict[str, int] = {}
 
     def number(manifest: Any, fragments: Any) -> None:
@@ -108,7 +119,8 @@ def numbers_of_the_first_attempt(real: Any) -> Any:
     return number
 
 
-def row_ids_of_the_first_attempt(real: Any) -> Any:
+def keep_row_ids(real: Any) -> Any:
+    """Keep the row ids of the first attempt in later attempts."""
     given: dict[str, int] = {}
 
     def assign(manifest: Any, fragments: Any) -> Any:
@@ -120,8 +132,8 @@ def row_ids_of_the_first_attempt(real: Any) -> Any:
     return assign
 
 
-def forget_their_deletions(real: Any) -> Any:
-    """The vector of the version read, not of the one committed in between."""
+def drop_concurrent_deletions(real: Any) -> Any:
+    """Write the deletion vector of the read version, without the deletions that were committed since."""
 
     def merged(onto: Any, fragment_id: int, rows: Any) -> Any:
         return real(onto, fragment_id, rows)[0], rows
@@ -129,18 +141,22 @@ def forget_their_deletions(real: Any) -> Any:
     return merged
 
 
-def show_before_deciding(real: Any) -> Any:
-    def commit(self: Any, store: Any, base: str, version: int, naming: Any, data: bytes) -> PutOutcome:
+def publish_before_decision(real: Any) -> Any:
+    """Write the final manifest before the external store decides."""
+
+    def commit(self: Any, store: Any, base: str, version: int, naming: Any, data: bytes, **options: Any) -> PutOutcome:
         final = manifest_path(base, version, naming)
         if not is_detached(version):
             self._put_decided(store, base, final, data)
-        outcome: PutOutcome = real(self, store, base, version, naming, data)
+        outcome: PutOutcome = real(self, store, base, version, naming, data, **options)
         return outcome
 
     return commit
 
 
-def believe_staged_paths(real: Any) -> Any:
+def return_staged_paths(real: Any) -> Any:
+    """Return the staged manifest of a row without completing the commit."""
+
     def finished(self: Any, store: Any, base: str, row: Any) -> ManifestLocation:
         return ManifestLocation(row.version, row.path, row.size_bytes, self._final_path(base, row)[1])
 
@@ -148,21 +164,27 @@ def believe_staged_paths(real: Any) -> Any:
 
 
 PLANTED: dict[str, Patch] = {
-    "create by exists and put": instead(conditional_put.ConditionalPutHandler, "commit", create_by_looking),
-    "taken always means lost": together(
-        instead(conditional_put, "look_back", lambda real: lambda *_: PutOutcome.LOST),
-        instead(loop, "look_back", lambda real: lambda *_: PutOutcome.LOST),
-        instead(loop, "_look_again", lambda real: lambda *_: PutOutcome.LOST),
-        instead(transactions, "read_since", nobody_is_me),
+    "create by exists and put": replacing(conditional_put.ConditionalPutHandler, "commit", check_then_put),
+    "every taken version counts as lost": combined(
+        replacing(conditional_put, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
+        replacing(loop, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
+        replacing(loop, "_outcome_by_transaction", lambda real: lambda *_: PutOutcome.LOST),
+        replacing(transactions, "read_since", ignore_own_transaction),
     ),
-    "taken always means won": instead(conditional_put.ConditionalPutHandler, "commit", taken_means_won),
-    "new transactions are not read again after a lost race": instead(loop._Run, "_judge", judge_once),
-    "judged against the newest version only": instead(loop._Run, "_judge", judge_the_newest),
-    "a missing transaction is compatible": instead(loop, "check", missing_is_harmless),
-    "fragment ids are kept after a lost race": instead(build, "number_fragments", numbers_of_the_first_attempt),
-    "row ids are kept after a lost race": instead(build, "assign_row_ids", row_ids_of_the_first_attempt),
-    "deletions are merged with the wrong version": instead(rebase, "_merged", forget_their_deletions),
-    "cleanup takes files of commits on their way": instead(cleanup, "UNVERIFIED_AGE", lambda real: timedelta(0)),
-    "the manifest is shown before it is decided": instead(external.ExternalHandler, "commit", show_before_deciding),
-    "staged manifests are believed": instead(external.ExternalHandler, "_finished", believe_staged_paths),
+    "every taken version counts as won": replacing(conditional_put.ConditionalPutHandler, "commit", taken_means_won),
+    "transactions are not read again after a lost race": replacing(
+        loop._CommitRun, "_resolve_conflict", check_conflicts_once
+    ),
+    "conflicts are checked with the newest version only": replacing(
+        loop._CommitRun, "_resolve_conflict", check_newest_only
+    ),
+    "a missing transaction is compatible": replacing(loop, "check", missing_is_compatible),
+    "fragment ids are kept after a lost race": replacing(build, "number_fragments", keep_fragment_ids),
+    "row ids are kept after a lost race": replacing(build, "assign_row_ids", keep_row_ids),
+    "deletions are merged with the wrong version": replacing(rebase, "_merged", drop_concurrent_deletions),
+    "cleanup removes files of commits in progress": replacing(cleanup, "UNVERIFIED_AGE", lambda real: timedelta(0)),
+    "the manifest is published before the decision": replacing(
+        external.ExternalHandler, "commit", publish_before_decision
+    ),
+    "staged manifests are returned as final": replacing(external.ExternalHandler, "_finished", return_staged_paths),
 }

@@ -1,7 +1,7 @@
-"""Every request of every changing operation fails once, in every way, and from there on for good.
+"""Fault injection into every request of every changing operation: one failing call, and all calls from there on.
 
-What must hold is what the simulator always checks: the caller is told the truth, the table is as it was or as it shall
-be, and nobody else is disturbed. Commits are decided by the store itself and by an external manifest store.
+The simulator's standard checks must hold: the outcome is reported correctly, the table is either unchanged or has the
+new contents, and other processes are not affected. Commits go through the store itself or an external manifest store.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ def quiet() -> Iterator[None]:
 
 
 def setup(uri: str) -> None:
-    """Ids 0 to 5 in two fragments, the newest version without id 7."""
-    made = lancetable.write_dataset(
+    """Create ids 0 to 5 in two fragments. The newest version does not contain id 7."""
+    table = lancetable.write_dataset(
         pa.concat_tables([ROWS, pa.table({"id": pa.array([7], pa.int64())})]), uri, **OPTIONS
     )
-    made.delete("id = 7")
+    table.delete("id = 7")
 
 
 def run_once(name: str, fault: FaultAt, external: bool) -> Run:
     act, after = OPERATIONS[name]
 
     def work(job: Job) -> None:
-        if not job.run.attempts:  # a process that died is not started again
+        if not job.run.attempts:  # do not restart after a crash
             job.attempt(lambda: act(job.uri), name)
 
     def judge(run: Run) -> None:
@@ -94,7 +94,7 @@ def run_once(name: str, fault: FaultAt, external: bool) -> Run:
 
 
 def judge_creation(outcome: str) -> None:
-    """The new table is there as a whole or not at all."""
+    """Check that the new table exists completely or not at all."""
     try:
         rows = lancetable.dataset("memory://simulated/t.lance2").to_table()
     except LanceError:
@@ -117,27 +117,27 @@ def every_call(name: str, external: bool, kinds: list[tuple[str, bool]]) -> None
 
 
 ONCE = [(kind, False) for kind in KINDS]
-FOR_GOOD = [(kind, True) for kind in KINDS]
-ON_THE_TABLE = [name for name in OPERATIONS if name != "create"]
+FOREVER = [(kind, True) for kind in KINDS]
+EXISTING_TABLE = [name for name in OPERATIONS if name != "create"]
 
 
-@pytest.mark.parametrize("name", ON_THE_TABLE)
-def test_every_call_fails_in_every_way(name: str) -> None:
+@pytest.mark.parametrize("name", EXISTING_TABLE)
+def test_operation_is_atomic_if_any_call_fails(name: str) -> None:
     every_call(name, False, ONCE)
 
 
-def test_every_call_fails_beside_an_external_store() -> None:
+def test_append_through_an_external_store_is_atomic_if_any_call_fails() -> None:
     every_call("append", True, ONCE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("external", [False, True], ids=["conditional put", "external store"])
-@pytest.mark.parametrize("name", ON_THE_TABLE)
-def test_every_call_fails_once_and_for_good(name: str, external: bool) -> None:
-    every_call(name, external, ONCE + FOR_GOOD)
+@pytest.mark.parametrize("name", EXISTING_TABLE)
+def test_operation_is_atomic_if_any_call_fails_once_or_forever(name: str, external: bool) -> None:
+    every_call(name, external, ONCE + FOREVER)
 
 
-def test_creation_when_its_calls_fail() -> None:
+def test_creation_is_atomic_if_any_call_fails() -> None:
     clean = FaultAt(0, "refused")
     run_once("create", clean, False)
     for kind in KINDS:
@@ -145,8 +145,8 @@ def test_creation_when_its_calls_fail() -> None:
             run_once("create", FaultAt(call, kind), False)
 
 
-def test_unknown_is_said_only_where_nobody_can_know() -> None:
-    """The reply to the commit is lost: looking tells. Only where looking fails as well, the outcome stays unknown."""
+def test_outcome_is_unknown_only_if_reading_back_fails_too() -> None:
+    """After a lost reply the manifest is read back. Only if that fails as well, the outcome stays unknown."""
     clean = FaultAt(0, "refused")
     run_once("append", clean, False)
     unknown = []

@@ -1,4 +1,4 @@
-"""The commit protocols, every state of them."""
+"""Exhaustive exploration of the commit protocols."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lancetable.testing.simulator.protocol import Create, External, Found, explore
+from lancetable.testing.simulator.protocol import Create, Exploration, External, explore
 
 
-def visit(model: Any) -> Found[Any]:
+def visit(model: Any) -> Exploration[Any]:
     return explore(model.start(), model.steps, model.broken)
 
 
@@ -18,34 +18,34 @@ def visit(model: Any) -> Found[Any]:
     [(Create(2, 2, 1, 2), 3_000), (Create(3, 1, 1, 2), 7_000), (External(), 9_000), (External(exclusive=True), 9_000)],
     ids=str,
 )
-def test_no_state_breaks_a_promise(model: Any, states: int) -> None:
-    found = visit(model)
-    assert found.violation is None, found.path
-    assert found.num_states >= states
+def test_no_reachable_state_violates_an_invariant(model: Any, states: int) -> None:
+    result = visit(model)
+    assert result.violation is None, result.path
+    assert result.num_states >= states
 
 
 @pytest.mark.slow
-def test_a_million_states() -> None:
+def test_no_state_of_larger_models_violates_an_invariant() -> None:
     total = 0
     for model in (Create(3, 2, 1, 2), External(2, 2, 1, 1, 1), External(3, 1, 1, 1, 1)):
-        found = visit(model)
-        assert found.violation is None, found.path
-        total += found.num_states
+        result = visit(model)
+        assert result.violation is None, result.path
+        total += result.num_states
     assert total > 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("model", "what"),
+    ("model", "violation"),
     [
-        (Create(2, 1, 0, 0, exclusive=False), "acknowledged and is not there"),
-        (Create(2, 1, 0, 1, asks=False), "is there 2 times"),
-        (External(decides_first=False), "not the one that was decided"),
-        (External(decides_first=False, exclusive=True), "not the one that was decided"),
-        (External(finishes=False), "follows the row"),
+        (Create(2, 1, 0, 0, exclusive=False), "acknowledged but is not in the history"),
+        (Create(2, 1, 0, 1, reads_back=False), "is in the history 2 times"),
+        (External(decides_first=False), "differs from the decided one"),
+        (External(decides_first=False, exclusive=True), "differs from the decided one"),
+        (External(finishes=False), "used the row"),
     ],
     ids=str,
 )
-def test_a_protocol_without_one_of_its_rules_breaks_a_promise(model: Any, what: str) -> None:
-    found = visit(model)
-    assert found.violation is not None and what in found.violation
-    assert found.path[0] == model.start()
+def test_a_protocol_without_one_of_its_rules_violates_an_invariant(model: Any, violation: str) -> None:
+    result = visit(model)
+    assert result.violation is not None and violation in result.violation
+    assert result.path[0] == model.start()

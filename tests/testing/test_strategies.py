@@ -10,7 +10,7 @@ from lancetable.format.schema import Schema
 from lancetable.testing import strategies
 from lancetable.testing.strategies import DRAWN, NULL_FRACTIONS, TYPE_CASES
 
-# Leaf types of the format's type table; each must occur in some case, at whatever depth.
+# Leaf types in the type table of the format. Each must occur in some case, at any depth.
 LEAVES = {
     *(
         [
@@ -42,7 +42,7 @@ def test_every_type_of_the_format_has_a_case():
         for field in Schema.from_arrow(pa.schema([case.field()])).walk()
     }
     assert logical_types >= LEAVES
-    heads = {text.partition(":")[0] for text in logical_types}
+    heads = {logical_type.partition(":")[0] for logical_type in logical_types}
     assert heads >= {"fixed_size_list", "fixed_size_binary", "decimal", "dict"}
     fields = [Schema.from_arrow(pa.schema([case.field()])).fields[0] for case in TYPE_CASES.values()]
     assert any(field.is_packed for field in fields) and any(field.is_blob for field in fields)
@@ -60,7 +60,7 @@ def test_cases_build_valid_arrays(name, null_fraction):
         assert case.table(np.random.default_rng(size), size, null_fraction).schema.field(0).equals(case.field())
 
 
-def test_nulls_come_as_asked_for():
+def test_null_fraction_determines_the_nulls():
     rng = np.random.default_rng(3)
     for case in TYPE_CASES.values():
         if pa.types.is_struct(case.data_type) or pa.types.is_null(case.data_type) or not case.allows_nulls:
@@ -70,7 +70,7 @@ def test_nulls_come_as_asked_for():
         assert case(rng, 200, 1.0).null_count == 200, case.name
 
 
-def test_the_awkward_values_occur():
+def test_edge_values_occur():
     rng = np.random.default_rng(4)
     doubles = TYPE_CASES["double"](rng, 500).to_numpy()
     assert np.isnan(doubles).any() and np.isinf(doubles).any() and (np.signbit(doubles) & (doubles == 0)).any()
@@ -94,7 +94,7 @@ def test_every_case_is_drawn():
 
 
 @given(strategies.tables(), strategies.batches(max_columns=2))
-def test_tables_are_valid(table, batch):
+def test_drawn_tables_and_batches_are_valid(table, batch):
     table.validate(full=True)
     batch.validate(full=True)
 
@@ -102,7 +102,7 @@ def test_tables_are_valid(table, batch):
 @given(
     st.integers(0, 20).flatmap(lambda n: st.tuples(st.just(n), strategies.row_slices(n), strategies.sorted_offsets(n)))
 )
-def test_rows(case):
+def test_drawn_rows_and_offsets_are_in_range(case):
     size, rows, offsets = case
     assert 0 <= rows.start <= rows.stop <= size
     assert offsets.tolist() == sorted(set(offsets.tolist())) and all(0 <= offset < size for offset in offsets)

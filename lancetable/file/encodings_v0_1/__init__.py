@@ -1,1 +1,1 @@
-"""Pages of 0.1 files: batches of rows, a page for each field in each batch."""
+"""Encodings of 0.1 files. Rows are divided into batches; each batch has one page per field."""

@@ -1,8 +1,8 @@
-"""Dictionary: indices as plain values; the items once for a file, or for all files of a table in its manifest.
+"""Dictionary: indices as plain values. The items are stored once per file, or in the manifest for all files of a table.
 
-    ['aa', 'b', 'aa']    i32 0 1 0        items: 61 61 62, i64 positions; the schema names these and their number
+    ['aa', 'b', 'aa']    i32 0 1 0        items: 61 61 62, i64 positions; the schema has their position and number
 
-Items of length 0 read as null. Other items than strings, bytes and integers are refused, by every reader.
+Items of length 0 are read as null. Items must be strings, binaries or integers; no reader supports other types.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["DictionaryNode", "can_be_item", "dictionary_items", "dictionary_part
 
 
 class DictionaryNode:
-    """Values by their number among the items."""
+    """Reader of a dictionary field."""
 
     __slots__ = ("_indices", "_items", "_pages", "_type")
 
@@ -35,26 +35,27 @@ class DictionaryNode:
         self._items = items
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans; see `Node.read`."""
         indices = yield from self._indices.read(spans, gap)
         if len(indices):
             numbers = indices.to_numpy()
             if int(numbers.min()) < 0 or int(numbers.max()) >= len(self._items):
                 raise self._pages.corrupt(
-                    "an index beyond the dictionary", f"below {len(self._items)}", int(numbers.max())
+                    "dictionary index out of range", f"less than {len(self._items)}", int(numbers.max())
                 )
         return pa.DictionaryArray.from_arrays(indices, self._items, ordered=self._type.ordered, safe=False)
 
 
 def can_be_item(data_type: pa.DataType) -> bool:
-    """Whether values of this type can be the items of a dictionary in 0.1."""
+    """Return True if 0.1 supports dictionaries with items of this type."""
     return pa.types.is_integer(data_type) or varbin.offset_dtype(data_type) is not None
 
 
 def items_range(data_type: pa.DataType, offset: int, length: int, limit: int, name: str) -> ByteRange:
-    """Where to look for `length` items of this type: positions of strings, values of integers.
+    """Return the range of `length` items: the positions of strings and binaries, the values of integers.
 
-    `limit` is the size of the file that holds them. Raises CorruptFileError beyond it, UnsupportedFeatureError for
-    items that nobody reads.
+    `limit` is the size of the file with the items. Raises CorruptFileError if the range exceeds it, and
+    UnsupportedFeatureError if 0.1 does not support items of this type.
     """
     if not can_be_item(data_type):
         raise UnsupportedFeatureError(
@@ -64,44 +65,59 @@ def items_range(data_type: pa.DataType, offset: int, length: int, limit: int, na
     width = 8 * (length + 1) if varbin.offset_dtype(data_type) is not None else length * (data_type.bit_width // 8)
     if offset < 0 or length < 0 or offset + width > limit:
         raise CorruptFileError(
-            f"column {name!r}: the items of its dictionary lie outside of the file", expected=limit, found=offset
+            f"column {name!r}: the items of the dictionary exceed the file (size {limit}, offset {offset})",
+            expected=limit,
+            found=offset,
         )
     return ByteRange(offset, offset + width)
 
 
 def values_range(data: Any, limit: int, name: str) -> ByteRange:
-    """Where the bytes of string items lie, by their positions. Raises CorruptFileError if that is nowhere."""
+    """Return the range of the bytes of string items from their positions.
+
+    Raises CorruptFileError if the positions descend or exceed the file.
+    """
     positions = np.frombuffer(data, "<i8")
     first, last = int(positions[0]), int(positions[-1])
     if first < 0 or last > limit or (positions[1:] < positions[:-1]).any():
         raise CorruptFileError(
-            f"column {name!r}: the items of its dictionary lie outside of the file", expected=limit, found=last
+            f"column {name!r}: the items of the dictionary have invalid positions ({first} to {last}, size {limit})",
+            expected=limit,
+            found=last,
         )
     return ByteRange(first, last)
 
 
 def dictionary_items(data_type: pa.DataType, offset: int, length: int, limit: int, name: str) -> ReadPlan[pa.Array]:
-    """The items of a dictionary; errors as `items_range`, and CorruptFileError for text that is not UTF-8."""
-    where = items_range(data_type, offset, length, limit, name)
+    """Plan reading the items of a dictionary.
+
+    Raises as `items_range` and `values_range`, and CorruptFileError if a string is not UTF-8.
+    """
+    location = items_range(data_type, offset, length, limit, name)
     data: Any = b""
-    if where.end > where.start:
-        (data,) = yield (where,)
+    if location.end > location.start:
+        (data,) = yield (location,)
     dtype = varbin.offset_dtype(data_type)
     if dtype is None:
         return pa.Array.from_buffers(data_type, length, [None, pa.py_buffer(bytes(data))], 0)
-    where = values_range(data, limit, name)
+    location = values_range(data, limit, name)
     values: Any = b""
-    if where.end > where.start:
-        (values,) = yield (where,)
+    if location.end > location.start:
+        (values,) = yield (location,)
     if len(values) > np.iinfo(dtype).max:
-        raise CorruptFileError(f"column {name!r}: the items of its dictionary are too long", found=len(values))
+        raise CorruptFileError(
+            f"column {name!r}: the items of the dictionary are too long: {len(values)} bytes", found=len(values)
+        )
     positions = np.frombuffer(data, "<i8")
     octets = np.frombuffer(bytes(values), np.uint8)
     return binary_array(data_type, (positions - positions[0]).astype(dtype), octets, True)
 
 
 def dictionary_parts(items: pa.Array, position: int) -> tuple[Any, bytes, int]:
-    """The bytes of the items if they begin at `position`, what follows these, and what the schema names as offset."""
+    """Encode the items of a dictionary that are written at `position`.
+
+    Returns the bytes of the items, the bytes that follow them, and the offset to store in the schema.
+    """
     if varbin.offset_dtype(items.type) is None:
         return plain_bytes(items), b"", position
     data, positions = var_binary_parts(items, position)

@@ -1,4 +1,4 @@
-"""File version 0.1 as reader.py and writer.py see it."""
+"""Encoding family of file version 0.1. Files are written by file/legacy_writer.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Fields of 0.1 files: nodes that read spans of batches, and the reader that turns rows into spans.
+"""Readers of the fields of 0.1 files. `BatchReader` converts rows to spans of batches, and nodes read the spans.
 
-    rows 2..9 of batches of 4, 4 and 2 rows   ->   spans (0, 2, 2) (1, 0, 4) (2, 0, 1)   ->   one array
+    rows 2..8 of batches of 4, 4 and 2 rows   ->   spans (0, 2, 2) (1, 0, 4) (2, 0, 1)   ->   one array
 
-Many small batches are read together, up to some ten thousand rows; a large one by itself, uncopied.
+Small batches are read together, up to 32 Ki rows. A large batch is read separately, without a copy.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ __all__ = ["BatchReader", "open_field", "read_dictionaries"]
 
 Int64 = npt.NDArray[np.int64]
 
-# Batches are read together up to so many rows, and bytes if these are known.
+# Limits of the batches that are read together. The number of bytes is unknown for some types.
 _GROUP_ROWS: Final = 32 * 1024
 _GROUP_BYTES: Final = 4 << 20
-# A batch of so many bytes is read by itself: no copy.
+# Larger batches are read separately, which avoids a copy.
 _LARGE_BYTES: Final = 256 << 10
 
 
 def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
-    """A reader of `field`. A field below it that the file does not hold is read as nulls.
+    """Open a reader of `field`. Descendants that are missing in the file are read as nulls.
 
-    `columns` has the ids of all fields of the file. Raises CorruptFileError if the pages do not fit together.
+    `columns` has the ids of all fields of the file as keys. Raises CorruptFileError if the pages are inconsistent,
+    UnsupportedFeatureError for types that 0.1 cannot store, and IndirectEncodings if metadata must be fetched first.
     """
     assert isinstance(file, LegacyMetadata)
     rows = np.diff(file.batch_offsets)
@@ -54,7 +55,7 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
 
 
 def _bits_of(data_type: pa.DataType) -> int:
-    """Bits of a row, 0 if they are not known."""
+    """Return the number of bits per row, or 0 if it is unknown."""
     if pa.types.is_nested(data_type) and not pa.types.is_fixed_size_list(data_type):
         return 0
     if pa.types.is_null(data_type) or pa.types.is_dictionary(data_type):
@@ -63,20 +64,20 @@ def _bits_of(data_type: pa.DataType) -> int:
 
 
 class _Opener:
-    """Makes the nodes of one field; the pages of all of it are looked up at once."""
+    """Factory of the nodes of one field. It looks up the pages of all descendants at once."""
 
     def __init__(self, file: LegacyMetadata, field: Field, columns: Mapping[int, int]) -> None:
         self._file = file
         self._columns = columns
-        # Structs have no pages, those of nulls are empty.
-        ids = [each.id for each in field.walk() if each.id in columns and not each.is_struct]
+        # Structs have no pages; the pages of the null type are empty.
+        ids = [part.id for part in field.walk() if part.id in columns and not part.is_struct]
         self._rows = dict(zip(ids, file.page_rows(ids, columns), strict=True))
 
     def node(self, field: Field, expected: Int64 | None) -> Node:
         data_type = field.data_type
         if BLOB_KEY in field.metadata:
             raise UnsupportedFeatureError(
-                f"{self._file.path}: blob column {field.name!r} in a data file of version 0.1",
+                f"{self._file.path}: blob column {field.name!r} in a data file of version 0.1 is not supported",
                 feature="blobs in 0.1",
                 path=self._file.path,
             )
@@ -102,12 +103,12 @@ class _Opener:
         return Pages(self._file, self._rows[field.id], width_bits, expected, field.name)
 
     def _child(self, field: Field, expected: Int64 | None) -> Node:
-        if all(below.id not in self._columns for below in field.walk()):
+        if all(part.id not in self._columns for part in field.walk()):
             return NullNode(field.data_type)
         return self.node(field, expected)
 
     def _struct(self, field: Field, expected: Int64 | None) -> Node:
-        if not any(below.id in self._columns for below in field.walk()):
+        if not any(part.id in self._columns for part in field.walk()):
             raise self._file.corrupt(f"no pages for field {field.name!r}", f"a field for id {field.id}")
         return StructNode(field.data_type, [self._child(child, expected) for child in field.children])
 
@@ -117,48 +118,51 @@ class _Opener:
             items = _embedded_items(self._file, field)
         if items.type != field.data_type.value_type:
             raise self._file.corrupt(
-                f"the dictionary of field {field.name!r}", field.data_type.value_type, str(items.type)
+                f"wrong item type in the dictionary of field {field.name!r}",
+                field.data_type.value_type,
+                str(items.type),
             )
         return items
 
 
 def _embedded_items(file: LegacyMetadata, field: Field) -> pa.Array:
-    """The items of a dictionary that the file itself names.
+    """Return the items of a dictionary that the embedded manifest refers to.
 
-    Raises IndirectEncodings where they have to be fetched first.
+    Raises IndirectEncodings if they must be fetched first, and CorruptFileError if they are missing or invalid.
     """
-    own = file.schema.by_id.get(field.id)
-    if own is None or own.dictionary is None or own.dictionary[0] == 0:
+    embedded = file.schema.by_id.get(field.id)
+    if embedded is None or embedded.dictionary is None or embedded.dictionary[0] == 0:
         raise file.corrupt(f"the dictionary of field {field.name!r} is missing")
-    plan = dictionary_items(field.data_type.value_type, *own.dictionary, file.size_bytes, field.name)
+    plan = dictionary_items(field.data_type.value_type, *embedded.dictionary, file.size_bytes, field.name)
     try:
         ranges = next(plan)
         while True:
-            ranges = plan.send([file.kept_or_missing(where) for where in ranges])
+            ranges = plan.send([file.require_bytes(location) for location in ranges])
     except StopIteration as stop:
         return stop.value
 
 
 def read_dictionaries(fields: Sequence[Field], limit: int) -> ReadPlan[dict[int, pa.Array]]:
-    """The items of all dictionary fields, by field id, out of the file whose positions the fields have.
+    """Plan reading the items of all dictionary fields from the file to which their positions refer.
 
-    `limit` is the size of that file. A field without a position is left out.
+    `limit` is the size of that file. Returns a dict by field id; fields without a position are omitted. Raises as
+    `dictionary_items`.
     """
-    wanted = [
-        each
-        for each in fields
-        if each.dictionary is not None and each.dictionary != (0, 0) and pa.types.is_dictionary(each.data_type)
+    dictionary_fields = [
+        field
+        for field in fields
+        if field.dictionary is not None and field.dictionary != (0, 0) and pa.types.is_dictionary(field.data_type)
     ]
     plans = []
-    for each in wanted:
-        assert each.dictionary is not None
-        plans.append(dictionary_items(each.data_type.value_type, *each.dictionary, limit, each.name))
-    found = (yield from gather(plans)) if plans else []
-    return {each.id: items for each, items in zip(wanted, found, strict=True)}
+    for field in dictionary_fields:
+        assert field.dictionary is not None
+        plans.append(dictionary_items(field.data_type.value_type, *field.dictionary, limit, field.name))
+    results = (yield from gather(plans)) if plans else []
+    return {field.id: items for field, items in zip(dictionary_fields, results, strict=True)}
 
 
 class StructNode:
-    """A struct from the values of its children; it has no pages, and is never null."""
+    """Reader of a struct. A struct has no pages of its own and is never null."""
 
     __slots__ = ("_children", "_type")
 
@@ -167,31 +171,33 @@ class StructNode:
         self._children = children
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans; see `Node.read`."""
         children = yield from gather([child.read(spans, gap) for child in self._children])
         return pa.Array.from_buffers(self._type, spans.total, [None], 0, children=children)
 
 
 class BatchReader:
-    """A top-level field, by rows of the file."""
+    """Reader of a top-level field by rows of the file. `bits` is the size of a row, or 0 if it varies."""
 
     __slots__ = ("_file", "_node", "_starts", "heavy", "num_rows")
 
     def __init__(self, file: LegacyMetadata, node: Node, bits: int) -> None:
-        """`bits`: those of a row, 0 if they differ."""
         self._file = file
         self._node = node
         self.num_rows = file.num_rows
         self._starts = _group_starts(file, bits)
-        # Of a known width and one batch each: nothing is done but to hand out slices.
+        # If the width is fixed and every group is a single batch, reading only slices the file.
         self.heavy = bits == 0 or len(self._starts) < file.num_batches + 1
 
     def cuts(self, rows: range) -> list[range]:
+        """Split rows at group boundaries; see `ColumnReader`."""
         starts = self._starts
         inside = starts[np.searchsorted(starts, rows.start, "right") : np.searchsorted(starts, rows.stop)].tolist()
         bounds = [rows.start, *inside, rows.stop]
         return [range(first, end) for first, end in itertools.pairwise(bounds)]
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        """Plan reading rows; see `ColumnReader`. Raises CorruptFileError if the pages are invalid."""
         if not isinstance(rows, range):
             batches = self._file.batch_offsets.searchsorted(rows, "right") - 1
             firsts = rows - self._file.batch_offsets[batches]
@@ -199,8 +205,8 @@ class BatchReader:
         parts = self.cuts(rows)
         if len(parts) == 1:
             return (yield from self._read(self._spans(rows), gap))
-        found = yield from gather([self._read(self._spans(part), gap) for part in parts])
-        return [array for arrays in found for array in arrays]
+        results = yield from gather([self._read(self._spans(part), gap) for part in parts])
+        return [array for arrays in results for array in arrays]
 
     def _spans(self, rows: range) -> Spans:
         offsets = self._file.batch_offsets
@@ -224,34 +230,35 @@ class BatchReader:
             if len(spans.batches) == 1:
                 raise self._file.corrupt(str(error)) from error
         except pa.ArrowInvalid as error:
-            raise self._file.corrupt(f"values that Arrow refuses: {error}") from error
+            raise self._file.corrupt(f"Arrow rejects the decoded values: {error}") from error
         except CorruptFileError as error:
             if error.__dict__.get("path") is not None:
                 raise
             raise self._file.corrupt(str(error)) from error
-        found = []
+        # The values do not fit one array: read each half of the spans separately.
+        arrays = []
         half = (len(spans.batches) + 1) // 2
         for start in (0, half):
-            batches, firsts, counts = (each[start : start + half] for each in spans[:3])
-            found += yield from self._read(Spans(batches, firsts, counts, int(counts.sum())), gap)
-        return found
+            batches, firsts, counts = (values[start : start + half] for values in spans[:3])
+            arrays += yield from self._read(Spans(batches, firsts, counts, int(counts.sum())), gap)
+        return arrays
 
 
 def _group_starts(file: LegacyMetadata, bits: int) -> Int64:
-    """First rows of the batches that begin a group, and the number of rows."""
+    """Return the first row of each group of batches that are read together, followed by the number of rows."""
     offsets = file.batch_offsets
     num_rows, num_batches = file.num_rows, file.num_batches
     if num_batches < 2 or num_rows == 0:
         return np.array([0, num_rows], np.int64)
-    # All fields together take no more than what lies before the page table.
+    # The bytes before the page table are an upper bound for each field.
     row_bytes = bits / 8 if bits else file.page_table_position / num_rows
     if bits and row_bytes * num_rows / num_batches >= _LARGE_BYTES:
         return np.unique(offsets)
     step = min(_GROUP_ROWS, max(int(_GROUP_BYTES / max(row_bytes, 1 / 8)), 1))
     starts = [0]
     while starts[-1] < num_rows:
-        at = int(offsets.searchsorted(starts[-1] + step, "right")) - 1
-        if offsets[at] <= starts[-1]:
-            at = int(offsets.searchsorted(starts[-1], "right"))
-        starts.append(int(offsets[at]))
+        batch = int(offsets.searchsorted(starts[-1] + step, "right")) - 1
+        if offsets[batch] <= starts[-1]:
+            batch = int(offsets.searchsorted(starts[-1], "right"))
+        starts.append(int(offsets[batch]))
     return np.array(starts, np.int64)

@@ -1,5 +1,4 @@
-"""Lists: where each begins among the items of the same batch, one entry more than lists; the items have pages of their
-own.
+"""Lists: offsets into the items of the same batch, one more than lists. The items have their own pages.
 
     [[1, 2], [], [3]]    i32 0 2 2 3    item page: 1 2 3        large lists: i64
 
@@ -19,7 +18,7 @@ __all__ = ["ListNode", "list_offsets"]
 
 
 class ListNode:
-    """Lists and large lists."""
+    """Reader of lists and large lists."""
 
     __slots__ = ("_dtype", "_items", "_pages", "_type")
 
@@ -30,6 +29,7 @@ class ListNode:
         self._dtype = np.dtype("<i8" if pa.types.is_large_list(data_type) else "<i4")
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans; see `Node.read`."""
         pages, width = self._pages, self._dtype.itemsize
         pages.check(spans, extra=1)
         starts = pages.positions[spans.batches] + spans.firsts * width
@@ -42,17 +42,17 @@ class ListNode:
         except CorruptFileError as error:
             raise pages.corrupt(str(error)) from error
         counts = last - first
-        used = counts > 0
-        wanted = Spans(spans.batches[used], first[used], counts[used], int(offsets[-1]))
-        if wanted.total:
-            items = yield from self._items.read(wanted, gap)
+        nonempty = counts > 0
+        item_spans = Spans(spans.batches[nonempty], first[nonempty], counts[nonempty], int(offsets[-1]))
+        if item_spans.total:
+            items = yield from self._items.read(item_spans, gap)
         else:
             items = pa.nulls(0, self._type.value_type)
         return pa.Array.from_buffers(self._type, spans.total, [None, pa.py_buffer(offsets)], 0, children=[items])
 
 
 def list_offsets(array: pa.Array) -> bytes:
-    """The page of the lists of an array, counted from its first item."""
+    """Encode the offsets of the lists of an array; they start at 0."""
     dtype = np.dtype("<i8" if pa.types.is_large_list(array.type) else "<i4")
     if len(array) == 0:
         return bytes(dtype.itemsize)

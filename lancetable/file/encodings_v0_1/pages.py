@@ -1,10 +1,10 @@
-"""The pages of one field, and how values are found in many of them at once.
+"""Pages of one field, and vectorized reading of values from many pages.
 
     batch        0          1          2
     page      [a b c d]  [e f g h]  [i j]        spans (0, 2, 2) (1, 0, 4) (2, 0, 1)  ->  c d e f g h i
 
-A file has many small batches (1,024 rows as a rule), so nothing here loops over them: spans are arrays, one entry for
-each stretch of values within one page, and the bytes of all of them are gathered in one step.
+Batches are small (usually 1,024 rows) and numerous, so this module does not loop over them. Spans are arrays with one
+entry for each range of values within a page, and the bytes of all spans are gathered in one step.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ MAX_INT32: Final = 2**31 - 1
 
 
 class TooLongError(CorruptFileError):
-    """Values of several batches together do not fit the type of their offsets; apart they may."""
+    """The values of several batches together exceed the range of their offset type; smaller groups may fit."""
 
 
 class Spans(NamedTuple):
-    """Stretches of values: (n,) the batch of each, its first value within the page, how many; and the sum of these."""
+    """Ranges of values: arrays of shape (n,) with the batch, the first value in its page, and the number of values.
+
+    `total` is the sum of `counts`.
+    """
 
     batches: Int64
     firsts: Int64
@@ -43,16 +46,36 @@ class Spans(NamedTuple):
 
 
 class Node(Protocol):
-    """Reads the values of one field, with all below it, as one array."""
+    """Reader of one field and its descendants."""
 
-    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]: ...
+    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans into one array; `gap` is the coalescing distance in bytes.
+
+        Raises CorruptFileError if the pages are invalid, and TooLongError if the values exceed their offset type.
+        """
 
 
 class Pages:
-    """The pages of one field whose values take `width_bits` each; held against the size of the file.
+    """Pages of one field, validated against the size of the file.
 
-    `expected` (batches,) is how many entries each page must have, None below lists, where the offsets say. A page of
-    offsets has one entry more than lists.
+    Parameters
+    ----------
+    file
+        Metadata of the file.
+    row
+        Row of the page table for the field.
+    width_bits
+        Size of an entry.
+    expected
+        Required number of entries of each page, of shape (batches,). None inside of lists, where it depends on the
+        offsets. A page of list offsets has one entry more than lists.
+    name
+        Name of the field, for error messages.
+
+    Raises
+    ------
+    CorruptFileError
+        If a page has the wrong number of entries or exceeds the file, or pages overlap.
     """
 
     __slots__ = ("file", "lengths", "name", "positions")
@@ -64,40 +87,40 @@ class Pages:
         if not len(positions):
             return
         if expected is not None and not np.array_equal(lengths, expected):
-            at = int(np.flatnonzero(lengths != expected)[0])
-            raise self.corrupt(f"batch {at}: wrong number of values", int(expected[at]), int(lengths[at]))
+            batch = int(np.flatnonzero(lengths != expected)[0])
+            raise self.corrupt(f"batch {batch}: wrong number of values", int(expected[batch]), int(lengths[batch]))
         size = file.size_bytes
         limit = size * 8 // max(width_bits, 1)
         if (lengths < 0).any() or int(lengths.max()) > limit:
             raise self.corrupt("a page has an impossible number of values", f"at most {limit}", int(lengths.max()))
         sizes = (lengths * width_bits + 7) >> 3
         if (positions < 0).any() or (positions > size - sizes).any():
-            raise self.corrupt("a page lies outside of the file", f"within {size}", int(positions.max()))
+            raise self.corrupt("a page exceeds the file", f"within {size} bytes", int(positions.max()))
         if sizes.sum(dtype=np.float64) > size:
-            raise self.corrupt("pages lie one over the other", f"{size} bytes", int(sizes.sum(dtype=np.float64)))
+            raise self.corrupt("pages overlap", f"at most {size} bytes", int(sizes.sum(dtype=np.float64)))
 
     def check(self, spans: Spans, extra: int = 0) -> None:
-        """Raise CorruptFileError if a span ends beyond its page; `extra` entries of each page begin no value."""
+        """Raise CorruptFileError if a span ends beyond its page. `extra` is the number of entries after the values."""
         if len(spans.batches) and (spans.firsts + spans.counts > self.lengths[spans.batches] - extra).any():
-            raise self.corrupt("values beyond the end of a page")
+            raise self.corrupt("values end beyond their page")
 
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
-        """The error for these pages, to be raised."""
+        """Return a CorruptFileError for this field; the caller raises it."""
         return self.file.corrupt(f"field {self.name!r}: {what}", expected, found)
 
 
 def fetch_joined(file: LegacyMetadata, starts: Int64, ends: Int64, gap: int) -> ReadPlan[Any]:
-    """The bytes of stretches of the file, one after the other; not copied where they lie so.
+    """Plan reading ranges of the file, concatenated. Ranges that are contiguous in the file are not copied.
 
-    Raises CorruptFileError for a stretch that ends before it starts or outside of the file.
+    Raises CorruptFileError if a range ends before it starts or exceeds the file, or if ranges overlap too much.
     """
     if not len(starts):
         return _EMPTY
     if (starts < 0).any() or (ends < starts).any() or int(ends.max()) > file.size_bytes:
-        raise file.corrupt("values outside of the file", f"within {file.size_bytes}", int(ends.max()))
-    # Neighbouring rows share the entry between them, and nothing else.
+        raise file.corrupt("values exceed the file", f"within {file.size_bytes} bytes", int(ends.max()))
+    # The ranges of neighbouring rows overlap by one entry at most, which less than doubles their total size.
     if (ends - starts).sum(dtype=np.float64) > 2 * file.size_bytes:
-        raise file.corrupt("values lie one over the other", f"within {file.size_bytes} bytes")
+        raise file.corrupt("values overlap", f"at most {2 * file.size_bytes} bytes in total")
     if len(starts) == 1 or bool((starts[1:] == ends[:-1]).all()):
         if starts[0] == ends[-1]:
             return _EMPTY
@@ -117,30 +140,51 @@ def fetch_joined(file: LegacyMetadata, starts: Int64, ends: Int64, gap: int) -> 
 
 
 def fetch_bits(pages: Pages, spans: Spans, gap: int) -> ReadPlan[Any]:
-    """Bits of bitmap pages -> a bitmap of all of them side by side."""
+    """Plan reading spans of bits into one bitmap."""
     first_bits = spans.firsts & 7
     starts = pages.positions[spans.batches] + (spans.firsts >> 3)
     ends = pages.positions[spans.batches] + ((spans.firsts + spans.counts + 7) >> 3)
     data = yield from fetch_joined(pages.file, starts, ends, gap)
     if not first_bits.any() and not (spans.counts[:-1] & 7).any():
         return data
-    # Where the bits of a span begin in the joined bytes, less what comes out before it.
+    # Start of the bits of each span in the fetched bytes, minus the number of bits of all spans before it.
     sizes = ends - starts
-    begin = (np.cumsum(sizes) - sizes) * 8 + first_bits - (np.cumsum(spans.counts) - spans.counts)
-    at = np.repeat(begin, spans.counts)
-    at += np.arange(spans.total)
+    shifts = (np.cumsum(sizes) - sizes) * 8 + first_bits - (np.cumsum(spans.counts) - spans.counts)
+    bit_index = np.repeat(shifts, spans.counts)
+    bit_index += np.arange(spans.total)
     octets = np.frombuffer(data, np.uint8)
-    bits = (octets[at >> 3] >> (at & 7).astype(np.uint8)) & np.uint8(1)
+    bits = (octets[bit_index >> 3] >> (bit_index & 7).astype(np.uint8)) & np.uint8(1)
     return np.packbits(bits, bitorder="little")
 
 
 def offsets_of_runs(entries: Int64, counts: Int64, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Int64, Int64]:
-    """Runs of `counts + 1` ascending entries each, side by side -> (offsets from 0 on, first entry of each run, last).
+    """Convert runs of positions to Arrow offsets.
 
-    Raises CorruptFileError where entries decrease, TooLongError if the offsets do not fit `dtype`.
+    Parameters
+    ----------
+    entries
+        Concatenated runs; run i has `counts[i] + 1` ascending positions.
+    counts
+        Number of values of each run.
+    dtype
+        Type of the offsets.
+
+    Returns
+    -------
+    offsets
+        Offsets of the values of all runs, from 0 on.
+    first, last
+        First and last position of each run.
+
+    Raises
+    ------
+    CorruptFileError
+        If a position is negative or positions descend within a run.
+    TooLongError
+        If the offsets exceed the range of `dtype`.
     """
     if int(entries.min()) < 0:
-        raise CorruptFileError("a value begins before the file")
+        raise CorruptFileError("the position of a value is negative")
     if len(counts) == 1:
         first, last = entries[:1], entries[-1:]
         if (entries[1:] < entries[:-1]).any():
@@ -156,7 +200,7 @@ def offsets_of_runs(entries: Int64, counts: Int64, dtype: np.dtype[Any]) -> tupl
         lengths = np.delete(steps, run_starts[1:] - 1)
     if len(lengths) and int(lengths.min()) < 0:
         raise CorruptFileError("a value ends before it starts")
-    # In floating point, where nothing wraps; below 2^53 it is exact.
+    # Floating point does not overflow, and is exact below 2^53.
     _check_total(int((last - first).sum(dtype=np.float64)), dtype)
     offsets = np.zeros(len(lengths) + 1, dtype)
     np.cumsum(lengths, out=offsets[1:])
@@ -165,9 +209,10 @@ def offsets_of_runs(entries: Int64, counts: Int64, dtype: np.dtype[Any]) -> tupl
 
 def _check_total(total: int, dtype: np.dtype[Any]) -> None:
     if total > np.iinfo(dtype).max:
-        raise TooLongError("values too long for their type", expected=np.iinfo(dtype).max, found=total)
+        limit = np.iinfo(dtype).max
+        raise TooLongError(f"{total} bytes of values are too long for their type", expected=limit, found=total)
 
 
 def zeros(count: int) -> Int64:
-    """(count,) zeros."""
+    """Return zeros of shape (count,)."""
     return np.zeros(count, np.int64)

@@ -1,8 +1,8 @@
-"""Plain: values of one width side by side, as Arrow has them; booleans as bits; nothing at all for nulls.
+"""Plain: contiguous values of one width in Arrow's layout, and booleans as bits. The null type stores nothing.
 
     [1, 2, 3] int32    01000000 02000000 03000000         fixed-size lists: their items, one after the other
 
-There is no validity: what was null reads as whatever lies there, zero as a rule.
+There is no validity bitmap, so a null is read as the stored bytes, which are usually zero.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["NullNode", "PlainNode", "item_bits", "plain_bytes"]
 
 
 def item_bits(data_type: pa.DataType, name: str) -> int:
-    """Bits of one value. Raises UnsupportedFeatureError for types without a fixed width."""
+    """Return the number of bits per value. Raises UnsupportedFeatureError for types without a fixed width."""
     if pa.types.is_fixed_size_list(data_type):
         return int(data_type.list_size) * item_bits(data_type.value_type, name)
     fixed = pa.types.is_primitive(data_type) or pa.types.is_decimal(data_type)
     if not fixed and not pa.types.is_fixed_size_binary(data_type):
         raise UnsupportedFeatureError(
-            f"column {name!r}: {data_type} has no fixed width, which data files of version 0.1 need",
+            f"column {name!r}: data files of version 0.1 cannot store {data_type}, which does not have a fixed width",
             feature=f"{data_type} in 0.1",
             column=name,
         )
@@ -34,7 +34,7 @@ def item_bits(data_type: pa.DataType, name: str) -> int:
 
 
 class PlainNode:
-    """Values of a fixed width, fixed-size lists of them included."""
+    """Reader of fixed-width values and of fixed-size lists of these."""
 
     __slots__ = ("_bits", "_counts", "_pages", "_type", "_width")
 
@@ -50,12 +50,13 @@ class PlainNode:
         self._width = per_value * item_bits(inner, pages.name) // 8
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans; see `Node.read`."""
         pages = self._pages
         pages.check(spans)
         if self._bits:
             count = self._counts
-            wanted = Spans(spans.batches, spans.firsts * count, spans.counts * count, spans.total * count)
-            bitmap = yield from fetch_bits(pages, wanted, gap)
+            item_spans = Spans(spans.batches, spans.firsts * count, spans.counts * count, spans.total * count)
+            bitmap = yield from fetch_bits(pages, item_spans, gap)
             return _array(self._type, spans.total, pa.py_buffer(bitmap))
         if self._width == 0:
             return _array(self._type, spans.total, pa.py_buffer(b""))
@@ -72,7 +73,7 @@ def _array(data_type: pa.DataType, length: int, values: pa.Buffer) -> pa.Array:
 
 
 class NullNode:
-    """Fields of the null type, and those that the file does not hold."""
+    """Reader of fields of the null type and of fields that are missing in the file."""
 
     __slots__ = ("_type",)
 
@@ -80,12 +81,13 @@ class NullNode:
         self._type = data_type
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        """Return nulls without requesting bytes; see `Node.read`."""
         yield from ()
         return pa.nulls(spans.total, self._type)
 
 
 def plain_bytes(array: pa.Array) -> Any:
-    """The page of an array without nulls."""
+    """Encode an array without nulls as a page."""
     data_type = array.type
     if pa.types.is_fixed_size_list(data_type):
         return plain_bytes(array.flatten())

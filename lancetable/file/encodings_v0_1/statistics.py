@@ -1,14 +1,13 @@
-"""Page statistics of 0.1: for each batch and field the number of nulls and bounds of the values, in a table that is
-stored with the same pages.
+"""Page statistics of 0.1: null count and bounds for each batch and field, stored as a table with the same page format.
 
     field "3" struct   null_count int64   min_value   max_value        one row for each batch of the data
 
-Collected for booleans, integers, floats of 32 and 64 bits, dates, decimals of 128 bits, strings and bytes, at the top
-level and inside structs. Bounds count no nulls; strings are cut after 64 bytes, NaN is passed over. An empty string is
-how a null is stored, so an empty bound says nothing.
+Statistics exist for booleans, integers, floats of 32 and 64 bits, dates, decimals of 128 bits, strings and binaries, at
+the top level and inside structs. Bounds ignore nulls and NaN; strings are truncated to 64 bytes. An empty bound is
+unknown because a null is stored as an empty string.
 
-What was written as null reads as something else: a number under a null has no bounds, and an empty string is null.
-`zones` widens the statistics by that, so that a scan finds the same rows with and without them.
+A null of a fixed-width type is read as a value that the bounds do not cover, and an empty string is read as null.
+`read_zones` widens the statistics accordingly, so that a scan returns the same rows with and without them.
 Source: protos/file.proto, Metadata.StatisticsMetadata.
 """
 
@@ -44,16 +43,16 @@ _ENTRY_BYTES: Final = 16
 
 
 def collected_fields(schema: Schema) -> list[Field]:
-    """The fields that have statistics, by ascending id."""
-    found = [each for top in schema.fields for each in _below(top) if _is_collected(each.data_type)]
-    return sorted(found, key=lambda each: each.id)
+    """Return the fields that have statistics, by ascending id."""
+    fields = [field for top in schema.fields for field in _walk_structs(top) if _is_collected(field.data_type)]
+    return sorted(fields, key=lambda field: field.id)
 
 
-def _below(field: Field) -> Iterator[Field]:
+def _walk_structs(field: Field) -> Iterator[Field]:
     yield field
     if field.is_struct:
         for child in field.children:
-            yield from _below(child)
+            yield from _walk_structs(child)
 
 
 def _is_collected(kind: pa.DataType) -> bool:
@@ -64,53 +63,56 @@ def _is_collected(kind: pa.DataType) -> bool:
     return bool(fixed) or varbin.offset_dtype(kind) is not None
 
 
-# ------------------------------------------------------------------------------------------------------------ gathering
+# -------------------------------------------------------------------------------------------------------------- writing
 
 
 class BatchStatistics:
-    """Gathers statistics of whole batches while they pass by."""
+    """Builder of the statistics of a file from whole batches."""
 
     def __init__(self, schema: Schema) -> None:
         self.fields = collected_fields(schema)
-        self._paths = {each.id: _path_of(schema, each) for each in self.fields}
-        self._rows: dict[int, list[tuple[Int64, pa.Array, pa.Array]]] = {each.id: [] for each in self.fields}
+        self._paths = {field.id: _path_of(schema, field) for field in self.fields}
+        self._rows: dict[int, list[tuple[Int64, pa.Array, pa.Array]]] = {field.id: [] for field in self.fields}
 
     def add(self, arrays: list[pa.Array], starts: Int64) -> None:
-        """Top-level arrays of the next rows, which are batches that begin at `starts`; no fixed-width value is null."""
-        for each in self.fields:
-            top, *below = self._paths[each.id]
+        """Add the top-level arrays of consecutive batches, which start at `starts`.
+
+        Fixed-width values must not be null.
+        """
+        for field in self.fields:
+            top, *path = self._paths[field.id]
             array = arrays[top]
-            for child in below:
+            for child in path:
                 array = array.field(child)
             nulls, low, high = _bounds(array, starts)
-            self._rows[each.id].append((nulls, low, high))
+            self._rows[field.id].append((nulls, low, high))
 
     def columns(self) -> list[tuple[Field, pa.Array, pa.Array, pa.Array]]:
-        """For each field the numbers of nulls, minima and maxima, one entry for each batch."""
-        found = []
-        for each in self.fields:
-            rows = self._rows[each.id]
+        """Return each field with its null counts, minima and maxima, one entry per batch."""
+        columns = []
+        for field in self.fields:
+            rows = self._rows[field.id]
             nulls = pa.array(np.concatenate([row[0] for row in rows]) if rows else zeros(0))
             low, high = (
-                pa.concat_arrays([row[side] for row in rows]) if rows else pa.nulls(0, each.data_type)
+                pa.concat_arrays([row[side] for row in rows]) if rows else pa.nulls(0, field.data_type)
                 for side in (1, 2)
             )
-            found.append((each, nulls, low, high))
-        return found
+            columns.append((field, nulls, low, high))
+        return columns
 
     def schema_protos(self) -> list[file_pb2.Field]:
-        """The fields of the statistics' own table: four for each field of the data."""
-        found: list[file_pb2.Field] = []
-        for each in self.fields:
-            base = len(found)
-            found.append(file_pb2.Field(name=str(each.id), id=base, parent_id=-1, logical_type="struct"))
+        """Return the fields of the statistics table: four for each field of the data."""
+        messages: list[file_pb2.Field] = []
+        for field in self.fields:
+            base = len(messages)
+            messages.append(file_pb2.Field(name=str(field.id), id=base, parent_id=-1, logical_type="struct"))
             children = (
                 ("null_count", "int64", file_pb2.PLAIN, False),
-                ("min_value", each.logical_type, each.encoding, each.nullable),
-                ("max_value", each.logical_type, each.encoding, each.nullable),
+                ("min_value", field.logical_type, field.encoding, field.nullable),
+                ("max_value", field.logical_type, field.encoding, field.nullable),
             )
             for number, (name, logical_type, encoding, nullable) in enumerate(children, base + 1):
-                found.append(
+                messages.append(
                     file_pb2.Field(
                         name=name,
                         id=number,
@@ -120,15 +122,15 @@ class BatchStatistics:
                         encoding=encoding,  # type: ignore[arg-type]  # any number
                     )
                 )
-        return found
+        return messages
 
 
 def _path_of(schema: Schema, field: Field) -> list[int]:
-    """Positions from the top of the schema down to a field inside structs."""
+    """Return the child positions that lead from the schema to a field inside structs."""
     if field.parent_id == -1:
-        return [[each.id for each in schema.fields].index(field.id)]
+        return [[top.id for top in schema.fields].index(field.id)]
     parent = schema.by_id[field.parent_id]
-    return [*_path_of(schema, parent), [each.id for each in parent.children].index(field.id)]
+    return [*_path_of(schema, parent), [child.id for child in parent.children].index(field.id)]
 
 
 def _bounds(array: pa.Array, starts: Int64) -> tuple[Int64, pa.Array, pa.Array]:
@@ -138,7 +140,7 @@ def _bounds(array: pa.Array, starts: Int64) -> tuple[Int64, pa.Array, pa.Array]:
     nulls = zeros(len(starts))
     if pa.types.is_decimal(kind):
         both = [pc.min_max(array.slice(first, count)) for first, count in _runs(starts, len(array))]
-        return nulls, *(pa.array([each[side].as_py() for each in both], kind) for side in ("min", "max"))
+        return nulls, *(pa.array([bounds[side].as_py() for bounds in both], kind) for side in ("min", "max"))
     if pa.types.is_boolean(kind):
         values = array.to_numpy(zero_copy_only=False)
         return (
@@ -174,7 +176,7 @@ def _runs(starts: Int64, length: int) -> Iterator[tuple[int, int]]:
 
 def _binary_bounds(array: pa.Array, starts: Int64) -> tuple[Int64, pa.Array, pa.Array]:
     kind = array.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    is_string = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     dtype = varbin.offset_dtype(kind)
     assert dtype is not None
     lengths = np.diff(np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize))
@@ -183,26 +185,26 @@ def _binary_bounds(array: pa.Array, starts: Int64) -> tuple[Int64, pa.Array, pa.
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         nulls = np.add.reduceat((~valid).astype(np.int64), starts)
         lengths = np.where(valid, lengths, 0)
-    cut = np.maximum.reduceat(lengths, starts) > MAX_BOUND_BYTES
+    truncated = np.maximum.reduceat(lengths, starts) > MAX_BOUND_BYTES
     ends = np.append(starts[1:], len(array))
     low: list[bytes | None] = []
     high: list[bytes | None] = []
-    shorten = _cut_text if text else _cut_bytes
-    raised: Callable[[bytes], bytes | None] = _raise_text if text else _raise_bytes
-    for first, last, was_cut in zip(*_extremes(array, starts, ends), cut.tolist(), strict=True):
+    shorten = _truncate_string if is_string else _truncate_bytes
+    raise_bound: Callable[[bytes], bytes | None] = _string_above if is_string else _bytes_above
+    for first, last, was_truncated in zip(*_extremes(array, starts, ends), truncated.tolist(), strict=True):
         low.append(None if first is None else shorten(first))
         bound = None if last is None else shorten(last)
-        high.append(raised(bound) if bound is not None and was_cut else bound)
+        high.append(raise_bound(bound) if bound is not None and was_truncated else bound)
     return nulls, _binary(kind, low), _binary(kind, high)
 
 
 def _extremes(array: pa.Array, starts: Int64, ends: Int64) -> tuple[list[bytes | None], list[bytes | None]]:
-    """The least and the greatest value of each run, as bytes; None where all are null."""
+    """Return the minimum and the maximum of each run as bytes, or None if all values are null."""
     large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     plain = array.view(pa.large_binary() if large else pa.binary())
     spans = zip(starts.tolist(), ends.tolist(), strict=True)
     both = [pc.min_max(plain.slice(first, end - first)) for first, end in spans]
-    return [each["min"].as_py() for each in both], [each["max"].as_py() for each in both]
+    return [bounds["min"].as_py() for bounds in both], [bounds["max"].as_py() for bounds in both]
 
 
 def _binary(kind: pa.DataType, bounds: list[bytes | None]) -> pa.Array:
@@ -213,12 +215,12 @@ def _binary(kind: pa.DataType, bounds: list[bytes | None]) -> pa.Array:
     return pa.array(bounds, kind)
 
 
-def _cut_bytes(value: bytes) -> bytes:
+def _truncate_bytes(value: bytes) -> bytes:
     return value[:MAX_BOUND_BYTES]
 
 
-def _cut_text(value: bytes) -> bytes:
-    """At most 64 bytes, cut between characters."""
+def _truncate_string(value: bytes) -> bytes:
+    """Truncate UTF-8 to at most 64 bytes at a character boundary."""
     end = MAX_BOUND_BYTES
     if len(value) <= end:
         return value
@@ -227,17 +229,17 @@ def _cut_text(value: bytes) -> bytes:
     return value[:end]
 
 
-def _raise_bytes(value: bytes) -> bytes | None:
-    """The next number of the same length, the bytes read as a big-endian one; None after the last."""
-    kept = value.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1]) + bytes(len(value) - len(kept)) if kept else None
+def _bytes_above(value: bytes) -> bytes | None:
+    """Return the next byte string of the same length, or None if all bytes are 255."""
+    stripped = value.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) + bytes(len(value) - len(stripped)) if stripped else None
 
 
-def _raise_text(value: bytes) -> bytes | None:
-    """The text with one byte raised, the last that gives a text again; None if there is none."""
-    for at in range(len(value) - 1, -1, -1):
-        for byte in range(value[at] + 1, 256):
-            raised = value[:at] + bytes([byte]) + value[at + 1 :]
+def _string_above(value: bytes) -> bytes | None:
+    """Increment the last byte for which the result is valid UTF-8; return None if there is none."""
+    for position in range(len(value) - 1, -1, -1):
+        for byte in range(value[position] + 1, 256):
+            raised = value[:position] + bytes([byte]) + value[position + 1 :]
             try:
                 raised.decode("utf-8")
             except UnicodeDecodeError:
@@ -250,63 +252,62 @@ def _raise_text(value: bytes) -> bytes | None:
 
 
 def read_zones(file: LegacyMetadata, schema: Schema) -> ReadPlan[FileStatistics | None]:
-    """The statistics of a file as zones, one for each batch with rows; None if it has none.
+    """Plan reading the statistics of a file as zone maps, with one zone for each nonempty batch.
 
-    `schema` is that of the table; fields that it has not, or has in another type, are passed over. Raises
-    CorruptFileError if the pages break the format.
+    `schema` is that of the table; fields that it lacks or has with another type are skipped. Returns None if the file
+    has no statistics for the schema. Raises CorruptFileError if the pages are invalid.
     """
     message = file.statistics
     if message is None or not file.num_rows:
         return None
-    described = _described(message.schema)
-    wanted = [
+    selected = [
         (schema.by_id[field_id], parts)
-        for field_id, parts in described.items()
-        if field_id in schema.by_id and _fits(schema.by_id[field_id], parts)
+        for field_id, parts in _parts_by_field(message.schema).items()
+        if field_id in schema.by_id and _matches(schema.by_id[field_id], parts)
     ]
-    if not wanted:
+    if not selected:
         return None
-    table_bytes = _ENTRY_BYTES * (1 + max(part.id for _, parts in wanted for part in parts.values()))
-    where = ByteRange(message.page_table_position, message.page_table_position + table_bytes)
-    if where.end > file.size_bytes:
-        raise file.corrupt("the page table of the statistics lies outside of the file", file.size_bytes, where.end)
-    data = file.kept(where)
+    table_bytes = _ENTRY_BYTES * (1 + max(part.id for _, parts in selected for part in parts.values()))
+    location = ByteRange(message.page_table_position, message.page_table_position + table_bytes)
+    if location.end > file.size_bytes:
+        raise file.corrupt("the page table of the statistics exceeds the file", file.size_bytes, location.end)
+    data = file.cached_bytes(location)
     if data is None:
-        (data,) = yield (where,)
+        (data,) = yield (location,)
     entries = np.frombuffer(data, "<i8").reshape(-1, 2)
     plans = [
         _read_column(file, entries[part.id], kind, field.name)
-        for field, parts in wanted
+        for field, parts in selected
         for part, kind in (
             (parts["null_count"], pa.int64()),
             (parts["min_value"], field.data_type),
             (parts["max_value"], field.data_type),
         )
     ]
-    found = yield from gather(plans)
-    filled = np.diff(file.batch_offsets) > 0
+    arrays = yield from gather(plans)
+    nonempty = np.diff(file.batch_offsets) > 0
     columns = {
-        field.id: _zone_stats(field, *(array.filter(pa.array(filled)) for array in found[3 * at : 3 * at + 3]))
-        for at, (field, _) in enumerate(wanted)
+        field.id: _zone_stats(field, *(array.filter(pa.array(nonempty)) for array in arrays[3 * i : 3 * i + 3]))
+        for i, (field, _) in enumerate(selected)
     }
-    return FileStatistics(np.diff(file.batch_offsets)[filled], columns)
+    return FileStatistics(np.diff(file.batch_offsets)[nonempty], columns)
 
 
-def _described(fields: Any) -> Mapping[int, dict[str, file_pb2.Field]]:
-    """Field id of the data -> the three columns of its statistics."""
-    tops = {each.id: each.name for each in fields if each.parent_id == -1 and each.name.isdecimal()}
-    found: dict[int, dict[str, file_pb2.Field]] = {}
-    for each in fields:
-        if each.parent_id in tops and 0 <= each.id < len(fields):
-            found.setdefault(int(tops[each.parent_id]), {})[each.name] = each
-    return found
+def _parts_by_field(fields: Any) -> Mapping[int, dict[str, file_pb2.Field]]:
+    """Return the three columns of the statistics, by name, for each field id of the data."""
+    tops = {field.id: field.name for field in fields if field.parent_id == -1 and field.name.isdecimal()}
+    parts: dict[int, dict[str, file_pb2.Field]] = {}
+    for field in fields:
+        if field.parent_id in tops and 0 <= field.id < len(fields):
+            parts.setdefault(int(tops[field.parent_id]), {})[field.name] = field
+    return parts
 
 
-def _fits(field: Field, parts: Mapping[str, file_pb2.Field]) -> bool:
+def _matches(field: Field, parts: Mapping[str, file_pb2.Field]) -> bool:
     if not parts.keys() >= {"null_count", "min_value", "max_value"} or not _is_collected(field.data_type):
         return False
     kinds = {parts["min_value"].logical_type, parts["max_value"].logical_type}
-    # Decimals of negative scale have no order in Arrow.
+    # Arrow cannot compare decimals of negative scale.
     ordered = not pa.types.is_decimal(field.data_type) or field.data_type.scale >= 0
     return kinds == {field.logical_type} and parts["null_count"].logical_type == "int64" and ordered
 
@@ -317,7 +318,7 @@ def _read_column(file: LegacyMetadata, entry: Int64, kind: pa.DataType, name: st
     expected = np.array([count], np.int64)
     spans = Spans(zeros(1), zeros(1), expected, count)
     if varbin.offset_dtype(kind) is not None:
-        # An empty bound is one that is not known, whatever the field says.
+        # Read as nullable, because an empty bound is unknown even if the field is not nullable.
         return (yield from VarBinaryNode(Pages(file, row, 64, expected, name), kind, True).read(spans, 0))
     return (yield from PlainNode(Pages(file, row, item_bits(kind, name), expected, name), kind).read(spans, 0))
 
@@ -325,15 +326,15 @@ def _read_column(file: LegacyMetadata, entry: Int64, kind: pa.DataType, name: st
 def _zone_stats(field: Field, nulls: pa.Array, low: pa.Array, high: pa.Array) -> ZoneStats:
     stored = nulls.to_numpy()
     if len(stored) and int(stored.min()) < 0:
-        raise CorruptFileError(f"field {field.name!r}: a batch with {int(stored.min())} nulls in the statistics")
+        raise CorruptFileError(f"field {field.name!r}: null count {int(stored.min())} in the statistics is negative")
     if varbin.offset_dtype(field.data_type) is not None:
-        # Empty values read as null where there may be nulls, and as empty where there may be none.
+        # Empty values are read as null if the field is nullable, so the null count is unknown.
         return ZoneStats(None if field.nullable else np.zeros(len(stored), np.int64), low, high, None)
     if pa.types.is_floating(field.data_type):
         nan = pc.or_(pc.is_nan(low), pc.is_nan(high))
         low, high = pc.if_else(nan, None, low), pc.if_else(nan, None, high)
-    hidden = stored > 0
-    if hidden.any():
-        # Values under nulls are not in the bounds, and are read all the same.
-        low, high = (pc.if_else(pa.array(hidden), None, bound) for bound in (low, high))
+    has_nulls = stored > 0
+    if has_nulls.any():
+        # Nulls are read as values, which the bounds do not cover.
+        low, high = (pc.if_else(pa.array(has_nulls), None, bound) for bound in (low, high))
     return ZoneStats(np.zeros(len(stored), np.int64), low, high, None)

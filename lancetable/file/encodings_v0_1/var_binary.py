@@ -1,8 +1,8 @@
-"""VarBinary: the bytes of all values, then where each begins and the last one ends, as positions in the file.
+"""VarBinary: the bytes of all values, then the start of each value and the end of the last one, as file positions.
 
-    ['x', null, 'yz']    at 12: 78 79 7a    at 15: i64 12 13 13 15        the page table names 15
+    ['x', null, 'yz']    at 12: 78 79 7a    at 15: i64 12 13 13 15        the page table refers to 15
 
-No value is marked as null: in a nullable field every value of length 0 reads as null.
+There is no validity bitmap: in a nullable field, every value of length 0 is read as null.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["VarBinaryNode", "binary_array", "var_binary_parts"]
 
 
 class VarBinaryNode:
-    """Strings and bytes."""
+    """Reader of strings and binaries."""
 
     __slots__ = ("_dtype", "_nullable", "_pages", "_type")
 
@@ -35,9 +35,10 @@ class VarBinaryNode:
         self._nullable = nullable
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans; see `Node.read`."""
         pages = self._pages
         pages.check(spans)
-        # One position more than values: the page is as long as what is listed, and that lies behind it.
+        # Each span needs one more position than values. For the last value of a page it follows the listed length.
         starts = pages.positions[spans.batches] + spans.firsts * 8
         data = yield from fetch_joined(pages.file, starts, starts + (spans.counts + 1) * 8, gap)
         positions = np.frombuffer(data, "<i8")
@@ -56,7 +57,10 @@ class VarBinaryNode:
 def binary_array(
     data_type: pa.DataType, offsets: npt.NDArray[Any], values: npt.NDArray[np.uint8], nullable: bool
 ) -> pa.Array:
-    """Strings or bytes from checked offsets. Raises CorruptFileError for text that is not UTF-8."""
+    """Build an array of strings or binaries from validated offsets; if `nullable`, empty values become nulls.
+
+    Raises CorruptFileError if a string is not UTF-8.
+    """
     if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
         varbin.check_utf8(offsets, values)
     validity = None
@@ -69,9 +73,9 @@ def binary_array(
 
 
 def var_binary_parts(array: pa.Array, position: int) -> tuple[Any, bytes]:
-    """The bytes of an array of strings or bytes without hidden ones, and their positions if they begin at `position`.
+    """Encode an array of strings or binaries that is written at `position`. Nulls must have length 0.
 
-    Values under nulls must be empty.
+    Returns the bytes of the values, and their positions in the file.
     """
     dtype = varbin.offset_dtype(array.type)
     assert dtype is not None

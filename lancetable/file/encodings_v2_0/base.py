@@ -1,8 +1,9 @@
-"""What an arm of ArrayEncoding is, and how one is found from its message.
+"""Interface of the array encodings of 2.0, the cases of the oneof ArrayEncoding, and parsing of their messages.
 
     page.encoding (bytes of a google.protobuf.Any)  ->  encoding_of(page)  ->  Nullable(Flat(32, ...), ...)
 
-Encodings are frozen values without data; many pages share one, so each distinct message is parsed once per process.
+Encoding objects are immutable and contain no data. Many pages have the same message, so the parsed form of a message is
+cached per process.
 """
 
 from __future__ import annotations
@@ -43,60 +44,82 @@ _ARRAY_URL: Final = "/lance.encodings.ArrayEncoding"
 
 
 class ArrayEncoding(Protocol):
-    """One node of a page's encoding tree. `arm` is its name in the oneof."""
+    """Node of the encoding tree of a page. `arm` is the name of its oneof case."""
 
     arm: ClassVar[str]
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        """Decode the values at `slots` of the `length` values that this node holds, as `data_type`.
+        """Plan decoding selected values.
 
-        `slots` is not empty and lies within `length`. Rows nearer than `gap` bytes may be fetched as one range; a gap
-        of MAPPED means that ranges cost nothing to ask for.
-        Raises CorruptFileError, without a path where the page is not at hand: the caller adds it.
+        Parameters
+        ----------
+        page
+            Page of the node.
+        data_type
+            Arrow type of the values.
+        length
+            Number of values of the node.
+        slots
+            The selected values; not empty, and less than `length`.
+        gap
+            Coalescing distance in bytes: closer ranges may be fetched as one. MAPPED if ranges are free.
+
+        Raises
+        ------
+        CorruptFileError
+            If the page is invalid. The error may lack the path, which the caller adds.
+        UnsupportedFeatureError
+            If a nested encoding is not supported.
         """
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
-        """From the message of this arm."""
+        """Parse the message of this oneof case. Raises CorruptFileError if it is invalid."""
 
     def to_proto(self) -> Any:
-        """The message of this arm."""
+        """Build the message of this oneof case."""
 
 
 ARMS: dict[str, type[ArrayEncoding]] = {}
-"""Name in the oneof -> class. Filled by registry.py; others may add to it."""
+"""Class of each oneof case. Filled by registry.py; `register_encoding` may add classes."""
 
 
 def from_message(message: pb.ArrayEncoding) -> ArrayEncoding:
-    """The encoding in a message. Raises CorruptFileError if it holds none, UnsupportedFeatureError for one without a
-    class.
+    """Parse an encoding.
+
+    Raises CorruptFileError if the message is empty or invalid, and UnsupportedFeatureError if its case is not
+    supported.
     """
     arm = message.WhichOneof("array_encoding")
     if arm is None:
         raise CorruptFileError("an encoding is missing")
-    found = ARMS.get(arm)
-    if found is None:
+    encoding_class = ARMS.get(arm)
+    if encoding_class is None:
         raise UnsupportedFeatureError(f"encoding {arm!r} is not supported in 2.0 files", feature=f"encoding {arm}")
-    return found.from_proto(getattr(message, arm))
+    return encoding_class.from_proto(getattr(message, arm))
 
 
 def to_message(encoding: ArrayEncoding) -> pb.ArrayEncoding:
-    """The message that holds this encoding."""
+    """Build the message of an encoding."""
     return pb.ArrayEncoding(**{encoding.arm: encoding.to_proto()})
 
 
 def buffer_ref(message: pb.Buffer) -> BufferRef:
-    """Which buffer a message names."""
+    """Parse a buffer reference."""
     return BufferRef(message.buffer_index, message.buffer_type)
 
 
 def buffer_message(ref: BufferRef) -> pb.Buffer:
-    """The message that names a buffer."""
+    """Build the message of a buffer reference."""
     return pb.Buffer(buffer_index=ref.number, buffer_type=pb.Buffer.BufferType.Name(ref.kind))
 
 
 def encoding_of(page: Page) -> ArrayEncoding:
-    """The encoding tree of a page. Raises CorruptFileError or UnsupportedFeatureError naming the page."""
+    """Return the encoding tree of a page.
+
+    Raises CorruptFileError or UnsupportedFeatureError, with file, column and page, if the message is invalid or not
+    supported.
+    """
     try:
         return _parse_page(page.encoding)
     except CorruptFileError as error:
@@ -107,9 +130,9 @@ def encoding_of(page: Page) -> ArrayEncoding:
 
 @lru_cache(maxsize=8192)
 def _parse_page(data: bytes) -> ArrayEncoding:
-    other = custom_page(data)
-    if other is not None:
-        return CustomPage(other)
+    custom = custom_page(data)
+    if custom is not None:
+        return CustomPage(custom)
     message = pb.ArrayEncoding()
     unpack_any(data, _ARRAY_URL, message)
     return from_message(message)
@@ -119,7 +142,7 @@ on_change(_parse_page.cache_clear)
 
 
 class CustomPage:
-    """A page that an encoding of another package reads; always as a whole."""
+    """Encoding tree of a page with a custom encoding, which always decodes the whole page."""
 
     arm: ClassVar[str] = "custom"
     __slots__ = ("_encoding",)
@@ -138,43 +161,47 @@ class CustomPage:
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
-        raise CorruptFileError("an encoding of another package inside of a page")
+        raise CorruptFileError("a custom encoding cannot be nested inside another encoding")
 
     def to_proto(self) -> Any:
-        raise CorruptFileError("an encoding of another package inside of a page")
+        raise CorruptFileError("a custom encoding cannot be nested inside another encoding")
 
 
 def unpack_any(data: bytes, url: str, message: Any) -> None:
-    """Fill `message` from a serialized Any whose type url must end like `url`."""
+    """Parse the content of a serialized Any into `message`.
+
+    Raises CorruptFileError if the type url does not end with `url` or a message is invalid.
+    """
     wrapper = AnyMessage()
     try:
         wrapper.ParseFromString(data)
         _, slash, name = wrapper.type_url.rpartition("/")
         if not slash or f"/{name}" != url:
-            raise CorruptFileError("an encoding of another kind", expected=url, found=wrapper.type_url[:100])
+            shown = wrapper.type_url[:100]
+            raise CorruptFileError(f"expected an encoding message {url}, got {shown!r}", expected=url, found=shown)
         message.ParseFromString(wrapper.value)
     except DecodeError as error:
         raise CorruptFileError("an encoding message does not parse") from error
 
 
 def pack_any(url: str, message: Any) -> bytes:
-    """A serialized Any of a message."""
+    """Serialize a message as an Any."""
     return AnyMessage(type_url=url, value=message.SerializeToString()).SerializeToString()
 
 
 def pack_page(encoding: ArrayEncoding) -> bytes:
-    """The bytes of Page.encoding.direct for an encoding tree."""
+    """Serialize an encoding tree for Page.encoding.direct."""
     return pack_any(_ARRAY_URL, to_message(encoding))
 
 
 def refused(error: LanceError) -> ReadPlan[Any]:
-    """A plan that raises."""
+    """Return a plan that raises `error` when it is started."""
     yield from ()
     raise error
 
 
 class BufferList:
-    """Collects the buffers of a page while its encoding tree is built; a buffer's number is its place here."""
+    """Collector of the buffers of a page while its encoding tree is built, numbered in the order of `add`."""
 
     __slots__ = ("buffers",)
 
@@ -182,6 +209,6 @@ class BufferList:
         self.buffers: list[Pieces] = []
 
     def add(self, pieces: Pieces) -> BufferRef:
-        """Append one buffer, given as the pieces it consists of."""
+        """Append a buffer that consists of `pieces` and return its reference."""
         self.buffers.append(pieces)
         return BufferRef(len(self.buffers) - 1)

@@ -1,9 +1,9 @@
-"""Binary: strings and bytes as 64-bit ends and one run of bytes.
+"""Binary: strings and binaries as 64-bit end offsets and one contiguous buffer of bytes.
 
     ['x', 'yy', null]   A = 4   ends 1, 3, 3 + 4   bytes 'xyy'
 
-The end of a null carries the null adjustment A, which is larger than any end; the 0 before the first end is left out.
-A row needs its own end and the one before it. Source: protos/encodings_v2_0.proto, Binary.
+The null adjustment A, which is larger than any end, is added to the end of a null. The 0 before the first end is
+omitted. Reading a row needs its own end and the previous one. Source: protos/encodings_v2_0.proto, Binary.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ __all__ = [
 
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 _MAX_INT32: Final = (1 << 31) - 1
-_FEW: Final = 64  # values that are joined faster than Arrow's machinery starts
+_FEW: Final = 64  # up to this many values, joining in Python is faster than calling Arrow
 _SMALL_BYTES: Final = 1024
 _MAX_INT64: Final = (1 << 63) - 1
-_BLOCK_ROWS: Final = 32 * 1024  # 256 KiB of ends, which a file takes without collecting them first
+_BLOCK_ROWS: Final = 32 * 1024  # ends of one write: 256 KiB, more than the writer buffers
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
+    """Strings or binaries: their ends (`indices`), their bytes, and the null adjustment."""
+
     arm: ClassVar[str] = "binary"
 
     indices: ArrayEncoding
@@ -62,9 +64,9 @@ class Binary:
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         dtype = varbin.offset_dtype(data_type)
         if dtype is None:
-            raise page.corrupt(f"an encoding of strings or bytes for {data_type}")
+            raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
         if self.null_adjustment == 0:
-            raise page.corrupt("a null adjustment of 0")
+            raise page.corrupt("the null adjustment is 0")
         rows = positions(slots)
         content = unwrap(self.bytes)
         if not isinstance(content, Flat) or content.bits_per_value != 8:
@@ -83,12 +85,12 @@ class Binary:
         ends = unwrap(self.indices)
         data = None
         if len(rows) == length and not content.compression and isinstance(ends, Flat) and ends.is_plain(64):
-            # All of a page: what its bytes are does not depend on the ends, so both come in one round.
+            # The whole page is read, so the range of its bytes does not depend on the ends: fetch both in one round.
             raw, data = yield (ends.plain_range(page, length, rows), page.buffer(content.buffer))
             stored = np.frombuffer(raw, "<u8", length)
         else:
-            wanted = range(max(rows.start - 1, 0), rows.stop)
-            stored = yield from fetch_ends(ends, page, length, wanted, MAPPED)
+            end_rows = range(max(rows.start - 1, 0), rows.stop)
+            stored = yield from fetch_ends(ends, page, length, end_rows, MAPPED)
         base = 0
         if rows.start:
             base = self._end(stored[0])
@@ -110,15 +112,16 @@ class Binary:
     ) -> ReadPlan[Decoded]:
         starts, ends, valid = yield from fetch_spans(self.indices, page, length, rows, self.null_adjustment, gap)
         whole = yield from self._decompressed(page, content, length)
-        where = page.buffer(content.buffer)
-        size = where.end - where.start if whole is None else len(whole)
+        location = page.buffer(content.buffer)
+        size = location.end - location.start if whole is None else len(whole)
         if int(ends[-1]) > size:
             raise page.corrupt("a value ends beyond the bytes of its page", f"at most {size}", int(ends[-1]))
         if whole is None:
-            ranges, shift = cluster(starts + where.start, ends + where.start, gap_within(gap, size, len(starts)))
+            base = location.start
+            ranges, shift = cluster(starts + base, ends + base, gap_within(gap, size, len(starts)))
             buffers = yield ranges
             data = join(buffers)
-            shift = shift - where.start
+            shift = shift - base
             starts = starts - shift
             ends = ends - shift
         else:
@@ -126,16 +129,16 @@ class Binary:
         validity = None if valid is None else varbin.pack_validity(valid)
         total = int((ends - starts).sum())
         if dtype.itemsize == 4 and total > _MAX_INT32:
-            raise page.corrupt("values too long for their type", f"at most {_MAX_INT32} bytes", total)
-        offsets, chosen = select_spans(starts, ends, data, dtype)
-        return Decoded(len(rows), (offsets, chosen), validity)
+            raise page.corrupt("the values are too long for their type", f"at most {_MAX_INT32} bytes", total)
+        offsets, selected = select_spans(starts, ends, data, dtype)
+        return Decoded(len(rows), (offsets, selected), validity)
 
     def _decompressed(self, page: Page, content: Flat, length: int) -> ReadPlan[memoryview | None]:
-        """All bytes of a page that is compressed as a whole; None if it is not."""
+        """Plan reading and decompressing the bytes of a page; return None if they are not compressed."""
         if not content.is_compressed:
             return None
         last = yield from fetch_ends(self.indices, page, length, range(length - 1, length), MAPPED)
-        # The last end is the largest one, or the page is refused later on.
+        # The last end is the largest one; otherwise the page is corrupt, which is detected later.
         return (yield from content.fetch_all(page, self._end(last[0])))
 
     def _end(self, stored: np.uint64) -> int:
@@ -153,7 +156,7 @@ class Binary:
 
 
 def unwrap(encoding: ArrayEncoding) -> ArrayEncoding:
-    """The encoding under wrappers that say that nothing is null."""
+    """Return the encoding inside of Nullable wrappers without nulls."""
     while isinstance(encoding, Nullable) and encoding.values is not None and encoding.validity is None:
         encoding = encoding.values
     return encoding
@@ -162,16 +165,19 @@ def unwrap(encoding: ArrayEncoding) -> ArrayEncoding:
 def fetch_ends(
     indices: ArrayEncoding, page: Page, length: int, rows: Slots, gap: int
 ) -> ReadPlan[npt.NDArray[np.uint64]]:
-    """The stored ends at `rows`, adjustments included."""
+    """Plan reading the stored ends of `rows`, including null adjustments.
+
+    Raises CorruptFileError if the ends are not 64 bits wide or have nulls.
+    """
     indices = unwrap(indices)
     if isinstance(indices, Flat):
         if indices.bits_per_value != 64:
-            raise page.corrupt("offsets of the wrong width", 64, indices.bits_per_value)
+            raise page.corrupt("wrong width of offsets", "64 bits", indices.bits_per_value)
         data = yield from indices.fetch(page, length, rows, gap)
     else:
         decoded = yield from indices.read(page, pa.uint64(), length, rows, gap)
         if decoded.validity is not None or not decoded.buffers:
-            raise page.corrupt("offsets that may be null")
+            raise page.corrupt("offsets are nullable")
         data = decoded.buffers[0]
     return np.frombuffer(data, "<u8", len(rows))
 
@@ -184,25 +190,50 @@ def fetch_spans(
     adjustment: int,
     gap: int,
 ) -> ReadPlan[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]]:
-    """Where the values at `rows` start and end, and which are valid, None if all are. A null has no extent.
+    """Plan reading the start and end of single values.
 
-    The spans ascend and do not overlap. Raises CorruptFileError if they would not.
+    Parameters
+    ----------
+    indices
+        Encoding of the ends.
+    page
+        Page of the values.
+    length
+        Number of values of the page.
+    rows
+        Ascending row numbers.
+    adjustment
+        Null adjustment.
+    gap
+        Coalescing distance in bytes.
+
+    Returns
+    -------
+    starts, ends
+        Ascending spans that do not overlap. The span of a null is empty.
+    valid
+        Validity mask, or None if all values are valid.
+
+    Raises
+    ------
+    CorruptFileError
+        If the spans descend or overlap.
     """
-    wanted: Slots
+    end_rows: Slots
     if gap == MAPPED:
-        wanted = range(max(int(rows[0]) - 1, 0), int(rows[-1]) + 1)
-        at = rows - wanted.start
+        end_rows = range(max(int(rows[0]) - 1, 0), int(rows[-1]) + 1)
+        positions_of_ends = rows - end_rows.start
     else:
-        wanted = np.union1d(rows, np.maximum(rows - 1, 0))
-        at = np.searchsorted(wanted, rows)
-    stored = yield from fetch_ends(indices, page, length, wanted, gap)
-    ends = stored[at]
-    before = stored[np.maximum(at - 1, 0)]
+        end_rows = np.union1d(rows, np.maximum(rows - 1, 0))
+        positions_of_ends = np.searchsorted(end_rows, rows)
+    stored = yield from fetch_ends(indices, page, length, end_rows, gap)
+    ends = stored[positions_of_ends]
+    before = stored[np.maximum(positions_of_ends - 1, 0)]
     limit = np.uint64(adjustment)
     valid = None
     if int(ends.max()) >= adjustment:
         valid = ends < limit
-        ends = np.minimum(ends, ends - limit)  # wraps around where the end is smaller, and is not taken there
+        ends = np.minimum(ends, ends - limit)  # subtracts from nulls only: the difference wraps around for others
     before = np.minimum(before, before - limit)
     if rows[0] == 0:
         before[0] = 0
@@ -216,39 +247,39 @@ def fetch_spans(
 def select_spans(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], data: Any, dtype: np.dtype[Any]
 ) -> tuple[pa.Buffer, pa.Buffer]:
-    """Offsets and bytes of ascending spans of `data`, put side by side."""
+    """Gather ascending spans of `data`. Returns Arrow offsets of type `dtype` and the concatenated bytes."""
     if len(starts) == 1:
         start, end = int(starts[0]), int(ends[0])
         return pa.py_buffer(np.array([0, end - start], dtype)), pa.py_buffer(data[start:end])
     if native is not None:
-        found, chosen_bytes = native.gather(starts, ends, data, dtype.itemsize)
-        return pa.py_buffer(found), pa.py_buffer(chosen_bytes)
+        offsets, gathered = native.gather(starts, ends, data, dtype.itemsize)
+        return pa.py_buffer(offsets), pa.py_buffer(gathered)
     if len(starts) <= _FEW:
         pieces = [bytes(data[start:end]) for start, end in zip(starts.tolist(), ends.tolist())]
         offsets = np.zeros(len(starts) + 1, dtype)
         np.cumsum(ends - starts, out=offsets[1:])
         return pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))
-    # An array of the spans and of the gaps between them needs no copy; of these Arrow takes every second one.
+    # Build an Arrow array of the spans and the gaps between them without a copy, then take every second element.
     first, last = int(starts[0]), int(ends[-1])
     wide = dtype.itemsize == 8 or last - first > _MAX_INT32
     edges = np.empty(2 * len(starts), np.int64 if wide else np.int32)
     np.subtract(starts, first, out=edges[0::2], casting="unsafe")
     np.subtract(ends, first, out=edges[1::2], casting="unsafe")
-    both = pa.Array.from_buffers(
+    spans_and_gaps = pa.Array.from_buffers(
         pa.large_binary() if wide else pa.binary(),
         len(edges) - 1,
         [None, pa.py_buffer(edges), pa.py_buffer(data[first:last])],
         0,
     )
-    chosen = both.take(pa.array(np.arange(0, len(edges), 2, dtype=np.int64)))
-    _, offsets, content = chosen.buffers()
+    selected = spans_and_gaps.take(pa.array(np.arange(0, len(edges), 2, dtype=np.int64)))
+    _, offsets, content = selected.buffers()
     if wide and dtype.itemsize == 4:
         offsets = pa.py_buffer(np.frombuffer(offsets, np.int64, len(starts) + 1).astype(np.int32))
     return offsets, content if content is not None else pa.py_buffer(b"")
 
 
 def check_strings(decoded: Decoded, data_type: pa.DataType) -> None:
-    """Raise CorruptFileError unless every string that is not null is UTF-8."""
+    """Raise CorruptFileError if a string is not valid UTF-8. Nulls are not checked."""
     data = decoded.buffers[1]
     if data is None or (
         data.to_pybytes().isascii() if data.size <= _SMALL_BYTES else varbin.is_ascii(np.frombuffer(data, np.uint8))
@@ -263,9 +294,10 @@ def check_strings(decoded: Decoded, data_type: pa.DataType) -> None:
 
 
 def _whole_is_utf8(decoded: Decoded, data_type: pa.DataType, data: pa.Buffer) -> bool:
-    """Whether all bytes are UTF-8 and no value begins inside a character; faster than looking at each value.
+    """Return True if the bytes as a whole are UTF-8 and no value starts inside a character.
 
-    Not proof of the opposite: bytes that belong to nulls are looked at as well.
+    This is faster than checking each value. False does not imply an invalid string, because bytes of nulls are also
+    checked.
     """
     ends = pa.py_buffer(np.array((0, data.size), np.int64))
     try:
@@ -275,7 +307,7 @@ def _whole_is_utf8(decoded: Decoded, data_type: pa.DataType, data: pa.Buffer) ->
     dtype: Any = varbin.offset_dtype(data_type)
     offsets: npt.NDArray[Any] = np.frombuffer(decoded.buffers[0], dtype, decoded.length)
     first_bytes = np.frombuffer(data, np.int8).take(offsets, mode="clip")
-    return not (first_bytes < -64).any()  # 10xxxxxx goes on with a character
+    return not (first_bytes < -64).any()  # 10xxxxxx is a continuation byte
 
 
 # ------------------------------------------------------------------------------------------------------------ encode
@@ -284,7 +316,7 @@ def _whole_is_utf8(decoded: Decoded, data_type: pa.DataType, data: pa.Buffer) ->
 def encode_binary(
     arrays: Sequence[pa.Array], buffers: BufferList, compression: str = "", level: int | None = None
 ) -> Binary:
-    """Strings or bytes of one type. Their bytes are taken over without a copy, those under nulls included."""
+    """Encode strings or binaries of one type. Their bytes, including those of nulls, are not copied."""
     spans = _spans_of(arrays)
     adjustment = sum(stop - start for start, stop in spans) + 1
     indices = Flat(64, buffers.add(_Ends(arrays, spans, adjustment)))
@@ -298,8 +330,9 @@ def encode_binary(
 
 
 def encode_ends(arrays: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint64], int, list[tuple[int, int]]]:
-    """Stored ends of all values of string or binary arrays, one after the other; the null adjustment; and for
-    each array which of its bytes these are.
+    """Encode the ends of string or binary arrays.
+
+    Returns the stored ends of all values, the null adjustment, and for each array the range of bytes that it uses.
     """
     spans = _spans_of(arrays)
     adjustment = sum(stop - start for start, stop in spans) + 1
@@ -312,14 +345,14 @@ def encode_ends(arrays: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint64], int
 
 
 def _spans_of(arrays: Sequence[pa.Array]) -> list[tuple[int, int]]:
-    """For each array, where its first value starts and its last one ends."""
-    offsets = map(offsets_of, arrays)
-    return [(int(each[0]), int(each[-1])) for each in offsets]
+    """Return the start of the first value and the end of the last value of each array."""
+    return [(int(offsets[0]), int(offsets[-1])) for offsets in map(offsets_of, arrays)]
 
 
 class _Ends:
-    """The stored ends of arrays. They are made while they are written, in a block that stays in the cache of the
-    processor: each block is good until the next one is asked for.
+    """Iterable of blocks of stored ends, computed while they are written.
+
+    All blocks use the same memory, which stays in the CPU cache. A block is valid until the next one is requested.
     """
 
     __slots__ = ("_adjustment", "_arrays", "_spans")
@@ -338,14 +371,14 @@ class _Ends:
                 block = memory[: last - first]
                 np.add(offsets[first + 1 : last + 1], base - start, out=block, dtype=np.int64)
                 if nulls is not None:
-                    # One pass over plain numbers; a mask would have to be looked at for each value.
+                    # Multiplication is faster than a masked addition, which tests the mask for each value.
                     block += np.multiply(nulls[first:last], self._adjustment, dtype=np.int64)
                 yield block.view(np.uint64)
             base += stop - start
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
-    """(n + 1,) offsets of a string, binary or list array, without a copy."""
+    """Return the offsets, of shape (n + 1,), of a string, binary or list array without a copy."""
     types = pa.types
     wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
     dtype = np.dtype("<i8" if wide else "<i4")
@@ -356,6 +389,6 @@ def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """(n,) 1 where an array that has nulls is null, else 0."""
+    """Return an array of shape (n,) with 1 for nulls and 0 for other values. The array must have nulls."""
     bitmap = bitmap_piece(array, 0)
     return np.unpackbits(~bitmap, bitorder="little", count=len(array))

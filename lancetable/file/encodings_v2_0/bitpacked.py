@@ -1,9 +1,9 @@
-"""Bitpacked and BitpackedForNonNeg: integers in fewer bits than their type has. Only old files hold them.
+"""Bitpacked and BitpackedForNonNeg: integers with fewer bits than their type. They occur only in old files.
 
     bitpacked               one stream of n values of w bits; sign-extended from bit w - 1 if `signed`
-    bitpacked_for_non_neg   blocks of 1,024 values in transposed order, 128 · w bytes each, the last one filled up
+    bitpacked_for_non_neg   blocks of 1,024 values in transposed order, 128 · w bytes each, the last one padded
 
-The orders of bits are drawn in kernels/bitpacking.py. Source: protos/encodings_v2_0.proto, Bitpacked and
+The docstring of kernels/bitpacking.py shows the bit orders. Source: protos/encodings_v2_0.proto, Bitpacked and
 BitpackedForNonNeg.
 """
 
@@ -41,7 +41,7 @@ _DTYPES: Final[dict[int, np.dtype[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bitpacked:
-    """Values of `width` bits in one stream, of a type of `bits_per_value`."""
+    """Integers of `width` bits in one stream; their type has `bits_per_value` bits."""
 
     arm: ClassVar[str] = "bitpacked"
 
@@ -52,25 +52,24 @@ class Bitpacked:
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         dtype = _check(page, data_type, self.bits_per_value, self.width)
-        where = page.buffer(self.buffer)
+        location = page.buffer(self.buffer)
         size = bitpacking.stream_bytes(length, self.width)
-        if where.end - where.start < size:
-            raise page.corrupt("a buffer is too small", f"{size} bytes", where.end - where.start)
+        if location.end - location.start < size:
+            raise page.corrupt("a buffer is too small", f"{size} bytes", location.end - location.start)
         rows = positions(slots)
         first, count = int(rows[0]), int(rows[-1]) + 1 - int(rows[0])
         page.check_memory(count * dtype.itemsize)
-        start = where.start + first * self.width // 8
-        (data,) = yield (ByteRange(start, where.start + bitpacking.stream_bytes(first + count, self.width)),)
-        # The stream is read from the byte in which its group of eight values begins.
+        start = location.start + first * self.width // 8
+        (data,) = yield (ByteRange(start, location.start + bitpacking.stream_bytes(first + count, self.width)),)
         values = _unpack_from(data, first, count, self.width, dtype)
         if self.signed:
             values = bitpacking.sign_extend(values, self.width)
-        return _chosen(values, rows, first)
+        return _select(values, rows, first)
 
     @classmethod
     def from_proto(cls, message: pb.Bitpacked) -> Self:
         if not message.HasField("buffer"):
-            raise CorruptFileError("a bit-packed encoding without a buffer")
+            raise CorruptFileError("a bit-packed encoding lacks its buffer")
         return cls(
             message.compressed_bits_per_value,
             message.uncompressed_bits_per_value,
@@ -89,7 +88,7 @@ class Bitpacked:
 
 @dataclass(frozen=True, slots=True)
 class BitpackedForNonNeg:
-    """Values of `width` bits in blocks, of a type of `bits_per_value`."""
+    """Non-negative integers of `width` bits in blocks; their type has `bits_per_value` bits."""
 
     arm: ClassVar[str] = "bitpacked_for_non_neg"
 
@@ -99,26 +98,26 @@ class BitpackedForNonNeg:
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         dtype = _check(page, data_type, self.bits_per_value, self.width)
-        where = page.buffer(self.buffer)
+        location = page.buffer(self.buffer)
         block_bytes = bitpacking.block_bytes(self.width)
         size = -(-length // bitpacking.BLOCK_VALUES) * block_bytes
-        if where.end - where.start < size:
-            raise page.corrupt("a buffer is too small", f"{size} bytes", where.end - where.start)
+        if location.end - location.start < size:
+            raise page.corrupt("a buffer is too small", f"{size} bytes", location.end - location.start)
         rows = positions(slots)
         first, last = int(rows[0]) // bitpacking.BLOCK_VALUES, int(rows[-1]) // bitpacking.BLOCK_VALUES
         blocks = last + 1 - first
         page.check_memory(blocks * bitpacking.BLOCK_VALUES * dtype.itemsize)
-        (data,) = yield (ByteRange(where.start + first * block_bytes, where.start + (last + 1) * block_bytes),)
+        (data,) = yield (ByteRange(location.start + first * block_bytes, location.start + (last + 1) * block_bytes),)
         if self.width == 0:
             values = np.zeros(blocks * bitpacking.BLOCK_VALUES, dtype)
         else:
             values = bitpacking.unpack_blocks(np.frombuffer(data, np.uint8), self.width, dtype)
-        return _chosen(values, rows, first * bitpacking.BLOCK_VALUES)
+        return _select(values, rows, first * bitpacking.BLOCK_VALUES)
 
     @classmethod
     def from_proto(cls, message: pb.BitpackedForNonNeg) -> Self:
         if not message.HasField("buffer"):
-            raise CorruptFileError("a bit-packed encoding without a buffer")
+            raise CorruptFileError("a bit-packed encoding lacks its buffer")
         return cls(message.compressed_bits_per_value, message.uncompressed_bits_per_value, buffer_ref(message.buffer))
 
     def to_proto(self) -> pb.BitpackedForNonNeg:
@@ -132,14 +131,14 @@ class BitpackedForNonNeg:
 def _check(page: Page, data_type: pa.DataType, bits_per_value: int, width: int) -> np.dtype[Any]:
     dtype = _DTYPES.get(bits_per_value)
     if dtype is None or bits_per_value != value_width(data_type):
-        raise page.corrupt(f"values of the wrong width for {data_type}", value_width(data_type), bits_per_value)
+        raise page.corrupt(f"wrong value width for {data_type}", f"{value_width(data_type)} bits", bits_per_value)
     if width > bits_per_value:
-        raise page.corrupt("packed values wider than their type", f"at most {bits_per_value} bits", width)
+        raise page.corrupt("packed values are wider than their type", f"at most {bits_per_value} bits", width)
     return dtype
 
 
 def _unpack_from(data: memoryview, first: int, count: int, width: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Values from `first` on, where `data` begins with the byte that holds its first bit."""
+    """Unpack `count` values. `data` starts with the byte that contains the first bit of value `first`."""
     octets = np.frombuffer(data, np.uint8)
     group = first // 8
     lead = first * width // 8 - group * width
@@ -148,7 +147,7 @@ def _unpack_from(data: memoryview, first: int, count: int, width: int, dtype: np
     return bitpacking.unpack_stream(octets, count, width, dtype, first - group * 8)
 
 
-def _chosen(values: npt.NDArray[Any], rows: Rows, first: int) -> Decoded:
+def _select(values: npt.NDArray[Any], rows: Rows, first: int) -> Decoded:
     if isinstance(rows, range):
         values = values[rows.start - first : rows.stop - first]
     else:

@@ -1,13 +1,13 @@
-"""Blob: large values that lie apart from their column, which holds where they are.
+"""Blob: large values stored outside of the pages of their column. The pages store position and size of each value.
 
     [b'abc', b'', null]     page: PackedStruct of two u64      position  size
                                                                      p     3     file[p : p + 3]
                                                                      0     0     empty
                                                                      1     0     null
 
-Positions are absolute in the file. The column's own encoding is `blob`. A reader gives the bytes, or the descriptors
-as struct<position, size> where the field it is asked for is such a struct, so that single values can be opened later
-on. Source: protos/encodings_v2_0.proto, Blob.
+Positions count from the start of the file. The column encoding is `blob`. The reader returns the bytes, or, if the
+requested field is a struct<position, size>, the descriptors, with which a caller can open single values later. Source:
+protos/encodings_v2_0.proto, Blob.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 __all__ = ["DESCRIPTOR", "BlobReader", "BlobWriter", "describe_blobs"]
 
 DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
-"""What the pages of a blob column hold."""
+"""Type of the values in the pages of a blob column."""
 
 COLUMN_BLOB: Final = pack_any(COLUMN_URL, pb.ColumnEncoding(blob=pb.Blob(inner=pb.ColumnEncoding(values={}))))
 
 _NULL_POSITION: Final = 1
 _ALIGNMENT: Final = 64
-# Below this mean size, payloads are put together in memory and written as one.
+# Payloads of a smaller mean size are concatenated in memory and written together.
 _SMALL_BYTES: Final = 4096
 
 
 class BlobReader:
-    """A blob column, as bytes or as descriptors."""
+    """Reader of a blob column that returns bytes or descriptors."""
 
     __slots__ = ("_descriptors_only", "_pages", "_type", "heavy", "num_rows")
 
@@ -60,21 +60,23 @@ class BlobReader:
         self._descriptors_only = field.is_struct
         self.num_rows = pages.num_rows
         self.heavy = not self._descriptors_only
-        wanted = DESCRIPTOR if self._descriptors_only else pa.large_binary()
-        if self._type != wanted:
-            raise pages.file.corrupt(f"a blob column for field {field.name!r} of type {self._type}", wanted, self._type)
+        expected = DESCRIPTOR if self._descriptors_only else pa.large_binary()
+        if self._type != expected:
+            raise pages.file.corrupt(f"wrong type of field {field.name!r} for a blob column", expected, self._type)
 
     def cuts(self, rows: range) -> list[range]:
+        """Split rows at page boundaries; see `ColumnReader`."""
         return page_cuts(self._pages.starts, rows)
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        """Plan reading rows; see `ColumnReader`. Raises CorruptFileError if a blob exceeds the file."""
         parts = split_rows(self._pages, rows)
         return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
 
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
         encoding = encoding_of(page)
         if not isinstance(encoding, PackedStruct):
-            raise page.corrupt("no descriptors where those of blobs should be", "packed_struct", encoding.arm)
+            raise page.corrupt("wrong encoding of blob descriptors", "packed_struct", encoding.arm)
         decoded = yield from encoding.read(page, DESCRIPTOR, page.length, rows, gap)
         descriptors = decoded.to_array(DESCRIPTOR)
         if self._descriptors_only:
@@ -89,13 +91,13 @@ class BlobReader:
     def _fetch(
         self, page: Page, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], gap: int
     ) -> ReadPlan[tuple[npt.NDArray[np.int64], Any]]:
-        """Offsets and the bytes of all values."""
-        filled = sizes > 0
+        """Plan reading the payloads. Returns Arrow offsets and the concatenated bytes."""
+        nonempty = sizes > 0
         file_bytes = self._pages.file.size_bytes
-        starts, lengths = positions[filled], sizes[filled]
+        starts, lengths = positions[nonempty], sizes[nonempty]
         if len(starts) == 0:
             return np.zeros(len(sizes) + 1, np.int64), pa.py_buffer(b"")
-        # Each alone, because a sum may wrap around.
+        # Check each number before the sum, which may overflow.
         if (
             int(lengths.max()) > file_bytes
             or int(starts.max()) > file_bytes
@@ -111,7 +113,7 @@ class BlobReader:
             buffers = yield ranges
             _, data = select_spans(first - shift, end - shift, join(buffers), np.dtype(np.int64))
             return offsets, data
-        # Not in the order of rows: a foreign writer, or rows that share a payload.
+        # The payloads are not in row order, or rows share a payload; another writer produced the file.
         buffers = yield [ByteRange(a, b) for a, b in zip(first.tolist(), end.tolist())]
         return offsets, pa.py_buffer(b"".join(buffers))
 
@@ -120,7 +122,7 @@ class BlobReader:
 
 
 class BlobWriter:
-    """Writes payloads as they come and queues their descriptors, which become the pages."""
+    """Writer of a blob column. It writes payloads immediately and queues their descriptors for the pages."""
 
     __slots__ = ("_column", "_field", "_options", "_queue", "_sink")
     concurrent: ClassVar[bool] = False
@@ -130,17 +132,20 @@ class BlobWriter:
         self._field = field
         self._options = options
         self._sink = sink
-        self._queue = Queue(keep=True)  # descriptors are nobody else's memory
+        self._queue = Queue(keep=True)  # the caller does not have a reference to the descriptors
 
     @property
     def column_encodings(self) -> Sequence[bytes]:
+        """Column encodings; see `ColumnWriter`."""
         return (COLUMN_BLOB,)
 
     @property
     def queued_bytes(self) -> int:
+        """Size of the queued descriptors."""
         return self._queue.size_bytes
 
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
+        """Write payloads and yield full pages. Raises SchemaMismatchError for a null in a non-nullable field."""
         if not self._field.nullable and array.null_count:
             raise null_refused(self._field.name)
         if len(array) == 0:
@@ -152,6 +157,7 @@ class BlobWriter:
             self._queue.settle()
 
     def flush(self) -> Iterator[EncodedPage]:
+        """Yield a page with all queued descriptors."""
         arrays = self._queue.take()
         if arrays:
             buffers = BufferList()
@@ -159,11 +165,12 @@ class BlobWriter:
             yield EncodedPage(self._column, sum(map(len, arrays)), buffers.buffers, pack_page(encoding))
 
     def finish(self) -> Iterator[EncodedPage]:
+        """Yield the last page."""
         return self.flush()
 
 
 def describe_blobs(array: pa.Array, sink: BlobSink) -> pa.StructArray:
-    """Write the payloads of a large binary array and return their descriptors, which the pages of the column hold."""
+    """Write the payloads of a large binary array to `sink` and return their descriptors."""
     count = len(array)
     sizes = np.zeros(count, np.int64)
     valid = np.ones(count, np.bool_) if array.null_count == 0 else np.asarray(array.is_valid())
@@ -171,27 +178,27 @@ def describe_blobs(array: pa.Array, sink: BlobSink) -> pa.StructArray:
         offsets = np.frombuffer(array.buffers()[1], np.int64, count + 1, array.offset * 8)
         sizes = np.where(valid, np.diff(offsets), 0)
     positions = np.where(valid, 0, _NULL_POSITION)
-    filled = np.flatnonzero(sizes)
-    if len(filled):
+    nonempty = np.flatnonzero(sizes)
+    if len(nonempty):
         data = array.buffers()[2]
-        if sizes.sum() < _SMALL_BYTES * len(filled):
-            positions[filled] = _write_together(array.take(pa.array(filled)), sizes[filled], sink)
+        if sizes.sum() < _SMALL_BYTES * len(nonempty):
+            positions[nonempty] = _write_together(array.take(pa.array(nonempty)), sizes[nonempty], sink)
         else:
-            starts = offsets[filled].tolist()
-            positions[filled] = [sink(data.slice(start, size)) for start, size in zip(starts, sizes[filled].tolist())]
+            spans = zip(offsets[nonempty].tolist(), sizes[nonempty].tolist())
+            positions[nonempty] = [sink(data.slice(start, size)) for start, size in spans]
     columns = [pa.array(positions.view(np.uint64)), pa.array(sizes.view(np.uint64))]
     return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTOR))
 
 
 def _write_together(array: pa.Array, sizes: npt.NDArray[np.int64], sink: BlobSink) -> npt.NDArray[np.int64]:
-    """Write small payloads, each padded to the next aligned position, in one go; their positions."""
+    """Write small payloads, each padded to an aligned position, with one call of `sink`. Returns their positions."""
     padded = -(-sizes // _ALIGNMENT) * _ALIGNMENT
     paddings = pa.array([b"\x48" * length for length in range(_ALIGNMENT)], pa.large_binary())
     order = np.empty(2 * len(sizes), np.int64)
     order[0::2] = np.arange(len(sizes))
     order[1::2] = len(sizes) + padded - sizes
     together = pa.concat_arrays([array, paddings]).take(pa.array(order))
-    # The last padding is the sink's own business.
+    # The sink pads after the last payload.
     total = int(padded[:-1].sum() + sizes[-1])
     base = sink(together.buffers()[2].slice(0, total))
     return base + np.cumsum(padded) - padded

@@ -1,15 +1,15 @@
-"""What the writer of 2.0 files picks for a page, and the fields it refuses.
+"""Choice of the encoding of a page in 2.0 files, and checks that 2.0 can store a field.
 
     null                                     all nulls
     bool, numbers, times, decimals, bytes[n] Nullable(Flat)
     fixed-size list                          Nullable(FixedSizeList(Nullable(...)))
-    string                                   Dictionary if 100 rows or more have fewer than 100 values, else Binary
+    string                                   Dictionary for 100 rows or more with fewer than 100 values, else Binary
     large string, binary, large binary       Binary
     dictionary                               Dictionary
     packed struct                            PackedStruct
 
-Nullable takes its form page by page. Field metadata `lance-encoding:compression` (zstd, lz4, fsst, none) and
-`lance-encoding:compression-level` concern Binary only.
+The kind of Nullable is chosen for each page. Field metadata `lance-encoding:compression` (zstd, lz4, fsst, none) and
+`lance-encoding:compression-level` apply to Binary only.
 """
 
 from __future__ import annotations
@@ -39,24 +39,27 @@ _LEVEL_KEY: Final = "lance-encoding:compression-level"
 
 
 def encode_page(column: int, field: Field, arrays: Sequence[pa.Array]) -> EncodedPage:
-    """One page of a leaf field from arrays of its type."""
-    other = wanted_encoding(field)
-    if other is not None:
+    """Encode arrays of a leaf field as one page.
+
+    Raises UnsupportedFeatureError or SchemaMismatchError if the encoding cannot store the values.
+    """
+    custom = wanted_encoding(field)
+    if custom is not None:
         array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-        message, pieces = encode_custom(other, array)
+        message, pieces = encode_custom(custom, array)
         return EncodedPage(column, len(array), pieces, message)
     buffers = BufferList()
     encoding = _encode_field(field, arrays, buffers)
     if isinstance(encoding, Nullable) and isinstance(encoding.values, Flat):
-        message = _packed(encoding)
+        message = _pack_cached(encoding)
     else:
         message = pack_page(encoding)
     return EncodedPage(column, sum(map(len, arrays)), buffers.buffers, message)
 
 
 @lru_cache(maxsize=64)
-def _packed(encoding: Nullable) -> bytes:
-    """The message of plain values, much the same in all columns of a file."""
+def _pack_cached(encoding: Nullable) -> bytes:
+    """Serialize the encoding of plain values; the result is cached because most columns of a file share it."""
     return pack_page(encoding)
 
 
@@ -103,7 +106,7 @@ def _is_binary_like(data_type: pa.DataType) -> bool:
 
 
 def _compression(field: Field) -> tuple[str, int | None]:
-    """The scheme that the field's metadata asks for; unknown ones are passed over, as other writers do."""
+    """Return scheme and level from the field metadata; unknown schemes are ignored, as other writers do."""
     scheme = field.metadata.get(_COMPRESSION_KEY, b"").decode("utf-8", "replace").lower()
     if scheme not in ("zstd", "lz4", "fsst", "none"):
         return "", None
@@ -113,16 +116,16 @@ def _compression(field: Field) -> tuple[str, int | None]:
     return scheme, int(level) if level.lstrip("-").isdecimal() and len(level) < 4 else None
 
 
-# ----------------------------------------------------------------------------------------------------------- refusal
+# ------------------------------------------------------------------------------------------------------------ checks
 
 
 def check_field(field: Field, path: str = "") -> None:
-    """Raise UnsupportedFeatureError, naming the column, for a field that 2.0 files cannot hold."""
+    """Raise UnsupportedFeatureError with the column if 2.0 files cannot store a field."""
     name = f"{path}.{field.name}" if path else field.name
     if field.logical_type == "map":
-        raise _refused(name, "a map")
+        raise _unsupported(name, "a map")
     if field.logical_type.startswith("fixed_size_list:struct"):
-        raise _refused(name, "a fixed-size list of structs")
+        raise _unsupported(name, "a fixed-size list of structs")
     if not field.children:
         _check_leaf(name, field.data_type)
     for child in field.children:
@@ -132,24 +135,26 @@ def check_field(field: Field, path: str = "") -> None:
 def _check_leaf(name: str, data_type: pa.DataType) -> None:
     types = pa.types
     if types.is_fixed_size_binary(data_type) and data_type.byte_width == 0:
-        raise _refused(name, "fixed_size_binary of width 0")
+        raise _unsupported(name, "fixed_size_binary of width 0")
     if types.is_fixed_size_list(data_type):
         item_type = data_type
         while types.is_fixed_size_list(item_type):
             item_type = item_type.value_type
         if value_width(item_type) == 0:
-            raise _refused(name, f"a fixed-size list of {item_type}")
+            raise _unsupported(name, f"a fixed-size list of {item_type}")
         _check_leaf(name, item_type)
     elif types.is_dictionary(data_type):
         if value_width(data_type.value_type) == 0 and not _is_binary_like(data_type.value_type):
-            raise _refused(name, f"a dictionary of {data_type.value_type}")
+            raise _unsupported(name, f"a dictionary of {data_type.value_type}")
     elif not (
         types.is_null(data_type) or types.is_struct(data_type) or _is_binary_like(data_type) or value_width(data_type)
     ):
-        raise _refused(name, str(data_type))
+        raise _unsupported(name, str(data_type))
 
 
-def _refused(name: str, what: str) -> UnsupportedFeatureError:
+def _unsupported(name: str, what: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"column {name!r}: files of version 2.0 cannot hold {what}", feature=what, column=name
+        f"column {name!r}: files of version 2.0 cannot store {what}; use version 2.1 or later",
+        feature=what,
+        column=name,
     )

@@ -1,4 +1,4 @@
-"""Constant: in the message set of 2.0, but no reader of 2.0 pages knows it; it is refused by name."""
+"""Constant: defined in the messages of 2.0, but not supported by any reader of 2.0 pages."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ __all__ = ["Constant"]
 
 @dataclass(frozen=True, slots=True)
 class Constant:
+    """Constant encoding; reading it raises UnsupportedFeatureError."""
+
     arm: ClassVar[str] = "constant"
 
     value: bytes

@@ -1,4 +1,4 @@
-"""Dictionary: indices into items that are stored once in each page. Two uses, told apart by the type of the field.
+"""Dictionary: indices into items that are stored once per page. The type of the field distinguishes two uses.
 
     dictionary<int8, string>  [aa, null, b]   indices 0 2 1   items aa, b, null     nulls are items
     string                    [aa, null, b]   indices 1 0 2   items aa, b           index 0 is null
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["Dictionary", "encode_dictionary", "encode_strings", "probe_strings"]
 
 MIN_ROWS: Final = 100
-MAX_ITEMS: Final = 99  # other readers take indices of 8 bits only, and 0 is null
+MAX_ITEMS: Final = 99  # other readers support only 8-bit indices, of which 0 is null
 _PROBE_ROWS: Final = 512
-_MAX_KEPT_BYTES: Final = 64 * 1024
+_MAX_CACHED_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Dictionary:
+    """Values as indices into `num_items` items."""
+
     arm: ClassVar[str] = "dictionary"
 
     indices: ArrayEncoding
@@ -49,7 +51,7 @@ class Dictionary:
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         if self.num_items == 0:
-            raise page.corrupt("a dictionary without items")
+            raise page.corrupt("the dictionary has 0 items")
         is_dictionary = pa.types.is_dictionary(data_type)
         index_type = data_type.index_type if is_dictionary else pa.uint8()
         indices_plan = self.indices.read(page, index_type, length, slots, gap)
@@ -62,15 +64,15 @@ class Dictionary:
             plan = self.items.read(page, value_type, self.num_items, range(self.num_items), gap)
             indices, decoded = yield from gather([indices_plan, plan])
             items = _Items.of(self, data_type, decoded.to_array(value_type))
-            if items.values.nbytes <= _MAX_KEPT_BYTES:
+            if items.values.nbytes <= _MAX_CACHED_BYTES:
                 page.kept = items
                 page.hold(items.values.nbytes)
         if indices.validity is not None or not indices.buffers:
-            raise page.corrupt("indices of a dictionary that may be null")
+            raise page.corrupt("dictionary indices are nullable")
         numbers = np.frombuffer(indices.buffers[0], index_type.to_pandas_dtype(), count_slots(slots))
         largest = int(numbers.max())
         if largest >= items.num_stored or (numbers.dtype.kind == "i" and int(numbers.min()) < 0):
-            raise page.corrupt("an index outside of its dictionary", f"fewer than {items.num_stored}", largest)
+            raise page.corrupt("dictionary index out of range", f"less than {items.num_stored}", largest)
         if is_dictionary:
             return items.as_dictionary(numbers)
         _check_size(page, numbers, items)
@@ -92,11 +94,11 @@ class Dictionary:
 
 
 class _Items(NamedTuple):
-    """The decoded items of a page; small ones are kept with it.
+    """Decoded items of a page; small ones are cached with it.
 
-    Strings: `values` are null and then the items. Dictionaries: `values` are the items that are not null, since other
-    readers stumble over nulls in a dictionary; `present` says which of the stored ones they are, None for all, and
-    `moved` where each stored item went, None where none moved.
+    For a string field, `values` is a null followed by the items. For a dictionary field, `values` are the items that
+    are not null, because Arrow consumers often cannot handle nulls in a dictionary. Then `present` is the mask of the
+    stored items that are not null (None if all are), and `moved` the new index of each stored item (None if unchanged).
     """
 
     encoding: Dictionary
@@ -114,19 +116,19 @@ class _Items(NamedTuple):
         present = moved = None
         if items.null_count:
             present = np.asarray(items.is_valid())
-            kept = int(present.sum())
-            if present[:kept].all():
-                items = items.slice(0, kept)
+            num_present = int(present.sum())
+            if present[:num_present].all():
+                items = items.slice(0, num_present)
             else:
-                # An index under a null may be anything that exists.
+                # The index of a null item may be any valid index.
                 moved = np.maximum(np.cumsum(present) - 1, 0).astype(data_type.index_type.to_pandas_dtype())
                 items = items.drop_null()
-        if items.nbytes <= _MAX_KEPT_BYTES:
-            items = pa.concat_arrays([items])  # what is kept must not keep the file mapped
+        if items.nbytes <= _MAX_CACHED_BYTES:
+            items = pa.concat_arrays([items])  # a copy, because a cached slice would keep the file mapped
         return cls(encoding, data_type, items, num_stored, present, moved)
 
     def as_dictionary(self, numbers: npt.NDArray[Any]) -> Decoded:
-        """Indices into `values`; those of null items became nulls."""
+        """Return a dictionary array of `values`; indices of null items become nulls."""
         if self.present is None:
             return Decoded(len(numbers), (pa.py_buffer(numbers),), dictionary=self.values)
         valid = self.present[numbers]
@@ -139,7 +141,7 @@ class _Items(NamedTuple):
 
 
 def _check_size(page: Page, numbers: npt.NDArray[Any], items: _Items) -> None:
-    """Refuse strings that would expand beyond the limit or beyond what 32-bit offsets can hold."""
+    """Raise CorruptFileError if expanded strings exceed the memory limit or the range of 32-bit offsets."""
     limit = min(page.limits.page_bytes, (1 << 31) - 1)
     if items.values.nbytes * len(numbers) <= limit:
         return
@@ -148,14 +150,14 @@ def _check_size(page: Page, numbers: npt.NDArray[Any], items: _Items) -> None:
         return
     total = int(np.bincount(numbers, minlength=len(lengths)) @ lengths)
     if total > limit:
-        raise page.corrupt("strings that expand too far", f"at most {limit} bytes", total)
+        raise page.corrupt("the expanded strings are too large", f"at most {limit} bytes", total)
 
 
 # ------------------------------------------------------------------------------------------------------------ encode
 
 
 def probe_strings(arrays: Sequence[pa.Array]) -> bool:
-    """Whether strings may be few enough for a dictionary: some rows at the start, in the middle and at the end."""
+    """Estimate if strings have few enough distinct values for a dictionary, from the start, middle and end."""
     rows = sum(map(len, arrays))
     if rows < MIN_ROWS:
         return False
@@ -171,20 +173,20 @@ def probe_strings(arrays: Sequence[pa.Array]) -> bool:
 
 
 def encode_strings(arrays: Sequence[pa.Array], buffers: BufferList) -> Dictionary | None:
-    """Strings as indices of 8 bits, 0 for null; None if there are too many different ones."""
-    coded = pa.chunked_array(arrays).dictionary_encode().unify_dictionaries()
-    items = coded.chunk(coded.num_chunks - 1).dictionary
+    """Encode strings as 8-bit indices, 0 for null. Returns None if there are too many distinct values."""
+    encoded_strings = pa.chunked_array(arrays).dictionary_encode().unify_dictionaries()
+    items = encoded_strings.chunk(encoded_strings.num_chunks - 1).dictionary
     if len(items) > MAX_ITEMS:
         return None
     pieces = []
-    for chunk in coded.chunks:
+    for chunk in encoded_strings.chunks:
         indices = chunk.indices
         numbers = np.asarray(indices.fill_null(-1)) if indices.null_count else np.asarray(indices)
         pieces.append((numbers + 1).astype(np.uint8))
     if len(items) == 0:
         items = pa.nulls(1, items.type)
-    encoded = Nullable(Flat(8, buffers.add(pieces)))
-    return Dictionary(encoded, encode_binary([items], buffers), len(items))
+    index_encoding = Nullable(Flat(8, buffers.add(pieces)))
+    return Dictionary(index_encoding, encode_binary([items], buffers), len(items))
 
 
 def encode_dictionary(
@@ -192,11 +194,11 @@ def encode_dictionary(
     buffers: BufferList,
     values: Callable[[Sequence[pa.Array], BufferList], ArrayEncoding],
 ) -> Dictionary:
-    """Dictionary arrays as they are. Nulls point to a null item, which is appended where there is none.
+    """Encode dictionary arrays. Null indices refer to a null item, which is appended if the dictionary lacks one.
 
-    Raises UnsupportedFeatureError if the index type cannot count the items.
+    `values` encodes the items. Raises UnsupportedFeatureError if there are too many items for the index type.
     """
-    arrays = _unified(arrays)
+    arrays = _unify(arrays)
     items = arrays[0].dictionary
     has_nulls = any(array.indices.null_count for array in arrays)
     null_index = 0
@@ -210,7 +212,7 @@ def encode_dictionary(
     dtype = np.dtype(index_type.to_pandas_dtype())
     if len(items) - 1 > np.iinfo(dtype).max:
         raise UnsupportedFeatureError(
-            f"{len(items)} dictionary items, one of them null, are more than {index_type} can count",
+            f"{len(items)} dictionary items, including a null, are too many for {index_type}; use a wider index type",
             feature="dictionary with a null",
         )
     pieces = []
@@ -219,25 +221,25 @@ def encode_dictionary(
         if indices.null_count:
             indices = indices.fill_null(pa.scalar(null_index, index_type))
         pieces.append(np.frombuffer(indices.buffers()[1], dtype, len(indices), indices.offset * dtype.itemsize))
-    encoded = Nullable(Flat(8 * dtype.itemsize, buffers.add(pieces)))
-    return Dictionary(encoded, values([items], buffers), len(items))
+    index_encoding = Nullable(Flat(8 * dtype.itemsize, buffers.add(pieces)))
+    return Dictionary(index_encoding, values([items], buffers), len(items))
 
 
-def _unified(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
-    """Arrays with one dictionary for all of them."""
+def _unify(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
+    """Convert arrays to a common dictionary."""
     first = arrays[0].dictionary
     if all(array.dictionary.equals(first) for array in arrays[1:]):
         return arrays
-    # Arrow does not merge dictionaries that hold nulls; as values they can be encoded anew.
+    # Arrow cannot unify dictionaries that contain nulls, so decode the values and encode them again.
     data_type = arrays[0].type
     whole = pa.chunked_array([array.cast(data_type.value_type) for array in arrays]).combine_chunks()
-    coded = whole.dictionary_encode()
+    unified = whole.dictionary_encode()
     try:
-        indices = coded.indices.cast(data_type.index_type)
+        indices = unified.indices.cast(data_type.index_type)
     except pa.ArrowInvalid as error:
         raise UnsupportedFeatureError(
-            f"{len(coded.dictionary)} different dictionary items in one page are more than {data_type.index_type} can"
-            " count",
+            f"{len(unified.dictionary)} distinct dictionary items in one page are too many for {data_type.index_type};"
+            " use a wider index type",
             feature="dictionary page",
         ) from error
-    return [pa.DictionaryArray.from_arrays(indices, coded.dictionary)]
+    return [pa.DictionaryArray.from_arrays(indices, unified.dictionary)]

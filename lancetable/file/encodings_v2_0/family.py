@@ -1,4 +1,4 @@
-"""File version 2.0 as reader.py and writer.py see it."""
+"""Encoding family of file version 2.0."""
 
 from __future__ import annotations
 

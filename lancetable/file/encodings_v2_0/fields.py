@@ -1,8 +1,8 @@
-"""Fields of 2.0 files: which columns make up a field, and how their pages become arrays.
+"""Readers of the fields of 2.0 files from one or more columns.
 
-leaf          one column                     each page is an array
-struct        a header column, the children  children cut at common boundaries; never null
-list          a column of ends, the items    ends of a page tell the rows of the item column
+leaf          one column                     each page becomes an array
+struct        a header column, the children  children are split at common boundaries; never null
+list          a column of ends, the items    the ends of a page determine the rows of the item column
 packed, blob  one column
 """
 
@@ -37,14 +37,15 @@ from lancetable.proto import encodings_v2_0_pb2 as pb
 __all__ = ["ByteListReader", "LeafReader", "ListReader", "StructReader", "has_no_nulls", "open_field", "split_rows"]
 
 COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
-_FEW: Final = 48  # rows that Python divides among pages faster than NumPy starts
-_PART_ROWS: Final = 256 * 1024  # of a page that several threads share
+_FEW: Final = 48  # up to this many rows, splitting by page is faster in Python than in NumPy
+_PART_ROWS: Final = 256 * 1024  # rows of a part of a page that several threads decode
 
 
 def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
-    """A reader of `field`. A field below it that the file does not hold is read as nulls.
+    """Open a reader of `field`. Children of structs that are missing in the file are read as nulls.
 
-    Raises CorruptFileError if the columns do not fit together.
+    `columns` maps field ids to columns of the file. Raises CorruptFileError if the columns are inconsistent, and
+    UnsupportedFeatureError or IndirectEncodings as the metadata of a column requires.
     """
     index = columns.get(field.id)
     if index is None and not field.children:
@@ -67,13 +68,13 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
 
 
 def has_no_nulls(pages: ColumnPages) -> bool:
-    """Whether all pages of numbers say that none is null; False for other pages, whose values may say it."""
+    """Return True if all pages have number encodings without validity. Other encodings may store nulls in values."""
     encodings = [unwrap(encoding_of(pages.page(number))) for number in range(len(pages))]
-    return all(isinstance(each, (Flat, Bitpacked, BitpackedForNonNeg)) for each in encodings)
+    return all(isinstance(encoding, (Flat, Bitpacked, BitpackedForNonNeg)) for encoding in encodings)
 
 
 def _open_child(file: FileMetadata, field: Field, columns: Mapping[int, int], num_rows: int | None) -> ColumnReader:
-    if num_rows is not None and all(below.id not in columns for below in field.walk()):
+    if num_rows is not None and all(part.id not in columns for part in field.walk()):
         return NullReader(field.data_type, num_rows)
     return open_field(file, field, columns)
 
@@ -84,7 +85,7 @@ def _open_struct(
     if pages is not None and len(pages) and encoding_of(pages.page(0)).arm == "packed_struct":
         stored = file.schema.by_id.get(field.id, field)
         return PackedReader(LeafReader(pages, stored.data_type), field.data_type)
-    present = [child for child in field.children if any(below.id in columns for below in child.walk())]
+    present = [child for child in field.children if any(part.id in columns for part in child.walk())]
     num_rows = None if pages is None else pages.num_rows
     if num_rows is None and not present:
         raise file.corrupt(f"no column for field {field.name!r}", f"a column for field id {field.id}")
@@ -121,7 +122,7 @@ def _parse_column(data: bytes) -> str:
     message = pb.ColumnEncoding()
     unpack_any(data, COLUMN_URL, message)
     kind = message.WhichOneof("column_encoding")
-    while kind == "zone_index":  # a map that nobody writes; the values below it are complete
+    while kind == "zone_index":  # an index that this reader ignores; the inner encoding is complete
         message = message.zone_index.inner
         kind = message.WhichOneof("column_encoding")
     if kind is None:
@@ -133,7 +134,7 @@ def _parse_column(data: bytes) -> str:
 
 
 def split_rows(pages: ColumnPages, rows: Rows) -> list[tuple[int, Rows]]:
-    """Rows of a column by page: page number and rows within the page, for the pages that are touched."""
+    """Split rows of a column by page. Returns the page number and the rows within the page, for affected pages."""
     starts = pages.start_list
     if len(starts) == 2:
         return [(0, rows)]
@@ -154,19 +155,20 @@ def split_rows(pages: ColumnPages, rows: Rows) -> list[tuple[int, Rows]]:
 
 
 def _split_few(starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[tuple[int, Rows]]:
-    """The same for few rows, for which Python is done before NumPy starts."""
-    wanted = rows.tolist()
+    """Split few rows by page without NumPy."""
+    row_numbers = rows.tolist()
     parts: list[tuple[int, Rows]] = []
-    at, count = 0, len(wanted)
-    while at < count:
-        number = bisect_right(starts, wanted[at]) - 1
-        end = bisect_left(wanted, starts[number + 1], at)
-        parts.append((number, rows[at:end] - starts[number]))
-        at = end
+    first, count = 0, len(row_numbers)
+    while first < count:
+        number = bisect_right(starts, row_numbers[first]) - 1
+        end = bisect_left(row_numbers, starts[number + 1], first)
+        parts.append((number, rows[first:end] - starts[number]))
+        first = end
     return parts
 
 
 def page_cuts(starts: npt.NDArray[np.int64], rows: range) -> list[range]:
+    """Split a range of rows at page boundaries."""
     if len(starts) == 2:  # one page
         return [rows]
     inside = starts[(starts > rows.start) & (starts < rows.stop)].tolist()
@@ -175,7 +177,7 @@ def page_cuts(starts: npt.NDArray[np.int64], rows: range) -> list[range]:
 
 
 def one_array(arrays: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
-    """Several arrays as one; a single one is not copied."""
+    """Concatenate arrays; a single array is returned without a copy."""
     if len(arrays) == 1:
         return arrays[0]
     return pa.concat_arrays(arrays) if arrays else pa.nulls(0, data_type)
@@ -185,7 +187,7 @@ def one_array(arrays: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
 
 
 class LeafReader:
-    """A field in one column."""
+    """Reader of a field in one column."""
 
     __slots__ = ("_pages", "_scattered", "_type", "heavy", "num_rows")
 
@@ -205,7 +207,7 @@ class LeafReader:
         cuts = page_cuts(self._pages.starts, rows)
         if not pa.types.is_string(self._type) or all(len(cut) < 2 * _PART_ROWS for cut in cuts):
             return cuts
-        # Rows that share a dictionary cost the most to expand, and nothing to take apart.
+        # Expanding a dictionary is expensive, and splitting its rows is free, so several threads share such a page.
         parts = []
         for cut in cuts:
             page = self._pages.page(bisect_right(self._pages.start_list, cut.start) - 1)
@@ -221,9 +223,9 @@ class LeafReader:
             if scattered.useful:
                 page_of = self._pages.starts.searchsorted(rows, "right") - 1
                 if page_of[0] != page_of[-1]:
-                    found = yield from scattered.read(rows, page_of)
-                    if found is not None:
-                        return [found]
+                    array = yield from scattered.read(rows, page_of)
+                    if array is not None:
+                        return [array]
         parts = split_rows(self._pages, rows)
         if len(parts) == 1:
             number, within = parts[0]
@@ -244,11 +246,11 @@ class LeafReader:
                 raise page.unsupported(str(error.feature)) from error
             raise page.corrupt(str(error)) from error
         except pa.ArrowInvalid as error:
-            raise page.corrupt(f"values that Arrow refuses: {error}") from error
+            raise page.corrupt(f"Arrow rejects the decoded values: {error}") from error
 
 
 class NullReader:
-    """A field that the file does not hold."""
+    """Reader of a field that is missing in the file."""
 
     __slots__ = ("_type", "num_rows")
     heavy = False
@@ -266,7 +268,7 @@ class NullReader:
 
 
 class StructReader:
-    """A struct from the columns of its children."""
+    """Reader of a struct from the columns of its children."""
 
     __slots__ = ("_children", "_type", "heavy", "num_rows")
 
@@ -277,7 +279,7 @@ class StructReader:
         self.heavy = any(child.heavy for child in children)
 
     def cuts(self, rows: range) -> list[range]:
-        # The child with the fewest pages decides: cutting it further would decode its pages in parts.
+        # Split where the child with the fewest pages does: other boundaries would divide its pages.
         return min((child.cuts(rows) for child in self._children), key=len, default=[rows])
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
@@ -285,7 +287,7 @@ class StructReader:
         if all(len(arrays) == 1 for arrays in parts):
             return [self._assemble([arrays[0] for arrays in parts], len(rows))]
         ends = sorted({end for arrays in parts for end in np.cumsum([len(array) for array in arrays]).tolist()})
-        columns = [_cut(arrays, ends) for arrays in parts]
+        columns = [_split(arrays, ends) for arrays in parts]
         return [
             self._assemble(list(children), end - start) for start, end, *children in zip([0, *ends], ends, *columns)
         ]
@@ -294,22 +296,22 @@ class StructReader:
         return pa.Array.from_buffers(self._type, count, [None], 0, children=children)
 
 
-def _cut(arrays: Sequence[pa.Array], ends: Sequence[int]) -> list[pa.Array]:
-    """The same values in pieces that stop at `ends`, among which are all the ends of the arrays."""
+def _split(arrays: Sequence[pa.Array], ends: Sequence[int]) -> list[pa.Array]:
+    """Split arrays at `ends`, which include the ends of all arrays."""
     pieces = []
-    number, used, at = 0, 0, 0
+    number, used, start = 0, 0, 0
     for end in ends:
         while used == len(arrays[number]):
             number, used = number + 1, 0
         array = arrays[number]
-        pieces.append(array if len(array) == end - at else array.slice(used, end - at))
-        used += end - at
-        at = end
+        pieces.append(array if len(array) == end - start else array.slice(used, end - start))
+        used += end - start
+        start = end
     return pieces
 
 
 class PackedReader:
-    """A struct whose records lie in one column; gives the children that are wanted."""
+    """Reader of a packed struct, which is stored in one column; returns the requested children."""
 
     __slots__ = ("_inner", "_type", "num_rows")
     heavy = True
@@ -335,7 +337,7 @@ class PackedReader:
 
 
 class ListReader:
-    """Lists: ends from their own column, items from the one below."""
+    """Reader of lists: ends from their own column, items from the columns of the child field."""
 
     __slots__ = ("_bases", "_dtype", "_items", "_pages", "_type", "num_rows")
     heavy = True
@@ -351,7 +353,7 @@ class ListReader:
             self._bases.append(self._bases[-1] + self._encoding(number).num_items)
         if self._bases[-1] != items.num_rows:
             raise pages.file.corrupt(
-                f"the lists of column {pages.index} do not add up to their items", items.num_rows, self._bases[-1]
+                f"the lists of column {pages.index} have the wrong number of items", items.num_rows, self._bases[-1]
             )
 
     def cuts(self, rows: range) -> list[range]:
@@ -395,15 +397,15 @@ class ListReader:
         np.cumsum(ends - starts, out=offsets[1:])
         total = int(offsets[-1])
         base = self._bases[number]
-        wanted: Rows
+        item_rows: Rows
         if len(rows) == 1 or total == int(ends[-1] - starts[0]):
-            wanted = range(base + int(starts[0]), base + int(ends[-1]))
+            item_rows = range(base + int(starts[0]), base + int(ends[-1]))
         else:
-            wanted = np.repeat(starts - offsets[:-1] + base, ends - starts)
-            wanted += np.arange(total)
+            item_rows = np.repeat(starts - offsets[:-1] + base, ends - starts)
+            item_rows += np.arange(total)
         if self._dtype.itemsize == 4 and total > np.iinfo(np.int32).max:
             raise page.corrupt("too many items for 32-bit lists", found=total)
-        items = yield from self._read_items(wanted, gap)
+        items = yield from self._read_items(item_rows, gap)
         return offsets.astype(self._dtype, copy=False), None if valid is None else varbin.pack_validity(valid), items
 
     def _read_items(self, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
@@ -416,12 +418,12 @@ class ListReader:
         page = self._pages.page(number)
         encoding = encoding_of(page)
         if not isinstance(encoding, List):
-            raise page.corrupt("no list where lists should be", "list", encoding.arm)
+            raise page.corrupt("wrong encoding of a list column", "list", encoding.arm)
         return encoding
 
 
 class ByteListReader:
-    """Strings and bytes as release 0.13 stored them: lists, whose items are bytes in the next column."""
+    """Reader of strings and binaries written by release 0.13: lists whose items are bytes in the next column."""
 
     __slots__ = ("_lists", "_type", "num_rows")
     heavy = True
@@ -437,9 +439,9 @@ class ByteListReader:
         return self._lists.cuts(rows)
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        return [self._joined(lists) for lists in (yield from self._lists.read(rows, gap))]
+        return [self._to_binary(lists) for lists in (yield from self._lists.read(rows, gap))]
 
-    def _joined(self, lists: pa.Array) -> pa.Array:
+    def _to_binary(self, lists: pa.Array) -> pa.Array:
         validity, ends = lists.buffers()[:2]
         data = lists.values.to_numpy()
         if pa.types.is_string(self._type) or pa.types.is_large_string(self._type):

@@ -1,4 +1,4 @@
-"""FixedSizeBinary: strings or bytes that all have the same length, so that they need no offsets. Found in old files.
+"""FixedSizeBinary: strings or binaries of equal length, stored without offsets. It occurs only in old files.
 
     ['ab', 'cd', null]   byte_width 2   bytes 'abcd??', in a Nullable
 
@@ -30,6 +30,8 @@ __all__ = ["FixedSizeBinary"]
 
 @dataclass(frozen=True, slots=True)
 class FixedSizeBinary:
+    """Strings or binaries of `byte_width` bytes each."""
+
     arm: ClassVar[str] = "fixed_size_binary"
 
     bytes: ArrayEncoding
@@ -38,15 +40,15 @@ class FixedSizeBinary:
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         dtype = varbin.offset_dtype(data_type)
         if dtype is None:
-            raise page.corrupt(f"an encoding of strings or bytes for {data_type}")
+            raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
         content = unwrap(self.bytes)
         if not isinstance(content, Flat):
             raise page.unsupported(f"bytes in encoding {content.arm}")
         count = count_slots(slots)
         if self.byte_width == 0 or count * self.byte_width > np.iinfo(dtype).max:
-            raise page.corrupt(f"values of an impossible length for {data_type}", found=self.byte_width)
+            raise page.corrupt(f"impossible value length for {data_type}", found=self.byte_width)
         page.check_memory(count * dtype.itemsize)
-        # Writers disagree on the width that they note in the inner encoding; the outer one counts.
+        # Writers store different widths in the inner encoding, so use the width of the outer one.
         inner = Flat(8 * self.byte_width, content.buffer, content.compression)
         data = yield from inner.fetch(page, length, slots, gap)
         offsets = np.arange(count + 1, dtype=dtype) * dtype.type(self.byte_width)

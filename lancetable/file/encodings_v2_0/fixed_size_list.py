@@ -1,6 +1,6 @@
-"""FixedSizeList: n lists of `dimension` items are n x dimension items, those under null lists included.
+"""FixedSizeList: n lists of `dimension` items are stored as n x dimension items, including those of null lists.
 
-    [[1, null], null, [5, 6]]   validity 05 from the Nullable around it, items [1, null, ?, ?, 5, 6]
+    [[1, null], null, [5, 6]]   validity 05 in the enclosing Nullable, items [1, null, ?, ?, 5, 6]
 
 Source: protos/encodings_v2_0.proto, FixedSizeList.
 """
@@ -27,6 +27,8 @@ __all__ = ["FixedSizeList", "encode_fixed_size_lists"]
 
 @dataclass(frozen=True, slots=True)
 class FixedSizeList:
+    """Lists of `dimension` items each, without validity."""
+
     arm: ClassVar[str] = "fixed_size_list"
 
     dimension: int
@@ -34,12 +36,12 @@ class FixedSizeList:
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         if not pa.types.is_fixed_size_list(data_type):
-            raise page.corrupt(f"fixed-size lists where values of {data_type} should be")
+            raise page.corrupt("fixed-size lists in a column of another type", str(data_type), "fixed_size_list")
         size = data_type.list_size
         if self.dimension != size:
-            raise page.corrupt("fixed-size lists of the wrong dimension", size, self.dimension)
+            raise page.corrupt("wrong dimension of fixed-size lists", size, self.dimension)
         if length * size > 1 << 62:
-            raise page.corrupt("an impossible number of items", found=length * size)
+            raise page.corrupt("impossible number of items", found=length * size)
         inner: Slots
         if isinstance(slots, range):
             inner = range(slots.start * size, slots.stop * size)
@@ -61,7 +63,7 @@ class FixedSizeList:
 def encode_fixed_size_lists(
     arrays: Sequence[pa.Array], buffers: BufferList, items: Callable[[Sequence[pa.Array], BufferList], ArrayEncoding]
 ) -> FixedSizeList:
-    """The lists without their validity; `items` encodes what they hold, values under null lists included."""
+    """Encode lists without their validity; `items` encodes the items, including those of null lists."""
     size = arrays[0].type.list_size
     inner = [array.values.slice(array.offset * size, len(array) * size) for array in arrays]
     return FixedSizeList(size, items(inner, buffers))

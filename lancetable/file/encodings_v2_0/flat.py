@@ -1,9 +1,9 @@
-"""Flat: fixed-width values side by side, little-endian; 1 bit means a bitmap, least significant bit first.
+"""Flat: contiguous little-endian fixed-width values; values of 1 bit form a bitmap, least significant bit first.
 
     int16 [1, 2, 3]          01 00 02 00 03 00
     bool  [true, false, true]   05
 
-Both are Arrow's own buffers, so a page is handed out as it lies in the file. With a compression the whole buffer is one
+Both are Arrow's layouts, so an uncompressed page is returned without a copy. With compression, the whole buffer is one
 compressed unit. Source: protos/encodings_v2_0.proto, Flat.
 """
 
@@ -51,13 +51,13 @@ _FIXED_TYPES: Final = frozenset(
 
 
 def value_width(data_type: pa.DataType) -> int:
-    """Bits of one value; 0 for types whose values have no fixed width of their own."""
+    """Return the number of bits per value, or 0 for types without a fixed width, which include nested types."""
     return data_type.bit_width if data_type.id in _FIXED_TYPES else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """`compression` is a scheme's name; empty or "none" for plain bytes."""
+    """Fixed-width values. `compression` is the name of the scheme; empty or "none" if there is none."""
 
     arm: ClassVar[str] = "flat"
 
@@ -68,19 +68,20 @@ class Flat:
 
     @property
     def is_compressed(self) -> bool:
+        """True if the buffer is compressed."""
         return self.compression not in ("", "none")
 
     def is_plain(self, bits_per_value: int) -> bool:
-        """Whether values of this width lie in the file as they are."""
+        """Return True if the buffer stores uncompressed values of this width."""
         return self.bits_per_value == bits_per_value and not self.compression
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         if self.bits_per_value != value_width(data_type):
             raise page.corrupt(
-                f"values of the wrong width for {data_type}", value_width(data_type), self.bits_per_value
+                f"wrong value width for {data_type}", f"{value_width(data_type)} bits", self.bits_per_value
             )
         if isinstance(slots, range) and self.bits_per_value > 1 and not self.compression:
-            # What nearly every page of a scan is, without the layers below.
+            # Fast path for nearly every page of a scan.
             (data,) = yield (self.plain_range(page, length, slots),)
             return Decoded(len(slots), (aligned_buffer(data, self.bits_per_value // 8),))
         data = yield from self.fetch(page, length, slots, gap)
@@ -88,51 +89,61 @@ class Flat:
         return Decoded(count, (aligned_buffer(data, max(self.bits_per_value // 8, 1)),))
 
     def plain_range(self, page: Page, length: int, rows: range) -> ByteRange:
-        """Where the values at `rows` lie. Raises CorruptFileError if the buffer is too small for `length` values."""
-        width, odd = divmod(self.bits_per_value, 8)
+        """Return the byte range of uncompressed values.
+
+        Raises CorruptFileError if the buffer is too small for `length` values or the width is not whole bytes.
+        """
+        width, odd_bits = divmod(self.bits_per_value, 8)
         start, end = page.buffer(self.buffer)
-        if odd or end - start < length * width:
-            raise page.corrupt("a buffer is too small, or values of an impossible width", length * width, end - start)
+        if odd_bits or end - start < length * width:
+            raise page.corrupt(
+                f"a buffer is too small, or an impossible width of {self.bits_per_value} bits",
+                f"{length * width} bytes",
+                end - start,
+            )
         return ByteRange(start + rows.start * width, start + rows.stop * width)
 
     def fetch(self, page: Page, length: int, slots: Slots, gap: int) -> ReadPlan[Any]:
-        """The values at `slots` side by side, without a type; a bitmap begins at the first bit of the buffer.
+        """Plan reading the bytes of selected values; selected bits become a bitmap that starts at bit 0.
 
-        Raises CorruptFileError if the buffer is too small for `length` values.
+        Raises CorruptFileError if the buffer is too small for `length` values or cannot be decompressed.
         """
         bits = self.bits_per_value
         size = (length * bits + 7) // 8
         if bits != 1 and (bits % 8 or bits == 0):
-            raise page.corrupt("values of an impossible width", "1 or a multiple of 8 bits", bits)
-        where = page.buffer(self.buffer)
+            raise page.corrupt("impossible value width", "1 or a multiple of 8 bits", bits)
+        location = page.buffer(self.buffer)
         if not self.is_compressed:
-            if where.end - where.start < size:
-                raise page.corrupt("a buffer is too small", f"{size} bytes", where.end - where.start)
+            if location.end - location.start < size:
+                raise page.corrupt("a buffer is too small", f"{size} bytes", location.end - location.start)
             if not isinstance(slots, range):
                 gap = gap_within(gap, size, len(slots.rows) if isinstance(slots, Blocks) else len(slots))
             if bits == 1:
-                return (yield from fetch_bits(where.start, slots, gap))
-            return (yield from fetch_slots(where.start, bits // 8, slots, gap))
+                return (yield from fetch_bits(location.start, slots, gap))
+            return (yield from fetch_slots(location.start, bits // 8, slots, gap))
         content = yield from self.fetch_all(page, size)
         if len(content) < size:
-            raise page.corrupt("a compressed buffer holds too few values", f"{size} bytes", len(content))
+            raise page.corrupt("a compressed buffer contains too few values", f"{size} bytes", len(content))
         plan = fetch_bits(0, slots, MAPPED) if bits == 1 else fetch_slots(0, bits // 8, slots, MAPPED)
-        return _answer(plan, content)
+        return _run_in_memory(plan, content)
 
     def fetch_all(self, page: Page, max_bytes: int) -> ReadPlan[memoryview]:
-        """The whole buffer, decompressed; `max_bytes` is the most its content may have."""
-        where = page.buffer(self.buffer)
+        """Plan reading the whole buffer and decompressing it to at most `max_bytes` bytes.
+
+        Raises CorruptFileError if the content is larger, exceeds the memory limit or cannot be decompressed.
+        """
+        location = page.buffer(self.buffer)
         if not self.is_compressed:
-            (data,) = yield (where,)
+            (data,) = yield (location,)
             return data
         page.check_memory(max_bytes)
-        (data,) = yield (where,)
+        (data,) = yield (location,)
         return memoryview(general.decompress(self.compression, data, max_bytes))
 
     @classmethod
     def from_proto(cls, message: pb.Flat) -> Self:
         if not message.HasField("buffer"):
-            raise CorruptFileError("a flat encoding without a buffer")
+            raise CorruptFileError("a flat encoding lacks its buffer")
         compression, level = "", None
         if message.HasField("compression"):
             compression = message.compression.scheme
@@ -148,8 +159,8 @@ class Flat:
         return message
 
 
-def _answer(plan: ReadPlan[Any], content: memoryview) -> Any:
-    """Drive a one-round plan from bytes in memory; its positions are those of `content`."""
+def _run_in_memory(plan: ReadPlan[Any], content: memoryview) -> Any:
+    """Run a plan of one round on bytes in memory; its positions refer to `content`."""
     ranges = next(plan)
     try:
         plan.send([content[start:end] for start, end in ranges])
@@ -162,7 +173,7 @@ def _answer(plan: ReadPlan[Any], content: memoryview) -> Any:
 
 
 def encode_values(arrays: Sequence[pa.Array], buffers: BufferList) -> Flat:
-    """The values of fixed-width arrays of one type, validity apart. Arrow buffers are taken over without a copy."""
+    """Encode the values, without validity, of fixed-width arrays of one type. Arrow buffers are not copied."""
     bits = value_width(arrays[0].type)
     if bits == 1:
         return encode_bits([bitmap_piece(array, 1) for array in arrays], [len(array) for array in arrays], buffers)
@@ -176,7 +187,7 @@ def encode_values(arrays: Sequence[pa.Array], buffers: BufferList) -> Flat:
 
 
 def bitmap_piece(array: pa.Array, number: int) -> Any:
-    """Buffer `number` of an array, a bitmap, as one that begins at the array's first value. None if it is missing."""
+    """Return bitmap `number` of an array's buffers so that it starts at the first value, or None if it is missing."""
     buffer = array.buffers()[number]
     if buffer is None:
         return None
@@ -188,16 +199,16 @@ def bitmap_piece(array: pa.Array, number: int) -> Any:
 
 
 def encode_bits(bitmaps: Sequence[Any], counts: Sequence[int], buffers: BufferList) -> Flat:
-    """Bitmaps one after the other as one, with zeros behind the last bit; None is a bitmap of ones."""
+    """Encode the concatenation of bitmaps, padded with zero bits; None is a bitmap of ones."""
     if all(count % 8 == 0 for count in counts[:-1]):
         pieces = [
             np.full((count + 7) // 8, 0xFF, np.uint8) if bitmap is None else bitmap
             for bitmap, count in zip(bitmaps, counts)
         ]
-        over = counts[-1] % 8
-        if over and pieces[-1][-1] >> over:
+        used_bits = counts[-1] % 8  # of the last byte
+        if used_bits and pieces[-1][-1] >> used_bits:
             pieces[-1] = pieces[-1].copy()
-            pieces[-1][-1] &= (1 << over) - 1
+            pieces[-1][-1] &= (1 << used_bits) - 1
         return Flat(1, buffers.add(pieces))
     bits = [
         np.ones(count, np.uint8) if bitmap is None else np.unpackbits(bitmap, bitorder="little", count=count)

@@ -1,4 +1,4 @@
-"""Fsst: strings that are compressed one by one, and then stored as Binary; see kernels/fsst.py for the codes.
+"""Fsst: strings that are compressed separately and stored as Binary; see kernels/fsst.py for the codes.
 
     ['https://x', null]   symbols 0 'https://'   Binary: bytes 00 ff 'x', ends 3, 3 + A
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Fsst", "encode_fsst"]
 
-_MAX_EXPANSION: Final = 8  # bytes out of one code
+_MAX_EXPANSION: Final = 8  # maximum decompressed bytes per code
 
 
 @dataclass(frozen=True, slots=True)
 class Fsst:
-    """`binary` holds the codes; `table` is the parsed form of `symbol_table`."""
+    """Compressed strings: the codes in `binary`, and the symbol table with its parsed form `table`."""
 
     arm: ClassVar[str] = "fsst"
 
@@ -46,11 +46,11 @@ class Fsst:
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         dtype = varbin.offset_dtype(data_type)
         if dtype is None:
-            raise page.corrupt(f"an encoding of strings or bytes for {data_type}")
+            raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
         code_type = pa.binary() if dtype.itemsize == 4 else pa.large_binary()
         decoded = yield from self.binary.read(page, code_type, length, slots, gap)
         if decoded.array is not None:
-            # Nothing but nulls; there are no codes to expand.
+            # All values are null, so there are no codes to decompress.
             return Decoded(decoded.length, array=pa.nulls(decoded.length, data_type))
         offsets = _array(decoded.buffers[0], dtype)[: decoded.length + 1]
         codes = _array(decoded.buffers[1], np.dtype(np.uint8))
@@ -74,7 +74,7 @@ def _array(buffer: pa.Buffer | None, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def encode_fsst(arrays: Sequence[pa.Array], buffers: BufferList) -> Fsst:
-    """String or binary arrays of one type, through a table made for them."""
+    """Compress string or binary arrays of one type with a symbol table trained on them."""
     array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
     dtype = varbin.offset_dtype(array.type)
     assert dtype is not None, f"{array.type} has no offsets"

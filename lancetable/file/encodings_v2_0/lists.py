@@ -1,9 +1,9 @@
-"""List: the ends of the lists of a page; the items are rows of another column.
+"""List: end offsets of the lists of a page. The items are rows of another column.
 
     [[1, 2], null, [3]]   N = 3 items   A = 4   ends 2, 2 + 4, 3
 
-Ends begin at 0 in every page: the items of a page start where those of the page before it stop. A null carries the
-adjustment A on top of its end. Source: protos/encodings_v2_0.proto, List.
+Ends are relative to the page: the items of a page start after those of the previous page. For a null list, the null
+adjustment A is added to the end. Source: protos/encodings_v2_0.proto, List.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["List", "encode_list"]
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """`read_range` and `read_rows` serve the reader of list fields, which knows the column of the items."""
+    """Ends of lists. The reader of a list field calls `read_range` and `read_rows`, and reads the items itself."""
 
     arm: ClassVar[str] = "list"
 
@@ -45,7 +45,11 @@ class List:
     def read_range(
         self, page: Page, dtype: np.dtype[Any], rows: range
     ) -> ReadPlan[tuple[npt.NDArray[Any], pa.Buffer | None, int]]:
-        """Offsets from 0 on, validity, and the item of the page at which the first list begins."""
+        """Plan reading a range of lists.
+
+        Returns Arrow offsets from 0 on, the validity bitmap or None, and the first item, counted within the page.
+        Raises CorruptFileError if the ends are invalid.
+        """
         self._check(page)
         stored = yield from fetch_ends(
             self.offsets, page, page.length, range(max(rows.start - 1, 0), rows.stop), MAPPED
@@ -61,7 +65,11 @@ class List:
     def read_rows(
         self, page: Page, rows: npt.NDArray[np.int64], gap: int
     ) -> ReadPlan[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]]:
-        """First item and end of each list, in items of the page, and validity; a null list has no extent."""
+        """Plan reading single lists.
+
+        Returns the first item and the end of each list, counted within the page, and a validity mask or None. A null
+        list has equal start and end. Raises CorruptFileError if the ends are invalid.
+        """
         self._check(page)
         starts, ends, valid = yield from fetch_spans(self.offsets, page, page.length, rows, self.null_adjustment, gap)
         if int(ends[-1]) > self.num_items:
@@ -69,12 +77,12 @@ class List:
         return starts, ends, valid
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        return refused(page.corrupt(f"the offsets of lists where values of {data_type} should be"))
+        return refused(page.corrupt("the offsets of lists in a column of values", str(data_type), "list"))
 
     def _check(self, page: Page) -> None:
         if self.null_adjustment <= self.num_items:
             raise page.corrupt(
-                "null adjustment of a list too small", f"more than {self.num_items}", self.null_adjustment
+                "the null adjustment of a list is too small", f"more than {self.num_items}", self.null_adjustment
             )
 
     @classmethod
@@ -95,7 +103,19 @@ def encode_list(
     num_items: int,
     buffers: BufferList,
 ) -> List:
-    """The lists of a page from where they end, counted in its items; spans under nulls stay."""
+    """Encode the lists of a page.
+
+    Parameters
+    ----------
+    ends
+        Ends of the lists, counted in items of the page. A null list may have items.
+    nulls
+        For each array of ends, 1 where the list is null, or None.
+    num_items
+        Number of items of the page.
+    buffers
+        Receives the buffer of the ends.
+    """
     adjustment = num_items + 1
     pieces = [
         stored if mask is None else stored + np.multiply(mask, adjustment, dtype=np.int64)

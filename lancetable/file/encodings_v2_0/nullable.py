@@ -1,10 +1,10 @@
-"""Nullable: values with or without a validity bitmap, chosen for each page.
+"""Nullable: values with or without a validity bitmap; the kind is chosen for each page.
 
     no_nulls(values)              values
     some_nulls(validity, values)  bit 1 = valid, then values
     all_nulls                     no buffers
 
-Wrappers nest: no_nulls(no_nulls(x)) is x, and a value is null if any layer says so. Source:
+Layers can be nested: no_nulls(no_nulls(x)) is equivalent to x, and a value is null if it is null in any layer. Source:
 protos/encodings_v2_0.proto, Nullable.
 """
 
@@ -33,7 +33,7 @@ __all__ = ["Nullable", "encode_nullable"]
 
 @dataclass(frozen=True, slots=True)
 class Nullable:
-    """Without `values`, all values are null; without `validity`, none is."""
+    """Nullable values. If `values` is None, all are null; otherwise, if `validity` is None, none is null."""
 
     arm: ClassVar[str] = "nullable"
 
@@ -62,7 +62,7 @@ class Nullable:
             return cls(from_message(message.some_nulls.values), from_message(message.some_nulls.validity))
         if kind == "all_nulls":
             return cls(None)
-        raise CorruptFileError("a nullable encoding without its kind")
+        raise CorruptFileError("a nullable encoding lacks its kind")
 
     def to_proto(self) -> pb.Nullable:
         if self.values is None:
@@ -80,7 +80,7 @@ def _all_null(page: Page, data_type: pa.DataType, count: int) -> Decoded:
 
 
 def _null_bytes(data_type: pa.DataType) -> int:
-    """Bytes that Arrow spends on a null of this type, about."""
+    """Estimate the bytes of a null of this type in Arrow."""
     if pa.types.is_fixed_size_list(data_type):
         return int(data_type.list_size) * _null_bytes(data_type.value_type)
     if pa.types.is_dictionary(data_type):
@@ -94,15 +94,15 @@ def _null_bytes(data_type: pa.DataType) -> int:
 
 
 def _bitmap_of(validity: Decoded) -> pa.Buffer:
-    """Validity as a bitmap; the encoding of the bits may itself be nullable, where null is not valid."""
+    """Return decoded validity as a bitmap. The validity itself may be nullable; a null bit means a null value."""
     if validity.array is not None:
         bits = np.zeros((validity.length + 7) // 8, np.uint8)
         return pa.py_buffer(bits)
     bitmap = validity.buffers[0]
-    return bitmap if validity.validity is None else _both(bitmap, validity.validity)
+    return bitmap if validity.validity is None else _bitmap_and(bitmap, validity.validity)
 
 
-def _both(first: pa.Buffer, second: pa.Buffer) -> pa.Buffer:
+def _bitmap_and(first: pa.Buffer, second: pa.Buffer) -> pa.Buffer:
     size = min(first.size, second.size)
     return pa.py_buffer(np.frombuffer(first, np.uint8, size) & np.frombuffer(second, np.uint8, size))
 
@@ -111,16 +111,16 @@ def _with_validity(values: Decoded, data_type: pa.DataType, validity: pa.Buffer)
     if values.array is not None:
         if values.array.null_count == values.length:
             return values
-        raise CorruptFileError(f"validity around values of {data_type} that hold their own")
+        raise CorruptFileError(f"validity bitmap around values of {data_type} that include their own validity")
     if values.validity is not None:
-        validity = _both(validity, values.validity)
+        validity = _bitmap_and(validity, values.validity)
     return values._replace(validity=validity)
 
 
 def encode_nullable(
     arrays: Sequence[pa.Array], buffers: BufferList, values: Callable[[Sequence[pa.Array], BufferList], ArrayEncoding]
 ) -> Nullable:
-    """Wrap the encoding that `values` makes: without validity, with it, or nothing but nulls."""
+    """Encode arrays with `values` and the kind of validity that they need. If all values are null, store nothing."""
     num_nulls = sum(array.null_count for array in arrays)
     if num_nulls == 0:
         return Nullable(values(arrays, buffers))

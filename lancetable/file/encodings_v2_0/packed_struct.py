@@ -1,9 +1,9 @@
-"""PackedStruct: the children of a struct side by side in every row, in one buffer.
+"""PackedStruct: rows of a struct as contiguous records in one buffer.
 
     struct<a: int64, b: float, c: uint8>     row = 8 + 4 + 1 bytes, no padding     [aaaaaaaabbbbc][aaaaaaaabbbbc] ...
 
-Children have a fixed width of whole bytes; fixed-size lists of such count as their items. Neither the struct nor its
-children can be null. The encodings of the children only describe them: their buffer numbers mean nothing. Source:
+Children have a fixed width of whole bytes, or are fixed-size lists of such values. Neither the struct nor its children
+can be null. The encodings of the children only describe their width; their buffer numbers are ignored. Source:
 protos/encodings_v2_0.proto, PackedStruct.
 """
 
@@ -44,6 +44,8 @@ __all__ = ["PackedStruct", "encode_packed", "packed_width"]
 
 @dataclass(frozen=True, slots=True)
 class PackedStruct:
+    """Records of a struct. `inner` describes the children."""
+
     arm: ClassVar[str] = "packed_struct"
 
     inner: tuple[ArrayEncoding, ...]
@@ -51,19 +53,17 @@ class PackedStruct:
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         if not pa.types.is_struct(data_type):
-            raise page.corrupt(f"a packed struct where values of {data_type} should be")
+            raise page.corrupt("a packed struct in a column of another type", str(data_type), "packed_struct")
         if len(self.inner) != data_type.num_fields:
-            raise page.corrupt(
-                "a packed struct with the wrong number of children", data_type.num_fields, len(self.inner)
-            )
+            raise page.corrupt("wrong number of children of a packed struct", data_type.num_fields, len(self.inner))
         widths = []
         for encoding, field in zip(self.inner, data_type):
             width = packed_width(field.type)
             if width == 0:
-                raise page.corrupt(f"a packed struct with a child of {field.type}")
+                raise page.corrupt(f"a packed struct cannot have a child of type {field.type}")
             described = _described_bits(encoding)
             if described not in (None, 8 * width):
-                raise page.corrupt(f"values of the wrong width for {field.type}", 8 * width, described)
+                raise page.corrupt(f"wrong value width for {field.type}", f"{8 * width} bits", described)
             widths.append(width)
         records = yield from self._fetch(page, sum(widths), length, slots, gap)
         children = []
@@ -75,18 +75,18 @@ class PackedStruct:
         return Decoded(len(records), array=pa.StructArray.from_arrays(children, fields=list(data_type)))
 
     def _fetch(self, page: Page, width: int, length: int, slots: Slots, gap: int) -> ReadPlan[npt.NDArray[np.uint8]]:
-        """(rows, width) bytes."""
-        where = page.buffer(self.buffer)
-        if where.end - where.start < length * width:
-            raise page.corrupt("a buffer is too small", f"{length * width} bytes", where.end - where.start)
+        """Plan reading records as bytes of shape (rows, width)."""
+        location = page.buffer(self.buffer)
+        if location.end - location.start < length * width:
+            raise page.corrupt("a buffer is too small", f"{length * width} bytes", location.end - location.start)
         page.check_memory(count_slots(slots) * width)
-        data = yield from fetch_slots(where.start, width, slots, gap)
+        data = yield from fetch_slots(location.start, width, slots, gap)
         return np.frombuffer(data, np.uint8).reshape(-1, width)
 
     @classmethod
     def from_proto(cls, message: pb.PackedStruct) -> Self:
         if not message.HasField("buffer"):
-            raise CorruptFileError("a packed struct without a buffer")
+            raise CorruptFileError("a packed struct lacks its buffer")
         return cls(tuple(from_message(inner) for inner in message.inner), buffer_ref(message.buffer))
 
     def to_proto(self) -> pb.PackedStruct:
@@ -94,7 +94,7 @@ class PackedStruct:
 
 
 def packed_width(data_type: pa.DataType) -> int:
-    """Bytes of one value inside a record; 0 for types that cannot be packed."""
+    """Return the bytes per value in a record, or 0 for types that cannot be packed."""
     if pa.types.is_fixed_size_list(data_type):
         return int(data_type.list_size) * packed_width(data_type.value_type)
     bits = value_width(data_type)
@@ -102,7 +102,7 @@ def packed_width(data_type: pa.DataType) -> int:
 
 
 def _described_bits(encoding: ArrayEncoding) -> int | None:
-    """Bits of one value as the description of a child has it, None if it has none that counts."""
+    """Return the bits per value in the description of a child, or None if the description has no usable width."""
     encoding = unwrap(encoding)
     if isinstance(encoding, Nullable) and encoding.values is not None:
         return _described_bits(encoding.values)
@@ -125,15 +125,18 @@ def _unpack(values: pa.Buffer, data_type: pa.DataType, count: int) -> pa.Array:
 
 
 def encode_packed(arrays: Sequence[pa.StructArray], field: Field, buffers: BufferList) -> PackedStruct:
-    """Struct arrays of `field` as one run of records.
+    """Encode struct arrays of `field` as records.
 
-    Raises UnsupportedFeatureError for a child that has no fixed width of whole bytes, SchemaMismatchError for nulls.
+    Raises UnsupportedFeatureError if a child does not have a fixed width of whole bytes, and SchemaMismatchError if the
+    struct or a child contains nulls.
     """
     widths = [_checked_width(field, child) for child in arrays[0].type]
     pieces = []
     for array in arrays:
         if array.null_count:
-            raise SchemaMismatchError(f"packed struct {field.name!r} cannot be null in data files of version 2.0")
+            raise SchemaMismatchError(
+                f"packed struct {field.name!r} contains nulls, which data files of version 2.0 cannot store"
+            )
         records = np.empty((len(array), sum(widths)), np.uint8)
         start = 0
         for position, width in enumerate(widths):
@@ -149,16 +152,18 @@ def _checked_width(field: Field, child: pa.Field) -> int:
     width = packed_width(child.type)
     if width == 0:
         raise UnsupportedFeatureError(
-            f"packed struct {field.name!r} cannot hold {child.name!r} of type {child.type}",
+            f"packed struct {field.name!r} cannot store child {child.name!r} of type {child.type}",
             feature=f"packed {child.type}",
         )
     return width
 
 
 def _fixed_bytes(array: pa.Array, name: str) -> npt.NDArray[np.uint8]:
-    """The bytes of all values of an array without nulls."""
+    """Return the bytes of the values of an array. Raises SchemaMismatchError if it contains nulls."""
     if array.null_count:
-        raise SchemaMismatchError(f"{name!r} in a packed struct cannot be null in data files of version 2.0")
+        raise SchemaMismatchError(
+            f"child {name!r} of a packed struct contains nulls, which data files of version 2.0 cannot store"
+        )
     if pa.types.is_fixed_size_list(array.type):
         return _fixed_bytes(array.flatten(), name)
     width = packed_width(array.type)

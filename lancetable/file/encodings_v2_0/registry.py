@@ -1,4 +1,4 @@
-"""Which class reads and writes which arm of ArrayEncoding (protos/encodings_v2_0.proto)."""
+"""Registry of the classes for the oneof cases of ArrayEncoding (protos/encodings_v2_0.proto)."""
 
 from __future__ import annotations
 

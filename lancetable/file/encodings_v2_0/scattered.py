@@ -1,11 +1,11 @@
-"""Rows that lie in many pages of a mapped file, fetched together instead of page by page.
+"""Gather of rows from many pages of a memory-mapped file in one step instead of page by page.
 
-    page      0     0     3     7          base[page] + row * width  ->  place in the file  ->  one gather
+    page      0     0     3     7          base[page] + row * width  ->  position in the file  ->  one gather
     row     120   908  5012  9001
 
-It works where values lie in the file as they are: numbers, fixed-size lists of them, and strings, without a validity
-bitmap. A range of a mapped file costs nothing to ask for, so one range from the first place to the last holds all rows.
-What is not like that, or looks damaged, is left to the readers of single pages, which also know how to complain.
+This applies to plain pages: uncompressed numbers, fixed-size lists of numbers, and strings, without a validity bitmap.
+Unused bytes of a range of a mapped file cost nothing, so one range from the first to the last position covers all rows.
+Other pages and pages that look corrupt are read page by page, which also raises the errors.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ from lancetable.store.base import ByteRange
 __all__ = ["Scattered"]
 
 _UNKNOWN: Final = -1
-_OTHER: Final = -2
-_MAX_WORD: Final = 64  # buffers begin at multiples of 64 in all usual files
+_NOT_PLAIN: Final = -2
+_MAX_WORD: Final = 64  # common writers align buffers to 64 bytes
 _MAX_INT32: Final = (1 << 31) - 1
 _MAX_ADJUSTMENT: Final = 1 << 63
 
 
 class Scattered:
-    """Reads rows of one leaf column. `starts[p]` is where the values (or ends) of page p begin, found when needed."""
+    """Reader of rows of one leaf column from many pages.
+
+    `_starts[p]` is the position of the values of page p, or of the ends if these are strings; it is determined on first
+    use.
+    """
 
     __slots__ = ("_adjustment", "_data", "_dtype", "_pages", "_size", "_starts", "_type", "_width", "_word", "useful")
 
@@ -46,7 +50,7 @@ class Scattered:
         self._type = data_type
         self._dtype = varbin.offset_dtype(data_type)
         self._width = 8 if self._dtype is not None else _value_bytes(data_type)
-        # Pages of a column are mostly of one kind: after the first that is not plain, nobody asks again.
+        # Pages of a column mostly have one encoding: after the first page that is not plain, no others are checked.
         self.useful = self._width > 0
         word = min(self._width & -self._width, _MAX_WORD) or 1
         self._word: Any = np.dtype(f"<u{word}") if word <= 8 else np.dtype((np.void, word))
@@ -57,39 +61,39 @@ class Scattered:
             self._adjustment = np.zeros(len(pages), np.uint64)
 
     def read(self, rows: npt.NDArray[np.int64], page_of: npt.NDArray[np.int64]) -> ReadPlan[pa.Array | None]:
-        """The values at `rows`, which lie in pages `page_of`; None where they have to be read page by page."""
+        """Plan reading `rows`, whose pages are `page_of`. Returns None if they must be read page by page."""
         starts = self._starts[page_of]
         if int(starts.min()) < 0:
-            self.useful = all(self._find(number) for number in np.unique(page_of).tolist())
+            self.useful = all(self._locate(number) for number in np.unique(page_of).tolist())
             if not self.useful:
                 return None
             starts = self._starts[page_of]
-        places = starts + (rows - self._pages.starts[page_of]) * self._width
+        positions = starts + (rows - self._pages.starts[page_of]) * self._width
         if self._dtype is not None:
-            return (yield from self._read_strings(rows, page_of, places))
-        first, last = int(places.min()), int(places.max())
+            return (yield from self._read_strings(rows, page_of, positions))
+        first, last = int(positions.min()), int(positions.max())
         (data,) = yield (ByteRange(first, last + self._width),)
         words: npt.NDArray[Any] = np.frombuffer(data, self._word)
-        at = (places - first) // self._word.itemsize
+        indices = (positions - first) // self._word.itemsize
         per_value = self._width // self._word.itemsize
         if per_value > 1:
-            at = (at[:, None] + np.arange(per_value)).reshape(-1)
-        return _build(self._type, len(rows), pa.py_buffer(words.take(at)))
+            indices = (indices[:, None] + np.arange(per_value)).reshape(-1)
+        return _build(self._type, len(rows), pa.py_buffer(words.take(indices)))
 
     def _read_strings(
-        self, rows: npt.NDArray[np.int64], page_of: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+        self, rows: npt.NDArray[np.int64], page_of: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
     ) -> ReadPlan[pa.Array | None]:
-        # The end before that of a page's first row belongs to nobody and is not used.
-        first, last = max(int(places.min()) - 8, 0), int(places.max())
+        # The word before the end of a page's first row is not an end of this page; it is replaced by 0 below.
+        first, last = max(int(positions.min()) - 8, 0), int(positions.max())
         (raw,) = yield (ByteRange(first, last + 8),)
         stored: npt.NDArray[np.uint64] = np.frombuffer(raw, "<u8")
-        at = (places - first) >> 3
-        ends, before = stored.take(at), stored.take(np.maximum(at - 1, 0))
+        indices = (positions - first) >> 3
+        ends, before = stored.take(indices), stored.take(np.maximum(indices - 1, 0))
         limit = self._adjustment[page_of]
         valid = ends < limit
         all_valid = bool(valid.all())
         if not all_valid:
-            ends = np.minimum(ends, ends - limit)  # wraps around where the end is smaller, and is not taken there
+            ends = np.minimum(ends, ends - limit)  # subtracts from nulls only: the difference wraps around for others
         before = np.minimum(before, before - limit)
         before[rows == self._pages.starts[page_of]] = 0
         if (before > ends).any() or (ends > self._size[page_of]).any():
@@ -113,47 +117,47 @@ class Scattered:
                 return None
         return decoded.to_array(self._type)
 
-    def _find(self, number: int) -> bool:
-        """Look up where the values of a page lie; False if they are not plain."""
+    def _locate(self, number: int) -> bool:
+        """Determine the position of the values of a page. Returns False if the page is not plain."""
         if self._starts[number] == _UNKNOWN:
             page = self._pages.page(number)
             if page.decoder is None:
                 page.decoder = unwrap(encoding_of(page))
-            plain = self._find_strings if self._dtype is not None else self._find_values
+            locate = self._locate_strings if self._dtype is not None else self._locate_values
             try:
-                self._starts[number] = plain(page, number)
+                self._starts[number] = locate(page, number)
             except CorruptFileError:
-                self._starts[number] = _OTHER
+                self._starts[number] = _NOT_PLAIN
         return bool(self._starts[number] >= 0)
 
-    def _find_values(self, page: Page, number: int) -> int:
+    def _locate_values(self, page: Page, number: int) -> int:
         encoding, kind, size = page.decoder, self._type, 1
         while isinstance(encoding, FixedSizeList) and pa.types.is_fixed_size_list(kind):
             if encoding.dimension != kind.list_size:
-                return _OTHER
+                return _NOT_PLAIN
             size *= encoding.dimension
             encoding, kind = unwrap(encoding.items), kind.value_type
         if not isinstance(encoding, Flat) or not encoding.is_plain(value_width(kind)) or not value_width(kind):
-            return _OTHER
+            return _NOT_PLAIN
         start = encoding.plain_range(page, page.length * size, range(0)).start
-        return start if start % self._word.itemsize == 0 else _OTHER
+        return start if start % self._word.itemsize == 0 else _NOT_PLAIN
 
-    def _find_strings(self, page: Page, number: int) -> int:
+    def _locate_strings(self, page: Page, number: int) -> int:
         encoding = page.decoder
         if not isinstance(encoding, Binary) or not 0 < encoding.null_adjustment <= _MAX_ADJUSTMENT:
-            return _OTHER
+            return _NOT_PLAIN
         ends, content = unwrap(encoding.indices), unwrap(encoding.bytes)
         if not (isinstance(ends, Flat) and ends.is_plain(64) and isinstance(content, Flat) and content.is_plain(8)):
-            return _OTHER
+            return _NOT_PLAIN
         start = ends.plain_range(page, page.length, range(0)).start
-        where = page.buffer(content.buffer)
-        self._data[number], self._size[number] = where.start, where.end - where.start
+        location = page.buffer(content.buffer)
+        self._data[number], self._size[number] = location.start, location.end - location.start
         self._adjustment[number] = encoding.null_adjustment
-        return start if start % 8 == 0 else _OTHER
+        return start if start % 8 == 0 else _NOT_PLAIN
 
 
 def _value_bytes(data_type: pa.DataType) -> int:
-    """Bytes of a value in a plain page; 0 for types without such pages."""
+    """Return the bytes per value in a plain page, or 0 for types that do not have plain pages."""
     size = 1
     while pa.types.is_fixed_size_list(data_type):
         size *= data_type.list_size

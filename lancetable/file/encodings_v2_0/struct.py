@@ -1,7 +1,7 @@
-"""SimpleStruct: the header column of a struct; it holds a row count and nothing else.
+"""SimpleStruct: the header column of a struct, which stores only a row count.
 
-2.0 has no validity for structs: a struct is never null, its children may be. Source: protos/encodings_v2_0.proto,
-SimpleStruct.
+2.0 does not store the validity of structs: a struct is never null, but its children may be. Source:
+protos/encodings_v2_0.proto, SimpleStruct.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ __all__ = ["SimpleStruct"]
 
 @dataclass(frozen=True, slots=True)
 class SimpleStruct:
+    """Header of a struct."""
+
     arm: ClassVar[str] = "struct"
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        return refused(page.corrupt(f"the header of a struct where values of {data_type} should be"))
+        return refused(page.corrupt("the header of a struct in a column of values", str(data_type), "struct"))
 
     @classmethod
     def from_proto(cls, message: pb.SimpleStruct) -> Self:

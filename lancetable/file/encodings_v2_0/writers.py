@@ -1,11 +1,11 @@
-"""Columns of 2.0 files on their way out: arrays wait until they fill a page.
+"""Writers of the columns of 2.0 files, which queue arrays until these fill a page.
 
-    leaf     one column; the queue becomes a page
-    struct   a header page for the whole file, the children
-    list     a column of ends; the items go along: whenever ends become a page, so do the items that wait
+    leaf     one column; the queued arrays become a page
+    struct   a header page for the whole file, and the columns of the children
+    list     a column of ends, and the items; whenever a page of ends is written, the queued items become a page too
 
-A page is made when the arrays that wait exceed the cache size. One array larger than the largest page is cut into equal
-parts.
+A page is written when the queued arrays exceed the cache size. A single array larger than the maximum page size is
+split into equal parts.
 """
 
 from __future__ import annotations
@@ -32,19 +32,22 @@ __all__ = ["COLUMN_VALUES", "LeafWriter", "ListWriter", "Queue", "StructWriter",
 COLUMN_VALUES: Final = pack_any("/lance.encodings.ColumnEncoding", pb.ColumnEncoding(values={}))
 _HEADER: Final = pack_page(SimpleStruct())
 ARRAY_OVERHEAD_BYTES: Final = 96
-_MAX_WAITING: Final = 64
+_RUN_LENGTH: Final = 64
 _MAX_ENDS: Final = 1024
 
 
 class _Writer(ColumnWriter, Protocol):
-    """A ColumnWriter below which others can stand."""
+    """ColumnWriter that can be nested in a struct or list."""
 
     def flush(self) -> Iterator[EncodedPage]:
-        """The pages of what waits; more rows may follow."""
+        """Yield pages with all queued rows; more rows may follow."""
 
 
 def open_writers(schema: Schema, options: WriteOptions, blobs: BlobSink) -> list[ColumnWriter]:
-    """A writer for each top-level field. Raises UnsupportedFeatureError for fields that 2.0 files cannot hold."""
+    """Return a writer for each top-level field.
+
+    Raises UnsupportedFeatureError if 2.0 files cannot store a field.
+    """
     writers: list[ColumnWriter] = []
     column = 0
     for field in schema.fields:
@@ -66,17 +69,17 @@ def _open_writer(column: int, field: Field, path: str, options: WriteOptions, bl
         return ListWriter(column, field, path, options, items)
     if field.is_struct and not field.is_packed:
         children: list[_Writer] = []
-        below = column + 1
+        child_column = column + 1
         for child in field.children:
-            writer = _open_writer(below, child, f"{path}.{child.name}", options, blobs)
+            writer = _open_writer(child_column, child, f"{path}.{child.name}", options, blobs)
             children.append(writer)
-            below += len(writer.column_encodings)
+            child_column += len(writer.column_encodings)
         return StructWriter(column, field, path, children)
     return LeafWriter(column, field, path, options)
 
 
 class Queue:
-    """Arrays that wait for their page. Unless the caller's arrays may be kept, what stays is copied."""
+    """Arrays that are queued for a page. If `keep` is False, `settle` copies them from the caller's memory."""
 
     __slots__ = ("_arrays", "_keep", "_levels", "size_bytes")
 
@@ -90,26 +93,30 @@ class Queue:
         return len(self._arrays)
 
     def add(self, array: pa.Array) -> None:
+        """Append an array."""
         self._arrays.append(array)
         self._levels.append(0)
         self.size_bytes += array.nbytes + ARRAY_OVERHEAD_BYTES
 
     def settle(self) -> None:
-        """Make what waits independent of the caller's memory, and few: tiny arrays are joined, each a few times."""
+        """Copy the last array unless the caller keeps it, and concatenate runs of 64 arrays to limit their number.
+
+        Concatenated arrays are concatenated again in runs of 64, so that each value is copied a few times at most.
+        """
         if not self._keep and self._arrays and self._levels[-1] == 0:
             self._arrays[-1] = pa.concat_arrays([self._arrays[-1]])
         level = 0
-        while len(self._levels) >= _MAX_WAITING and self._levels[-_MAX_WAITING] == level:
+        while len(self._levels) >= _RUN_LENGTH and self._levels[-_RUN_LENGTH] == level:
             try:
-                joined = pa.concat_arrays(self._arrays[-_MAX_WAITING:])
+                combined = pa.concat_arrays(self._arrays[-_RUN_LENGTH:])
             except pa.ArrowException:
-                return  # dictionaries that cannot be merged; the page will encode them anew
+                return  # Arrow cannot unify the dictionaries; the encoder of the page does
             level += 1
-            self._arrays[-_MAX_WAITING:] = [joined]
-            self._levels[-_MAX_WAITING:] = [level]
+            self._arrays[-_RUN_LENGTH:] = [combined]
+            self._levels[-_RUN_LENGTH:] = [level]
 
     def take(self) -> list[pa.Array]:
-        """All arrays; the queue is empty afterwards."""
+        """Remove and return all arrays."""
         arrays, self._arrays = self._arrays, []
         self._levels = []
         self.size_bytes = 0
@@ -117,7 +124,7 @@ class Queue:
 
 
 class LeafWriter:
-    """A field in one column."""
+    """Writer of a field in one column."""
 
     __slots__ = ("_column", "_field", "_options", "_path", "_queue")
     concurrent: ClassVar[bool] = False
@@ -170,7 +177,7 @@ class LeafWriter:
 
 
 class StructWriter:
-    """A struct; it must not be null, since its header holds no validity."""
+    """Writer of a struct, which must not be null because 2.0 does not store the validity of structs."""
 
     __slots__ = ("_children", "_column", "_num_rows", "_path")
     concurrent: ClassVar[bool] = False
@@ -192,7 +199,7 @@ class StructWriter:
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
         if array.null_count:
             raise UnsupportedFeatureError(
-                f"column {self._path!r}: files of version 2.0 cannot hold null structs; make the children null, or use"
+                f"column {self._path!r}: files of version 2.0 cannot store null structs; make the children null, or use"
                 " version 2.1 or later",
                 feature="null struct",
                 column=self._path,
@@ -212,7 +219,7 @@ class StructWriter:
 
 
 class ListWriter:
-    """Lists: ends in one column, items below."""
+    """Writer of lists: ends in one column, items in the columns of the child field."""
 
     __slots__ = ("_column", "_ends", "_field", "_items", "_nulls", "_num_items", "_options", "_path", "_queued_bytes")
     concurrent: ClassVar[bool] = False
@@ -223,7 +230,7 @@ class ListWriter:
         self._path = path
         self._options = options
         self._items = items
-        self._ends: list[npt.NDArray[np.int64]] = []  # from the first item of the page on
+        self._ends: list[npt.NDArray[np.int64]] = []  # counted from the first item of the page
         self._nulls: list[npt.NDArray[np.uint8] | None] = []  # 1 where a list is null
         self._num_items = 0
         self._queued_bytes = 0
@@ -250,7 +257,7 @@ class ListWriter:
         items = array.values.slice(first, stop - first)
         nulls = nulls_of(array) if array.null_count else None
         if nulls is not None and items.null_count and not self._field.children[0].nullable:
-            # Nobody sees what lies under a null list, but it would be stored, and refused as a null.
+            # Drop the items of null lists: they are invisible, but their nulls would be rejected by the item writer.
             items = array.flatten()
             ends = np.cumsum(np.where(nulls, 0, np.diff(offsets)), dtype=np.int64) + self._num_items
         else:
@@ -263,7 +270,7 @@ class ListWriter:
         if self._queued_bytes > self._options.cache_bytes:
             yield from self.flush()
         elif len(self._ends) >= _MAX_ENDS:
-            self._join()
+            self._combine()
 
     def flush(self) -> Iterator[EncodedPage]:
         if self._ends:
@@ -272,27 +279,30 @@ class ListWriter:
             length = sum(map(len, self._ends))
             self._ends, self._nulls, self._num_items, self._queued_bytes = [], [], 0, 0
             yield EncodedPage(self._column, length, buffers.buffers, pack_page(encoding))
-        # No page of items is shared by two pages of ends: old readers rely on that.
+        # Two pages of ends never share a page of items, because old readers rely on that.
         yield from self._items.flush()
 
     def finish(self) -> Iterator[EncodedPage]:
         yield from self.flush()
         yield from self._items.finish()
 
-    def _join(self) -> None:
+    def _combine(self) -> None:
         if any(nulls is not None for nulls in self._nulls):
-            zeros = [
+            masks = [
                 np.zeros(len(ends), np.uint8) if nulls is None else nulls
                 for ends, nulls in zip(self._ends, self._nulls)
             ]
-            self._nulls = [np.concatenate(zeros)]
+            self._nulls = [np.concatenate(masks)]
         else:
             self._nulls = [None]
         self._ends = [np.concatenate(self._ends)]
 
 
 def equal_parts(array: pa.Array, size_bytes: int, max_bytes: int) -> Iterable[pa.Array]:
-    """Slices of equal length, as many as it takes for none to be larger than `max_bytes`."""
+    """Split an array into the smallest number of equal slices of at most `max_bytes`.
+
+    `size_bytes` is the size of the whole array. A slice has at least one row.
+    """
     if size_bytes <= max_bytes or len(array) < 2:
         return (array,)
     count = min(-(-size_bytes // max_bytes), len(array))
@@ -301,5 +311,5 @@ def equal_parts(array: pa.Array, size_bytes: int, max_bytes: int) -> Iterable[pa
 
 
 def null_refused(path: str) -> SchemaMismatchError:
-    """The error for a null where the schema says that there is none."""
-    return SchemaMismatchError(f"column {path!r} is not nullable but holds a null", column=path)
+    """Return a SchemaMismatchError for a null in a non-nullable column; the caller raises it."""
+    return SchemaMismatchError(f"column {path!r} is not nullable but contains a null", column=path)

@@ -1,8 +1,9 @@
-"""What an arm of CompressiveEncoding and a page layout are, and how they are found from their messages.
+"""Protocols of compressive encodings and page layouts, and their conversion from and to messages.
 
     page.encoding (bytes of a google.protobuf.Any)  ->  layout_of(page)  ->  MiniBlock(value=InlineBitpacking(32), ...)
 
-Both are frozen values without data; many pages share one, so each distinct message is parsed once per process.
+Encodings and layouts are immutable values without data. Many pages share one, so each distinct message is parsed once
+per process.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ __all__ = [
     "whole",
 ]
 
-_ALL_VALID_ITEM: Final = 1  # nulls are the business of the encoding
+_ALL_VALID_ITEM: Final = 1  # a custom encoding stores nulls itself
 _LAYOUT_URL: Final = "/lance.encodings21.PageLayout"
 _LAYOUT_PREFIX_2_3: Final = "/lance.encodings23."
 
@@ -59,7 +60,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Chunks(NamedTuple):
-    """One buffer of every chunk: (k,) positions and sizes of checked pieces of `data`."""
+    """One buffer of each of k chunks: (k,) checked positions and sizes in `data`."""
 
     data: Bytes
     starts: Ints
@@ -67,13 +68,13 @@ class Chunks(NamedTuple):
 
 
 def whole(data: Any) -> Chunks:
-    """A buffer as the only chunk."""
+    """Return a buffer as a single chunk."""
     octets = np.frombuffer(data, np.uint8)
     return Chunks(octets, np.zeros(1, np.int64), np.array([len(octets)], np.int64))
 
 
 class Column(NamedTuple):
-    """What a layout must know about the column it reads: the type of the values, and of the file version and size."""
+    """Context in which a layout is read: the type of the values, and the version and the size of the file."""
 
     data_type: pa.DataType
     version: FileVersion
@@ -81,7 +82,7 @@ class Column(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """Some rows of a page: the values of visible entries, and the levels of all entries, None where there are none."""
+    """Some rows of a page: the values of visible entries, and the levels of all entries, None without levels."""
 
     values: Block
     repetition: Levels | None
@@ -91,68 +92,69 @@ class Decoded(NamedTuple):
 
 
 class Compressive(Protocol):
-    """One node of a tree of compressive encodings. `arm` is its name in the oneof.
+    """A node in a tree of compressive encodings. `arm` is its name in the oneof.
 
-    An arm can stand in up to three places; in the others its method raises CorruptFileError. Errors come without a
-    path: the caller knows it. `limit` is the most bytes that may be decoded at once.
+    An encoding supports one or more of the three forms (chunks, blocks, values); the methods of the others raise
+    CorruptFileError. Errors have no path; the caller adds it. `limit` is the maximum number of bytes to decode at once.
     """
 
     arm: ClassVar[str]
 
     @property
     def num_buffers(self) -> int:
-        """Buffers of a mini-block chunk."""
+        """The number of buffers of a mini-block chunk."""
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        """The values of all mini-block chunks side by side; `counts[i]` of them are in chunk i."""
+        """Decode all mini-block chunks into one block; chunk i has `counts[i]` values."""
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        """The same for the block form, which is one buffer: levels and dictionaries."""
+        """Decode the block form, which is one buffer, as used for levels and dictionaries."""
 
     def decode_values(self, values: Block, limit: int) -> Block:
-        """Full-zip values, each compressed alone: bytes as they lie in the page -> what they stand for."""
+        """Decode full-zip values, each compressed separately, from their stored bytes."""
 
-    # An arm may also have `pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block`: one value of each piece
-    # of its chunks, without decoding the others. See `pick_values`.
+    # An encoding may also define `pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block`, which decodes one
+    # value of each piece without decoding the others. See `pick_values`.
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
-        """From the message of this arm."""
+        """Convert the message of this arm."""
 
     def to_proto(self) -> Any:
-        """The message of this arm."""
+        """Return the message of this arm."""
 
 
 class Layout(Protocol):
-    """How a page lies in its buffers. `arm` is its name in the oneof."""
+    """The arrangement of a page in its buffers. `arm` is its name in the oneof."""
 
     arm: ClassVar[str]
 
     def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
-        """Decode some rows of a page; `rows` is not empty and lies within the page."""
+        """Decode some rows of a page; `rows` is not empty and within the page."""
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
-        """From the message of this arm."""
+        """Convert the message of this arm."""
 
     def to_proto(self) -> Any:
-        """The message of this arm."""
+        """Return the message of this arm."""
 
 
 COMPRESSIVE: dict[str, type[Compressive]] = {}
-"""Name in the oneof -> class. Filled by registry.py; others may add to it."""
+"""Compressive encodings by name in the oneof. Filled by registry.py; other packages may add entries."""
 
 LAYOUTS: dict[str, type[Layout]] = {}
-"""Name in the oneof -> class. Filled by registry.py; others may add to it."""
+"""Page layouts by name in the oneof. Filled by registry.py; other packages may add entries."""
 
 
 def compressive_from_message(message: pb.CompressiveEncoding) -> Compressive:
-    """The encoding in a message. Raises CorruptFileError if it holds none, UnsupportedFeatureError for one without a
-    class.
+    """Convert a message to its encoding.
+
+    Raises CorruptFileError if the message is empty, UnsupportedFeatureError for an unknown encoding.
     """
     arm = message.WhichOneof("compression")
     if arm is None:
-        raise CorruptFileError("an encoding is missing")
+        raise CorruptFileError("message without an encoding")
     found = COMPRESSIVE.get(arm)
     if found is None:
         raise UnsupportedFeatureError(f"encoding {arm!r} is not supported", feature=f"encoding {arm}")
@@ -160,15 +162,15 @@ def compressive_from_message(message: pb.CompressiveEncoding) -> Compressive:
 
 
 def compressive_to_message(encoding: Compressive) -> pb.CompressiveEncoding:
-    """The message that holds this encoding."""
+    """Return the message of an encoding."""
     return pb.CompressiveEncoding(**{encoding.arm: encoding.to_proto()})
 
 
 def layout_from_message(message: pb.PageLayout) -> Layout:
-    """The layout in a message; raises as `compressive_from_message`."""
+    """Convert a message to its layout. Raises the errors of `compressive_from_message`."""
     arm = message.WhichOneof("layout")
     if arm is None:
-        raise CorruptFileError("a page layout is missing")
+        raise CorruptFileError("message without a page layout")
     found = LAYOUTS.get(arm)
     if found is None:
         raise UnsupportedFeatureError(f"page layout {arm!r} is not supported", feature=f"page layout {arm}")
@@ -176,7 +178,7 @@ def layout_from_message(message: pb.PageLayout) -> Layout:
 
 
 def layout_of(page: Page) -> Layout:
-    """The layout of a page. Raises CorruptFileError or UnsupportedFeatureError naming the page."""
+    """Return the layout of a page. Raises CorruptFileError or UnsupportedFeatureError, with the name of the page."""
     try:
         return _parse_page(page.encoding)
     except CorruptFileError as error:
@@ -204,7 +206,7 @@ on_change(_parse_page.cache_clear)
 
 
 class CustomLayout:
-    """A page that an encoding of another package reads; always as a whole."""
+    """A page with a custom encoding of another package, which decodes it as a whole."""
 
     arm: ClassVar[str] = "custom"
     __slots__ = ("_encoding",)
@@ -215,46 +217,50 @@ class CustomLayout:
     def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
         array = yield from read_custom(self._encoding, page, column.data_type)
         values = Ready(array)
-        found = values.slice(rows.start, rows.stop) if isinstance(rows, range) else values.take(rows)
-        return Decoded(found, None, None, (_ALL_VALID_ITEM,), len(rows))
+        selected = values.slice(rows.start, rows.stop) if isinstance(rows, range) else values.take(rows)
+        return Decoded(selected, None, None, (_ALL_VALID_ITEM,), len(rows))
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
-        raise CorruptFileError("an encoding of another package inside of a page")
+        raise CorruptFileError("custom encoding nested in a page layout")
 
     def to_proto(self) -> Any:
-        raise CorruptFileError("an encoding of another package inside of a page")
+        raise CorruptFileError("custom encoding nested in a page layout")
 
 
 def pack_page(layout: Layout) -> bytes:
-    """The bytes of Page.encoding.direct for a layout."""
+    """Return the bytes of Page.encoding.direct for a layout."""
     return pack_any(_LAYOUT_URL, pb.PageLayout(**{layout.arm: layout.to_proto()}))
 
 
 def misplaced(encoding: Compressive, place: str) -> CorruptFileError:
-    """The error for an arm where it cannot stand, to be raised."""
+    """Return an error to raise for an encoding in a context that it does not support."""
     return CorruptFileError(f"encoding {encoding.arm!r} cannot hold {place}")
 
 
 def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: int) -> Levels:
-    """Levels of all chunks side by side."""
+    """Decode the levels of all chunks into one array. Raises CorruptFileError unless they have 16 bits."""
     block = encoding.decode_blocks(chunks, counts, limit)
     if not isinstance(block, FixedWidth) or block.bits != 16:
-        raise CorruptFileError("levels of a wrong width", expected=16)
+        raise CorruptFileError("levels have the wrong width", expected="16 bits")
     return np.frombuffer(block.data, LEVEL, block.length)
 
 
 def pick_values(encoding: Compressive, buffers: Sequence[Pieces], limit: int) -> Block:
-    """One value of each mini-block chunk, which a piece in every buffer names; chunks ascend and may be repeated."""
+    """Decode one value of each mini-block chunk.
+
+    Piece i of every buffer is the i-th selected chunk; chunks ascend and may repeat. Uses the method `pick_chunks` of
+    the encoding if there is one, else decodes each chunk once.
+    """
     pick: Callable[[Sequence[Pieces], int], Block] | None = getattr(encoding, "pick_chunks", None)
     return pick_decoded(encoding, buffers, limit) if pick is None else pick(buffers, limit)
 
 
 def pick_decoded(encoding: Compressive, buffers: Sequence[Pieces], limit: int) -> Block:
-    """`pick_values` for encodings that cannot find a single value: each chunk is decoded once."""
+    """Implement `pick_values` for encodings without access to single values: decode each chunk once."""
     buffers[0].check()
     which, piece = buffers[0].once()
     counts = buffers[0].counts[which]
-    chunks = [Chunks(each.data, each.starts[which], each.sizes[which]) for each in buffers]
+    chunks = [Chunks(pieces.data, pieces.starts[which], pieces.sizes[which]) for pieces in buffers]
     decoded = encoding.decode_chunks(chunks, counts, limit)
     return decoded.take((np.cumsum(counts) - counts)[piece] + buffers[0].places)

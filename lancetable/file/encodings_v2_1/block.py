@@ -1,18 +1,18 @@
-"""Decoded values without validity: what compressive encodings give and layouts hand on.
+"""Blocks: decoded values without validity, the results of compressive encodings.
 
     FixedWidth      every value has the same number of bits
     VariableWidth   offsets and bytes
-    Coded           the same, compressed
-    Items           items of fixed-size lists, some of them null       compound.py, as the rest
-    Struct          values of several children side by side, row by row
-    Indices         numbers of items in a dictionary
-    Repeated        one value many times
-    Nulls           nothing but nulls
-    NullItems       nulls below as many fixed-size lists as the levels call valid
-    Ready           an Arrow array that somebody else made
+    Coded           offsets and bytes, compressed with a symbol table
+    Items           items of fixed-size lists, some of them null       this and all below: compound.py
+    Struct          values of several children
+    Indices         indices into a dictionary
+    Repeated        one value, repeated
+    Nulls           only nulls
+    NullItems       fixed-size lists of nulls; the levels determine which lists are valid
+    Ready           an existing Arrow array
     Joined          blocks of several pages
 
-A block is cut and gathered as it is; it becomes an Arrow array last, when the validity of its values is known.
+A block is sliced and gathered in its encoded form, and becomes an Arrow array once the validity of its values is known.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ WORDS: Final[dict[int, np.dtype[Any]]] = {
     8: np.dtype("<u8"),
 }
 MAX_INT32: Final = (1 << 31) - 1
-_MAX_EXPANSION: Final = 8  # bytes that one code of a symbol table can stand for
-_FEW: Final = 64  # values that are joined faster than Arrow's machinery starts
-# The types that most columns have, found without asking Arrow what kind of type each is.
+_MAX_EXPANSION: Final = 8  # bytes of the longest symbol, which is one code
+_FEW: Final = 64  # up to this many values, joining them in Python is faster than a call of Arrow
+# Common types, recognised by their id without calls of Arrow's type predicates.
 _PLAIN: Final = frozenset(
     {
         *(pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id, pa.bool_().id),
@@ -73,26 +73,38 @@ _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 
 
 class Block(Protocol):
-    """Some values."""
+    """A sequence of decoded values."""
 
     @property
     def length(self) -> int: ...
 
     def slice(self, start: int, stop: int) -> Block:
-        """Values `start` to `stop`."""
+        """Return values `start` to `stop`."""
 
     def take(self, indices: Ints) -> Block:
-        """The values at these places, which lie within the block."""
+        """Gather the values at `indices`, which are in range."""
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
-        """The Arrow array. `validity` is a bitmap, None if nothing is null; `limit` the most bytes it may take.
+        """Build an Arrow array.
 
-        Raises CorruptFileError if the values cannot be those of `data_type`.
+        Parameters
+        ----------
+        data_type
+            The type of the array.
+        validity
+            The bitmap, None if nothing is null.
+        limit
+            The maximum size of the array in bytes.
+
+        Raises
+        ------
+        CorruptFileError
+            If the values do not match `data_type` or exceed `limit`.
         """
 
 
 def type_bits(data_type: pa.DataType) -> int | None:
-    """Bits of one value of a type of fixed width, fixed-size lists included; None for other types."""
+    """Return the bits of one value of a fixed-width type, fixed-size lists included; None for other types."""
     if data_type.id in _PLAIN:
         return int(data_type.bit_width)
     if pa.types.is_fixed_size_list(data_type):
@@ -106,17 +118,17 @@ def type_bits(data_type: pa.DataType) -> int | None:
 
 
 def offset_bytes(data_type: pa.DataType) -> int:
-    """Bytes of one offset of strings and bytes; 0 for other types."""
+    """Return the bytes of one offset of a string or binary type; 0 for other types."""
     return _VARIABLE.get(data_type.id, 0)
 
 
 def is_variable(data_type: pa.DataType) -> bool:
-    """Whether these are strings or bytes."""
+    """Return whether this is a string or binary type."""
     return data_type.id in _VARIABLE
 
 
 def take_spans(block: Block, starts: Ints, lengths: Ints) -> Block:
-    """The values of stretches of a block, side by side."""
+    """Concatenate ranges of values of a block."""
     if isinstance(block, FixedWidth) and block.bits % 8 == 0:
         width = block.bits // 8
         octets = np.frombuffer(block.data, np.uint8)
@@ -128,7 +140,7 @@ def take_spans(block: Block, starts: Ints, lengths: Ints) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class FixedWidth:
-    """`length` values of `bits` bits each, without gaps; the lowest bit first where they are not whole bytes."""
+    """`length` values of `bits` bits each, without gaps; values that are not whole bytes start at the lowest bit."""
 
     bits: int
     data: Any  # bytes-like
@@ -157,29 +169,31 @@ class FixedWidth:
                 (octets[indices >> 3] >> (indices & 7).astype(np.uint8)) & np.uint8(1), bitorder="little"
             )
         else:
-            every = np.unpackbits(np.frombuffer(self.data, np.uint8), count=self.length * bits, bitorder="little")
-            taken = np.packbits(every.reshape(self.length, bits)[indices], bitorder="little")
+            unpacked = np.unpackbits(np.frombuffer(self.data, np.uint8), count=self.length * bits, bitorder="little")
+            taken = np.packbits(unpacked.reshape(self.length, bits)[indices], bitorder="little")
         return FixedWidth(bits, taken.view(np.uint8), len(indices))
 
     def rows(self) -> Bytes:
-        """(length, bytes of a value)"""
+        """Return the bytes of whole-byte values: (length, bytes of a value)."""
         return np.frombuffer(self.data, np.uint8, self.length * self.bits // 8).reshape(self.length, self.bits // 8)
 
     def numbers(self) -> npt.NDArray[Any]:
-        """(length,) unsigned integers. Raises CorruptFileError for widths that no such type has."""
+        """Return (length,) unsigned integers. Raises CorruptFileError for other widths than 8, 16, 32 and 64 bits."""
         word = WORDS.get(self.bits // 8) if self.bits % 8 == 0 else None
         if word is None:
-            raise CorruptFileError("numbers of an odd width", expected="8, 16, 32 or 64", found=self.bits)
+            raise CorruptFileError(
+                "integers have an unsupported width", expected="8, 16, 32 or 64 bits", found=self.bits
+            )
         return np.frombuffer(self.data, word, self.length)
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         if self.bits == 8 and pa.types.is_boolean(data_type):
-            # Full-zip pages give every value whole bytes.
+            # Full-zip pages store a boolean in a whole byte.
             flags = np.frombuffer(self.data, np.uint8, self.length)
             return FixedWidth(1, np.packbits(flags, bitorder="little"), self.length)._to_array(data_type, validity)
         if type_bits(data_type) != self.bits:
             raise CorruptFileError(
-                f"values of the wrong width for {data_type}", expected=type_bits(data_type), found=self.bits
+                f"values have the wrong width for {data_type}", expected=type_bits(data_type), found=self.bits
             )
         return self._to_array(data_type, validity)
 
@@ -197,12 +211,13 @@ class FixedWidth:
 
 
 def null_count(validity: pa.Buffer | None) -> int:
+    """Return the null count for `pa.Array.from_buffers`: 0 without a bitmap, else -1 (to be computed)."""
     return 0 if validity is None else -1
 
 
 @dataclass(frozen=True, slots=True)
 class VariableWidth:
-    """Values of any length: (length + 1,) checked offsets, int32 or int64, into `data`."""
+    """Values of variable length: (length + 1,) checked offsets, int32 or int64, into `data`."""
 
     offsets: npt.NDArray[Any]
     data: Any  # bytes-like
@@ -236,12 +251,12 @@ class VariableWidth:
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         width = _VARIABLE.get(data_type.id)
         if width is None:
-            raise CorruptFileError(f"strings or bytes where {data_type} should be")
+            raise CorruptFileError(f"page stores strings or bytes, expected {data_type}")
         offsets, data = self.offsets, self.data
         base, end = int(offsets[0]), int(offsets[-1])
         if width != offsets.dtype.itemsize or base:
             if width == 4 and end - base > MAX_INT32:
-                raise CorruptFileError("values too long for their type", expected=MAX_INT32, found=end - base)
+                raise CorruptFileError("values are too long for their type", expected=MAX_INT32, found=end - base)
             offsets = (offsets - base).astype(np.int32 if width == 4 else np.int64)
             data = memoryview(data)[base:end]
         if data_type.id in _STRINGS:
@@ -252,7 +267,7 @@ class VariableWidth:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Values compressed one by one through a symbol table; those that are wanted in the end are expanded."""
+    """Values compressed one by one with a symbol table; they are decompressed when an array is built."""
 
     codes: VariableWidth
     table: fsst.SymbolTable
@@ -271,11 +286,11 @@ class Coded:
         return self.expand(limit).to_array(data_type, validity, limit)
 
     def expand(self, limit: int) -> VariableWidth:
-        """The values themselves. Raises CorruptFileError if they may take more than `limit` bytes."""
+        """Decompress all values. Raises CorruptFileError if they may need more than `limit` bytes."""
         offsets = self.codes.offsets
         if int(offsets[-1]) - int(offsets[0]) > limit // _MAX_EXPANSION:
             raise CorruptFileError(
-                "strings that may expand too far", expected=f"at most {limit // _MAX_EXPANSION} bytes"
+                "strings may expand to too many bytes", expected=f"at most {limit // _MAX_EXPANSION} bytes"
             )
         octets = np.frombuffer(self.codes.data, np.uint8) if len(self.codes.data) else np.empty(0, np.uint8)
         data, found = fsst.decompress(octets, offsets, self.table)

@@ -1,17 +1,16 @@
-"""What the writer of 2.1 and 2.2 files picks for a page.
+"""Choice of layout and encoding for a page of 2.1 and 2.2 files.
 
-    layout        constant           all null; in 2.2 also one value throughout
+    layout        constant           all null; in 2.2 also a single value throughout
                   mini-block         values below 256 bytes
-                  full-zip           longer values, and what no chunk can hold: choose_layout.py
-    dictionary    Arrow dictionaries; strings, bytes, values of 16 and in 2.2 of 8 bytes with few distinct ones:
+                  full-zip           longer values, and values that do not fit into chunks: choose_layout.py
+    dictionary    Arrow dictionaries; strings, bytes, values of 16 and in 2.2 of 8 bytes, with few distinct ones:
                   choose_dictionary.py
-    numbers       the smallest of run lengths, bit packing and plain values: choose_numbers.py, choose_chunks.py
-    strings       FSST where compiled kernels run, else offsets and bytes: choose_strings.py
-    on request    zstd or LZ4 around any of these; byte stream split below it
+    numbers       the smallest of run lengths, bit packing and uncompressed values: choose_numbers.py, choose_chunks.py
+    strings       FSST if the compiled kernels are available, else offsets and bytes: choose_strings.py
+    on request    zstd or LZ4 applied to any of these, and byte stream split below them
 
-Field metadata `lance-encoding:...` has the last word, see wishes.py. What cannot be stored is refused before,
-in storable.py.
-Source: protos/encodings_v2_1.proto.
+Field metadata `lance-encoding:...` overrides these choices, see wishes.py. Unsupported types are rejected earlier, in
+storable.py. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Compressive
 from lancetable.file.encodings_v2_1.block import FixedWidth, is_variable, type_bits
 from lancetable.file.encodings_v2_1.choose_dictionary import encode_dictionary_array, encode_items, one_empty
-from lancetable.file.encodings_v2_1.choose_layout import Column, chunk_or_zip, if_smaller, wants_zip
+from lancetable.file.encodings_v2_1.choose_layout import Column, chunk_or_zip, if_smaller, prefers_full_zip
 from lancetable.file.encodings_v2_1.choose_numbers import encode_numbers
 from lancetable.file.encodings_v2_1.choose_strings import encode_strings
 from lancetable.file.encodings_v2_1.chunks import (
@@ -53,7 +52,7 @@ __all__ = ["EncodedRows", "encode_pages"]
 
 
 class EncodedRows(NamedTuple):
-    """A page of `num_rows` rows; `length` is what Page.length says."""
+    """A page of `num_rows` rows; `length` is the value of Page.length, which counts items of fixed-size lists."""
 
     page: EncodedLayout
     num_rows: int
@@ -61,14 +60,19 @@ class EncodedRows(NamedTuple):
 
 
 def encode_pages(column: Column, array: pa.Array) -> Iterator[EncodedRows]:
-    """One page of a leaf from a top-level array, or several where one cannot hold all levels."""
+    """Encode a leaf of a top-level array as one page, or as several if one page cannot store all levels.
+
+    Raises UnsupportedFeatureError if a single row has too many levels or a value cannot be stored.
+    """
     shredded = shred(array, column.leaf.steps, plain_lists=column.large)
     try:
         page = encode_values(column, shredded)
     except LevelsTooDense:
         half = len(array) // 2
         if not half:
-            raise UnsupportedFeatureError("too many empty lists in a single row", feature="dense levels") from None
+            raise UnsupportedFeatureError(
+                "a single row has too many empty lists for a page; split the row", feature="dense levels"
+            ) from None
         yield from encode_pages(column, array.slice(0, half))
         yield from encode_pages(column, array.slice(half))
         return
@@ -80,7 +84,7 @@ def encode_pages(column: Column, array: pa.Array) -> Iterator[EncodedRows]:
 
 
 def encode_values(column: Column, shredded: Shredded) -> EncodedLayout:
-    """A page of the values of a leaf. Raises LevelsTooDense."""
+    """Encode the values of a leaf as a page. Raises LevelsTooDense, and UnsupportedFeatureError for some structs."""
     values = shredded.values
     data_type = values.type
     if pa.types.is_null(data_type):
@@ -88,13 +92,13 @@ def encode_values(column: Column, shredded: Shredded) -> EncodedLayout:
     if pa.types.is_struct(data_type) and data_type.num_fields == 0:
         if shredded.definition is not None:
             raise UnsupportedFeatureError("a null struct without children cannot be stored", feature="empty struct")
-        # Readers know that these are not null.
+        # Readers do not treat these structs as null.
         return encode_all_null(replace(shredded, layers=(NULLABLE_ITEM,)), column.large)
     definition = shredded.visible_definition
     if len(values) == 0:
         return _encode_nothing(column, shredded)
     all_null = definition is not None and int(definition.min()) > 0
-    # Old readers of 2.1 lose the nulls in lists of nothing else, unless they are stored like values.
+    # Old readers of 2.1 lose the nulls of lists that contain nothing else, unless they are stored in chunks.
     if all_null and (column.large or not shredded.num_lists):
         return encode_all_null(shredded, column.large)
     if pa.types.is_dictionary(data_type):
@@ -112,9 +116,9 @@ def encode_values(column: Column, shredded: Shredded) -> EncodedLayout:
 
 
 def _encode_nothing(column: Column, shredded: Shredded) -> EncodedLayout:
-    """Nothing but null and empty lists. Raises LevelsTooDense."""
+    """Encode a page that contains only null and empty lists. Raises LevelsTooDense."""
     if not column.large and shredded.num_lists > 1 and _reaches_inside(shredded):
-        # Old readers of 2.1 lose what such a page has inside of lists, and read a chunk without a value.
+        # Old readers of 2.1 lose the inner lists of such a constant page, but can read a chunk without values.
         try:
             return encode_miniblock(shredded, *_no_values(column, shredded.values.type))
         except ChunkTooLarge as error:
@@ -124,7 +128,7 @@ def _encode_nothing(column: Column, shredded: Shredded) -> EncodedLayout:
 
 
 def _reaches_inside(shredded: Shredded) -> bool:
-    """Whether some outermost list has items; packed structs are left out, as old readers take none in lists."""
+    """Return whether an outermost list has items; False for packed structs: old readers have none in lists."""
     if pa.types.is_struct(shredded.values.type):
         return False
     definition = shredded.definition
@@ -132,12 +136,12 @@ def _reaches_inside(shredded: Shredded) -> bool:
 
 
 def _no_values(column: Column, data_type: pa.DataType) -> tuple[Chunked, bool, EncodedItems | None]:
-    """One chunk of no values, the form of chunks, and the dictionary."""
+    """Return one chunk without values, whether chunks are large, and the dictionary."""
     encoding: Compressive = Flat(32)
     items = None
     if pa.types.is_fixed_size_list(data_type):
         encoding = lists_of(pa.array([], data_type)).encoding
-    elif is_variable(data_type):  # of which old readers want at least one
+    elif is_variable(data_type):  # old readers require a dictionary with at least one item
         items = encode_items(column, one_empty(data_type))
     elif pa.types.is_dictionary(data_type):
         encoding, items = Flat(data_type.index_type.bit_width), encode_items(column, one_empty(data_type.value_type))
@@ -156,21 +160,23 @@ def _encode_lists(column: Column, shredded: Shredded, lists: FixedSizeLists) -> 
         return encode_fullzip_fixed(shredded, rows[0], lists.encoding)
 
     bits = lists.item_bits
-    general = column.wishes.general
+    general = column.options.general
 
     def chunk(limits: Limits) -> Chunked:
         chunked = encode_lists(lists, limits)
         return chunked if general is None or lists.validity else if_smaller(chunked, *general)
 
     can_zip = lists.items.bits % 8 == 0
-    return chunk_or_zip(column, shredded, wants_zip(column, shredded, bits // 8), chunk, zipped if can_zip else None)
+    return chunk_or_zip(
+        column, shredded, prefers_full_zip(column, shredded, bits // 8), chunk, zipped if can_zip else None
+    )
 
 
 def _encode_struct(column: Column, shredded: Shredded) -> EncodedLayout:
     packed = rows_of(shredded.values)
     if packed is not None:
         rows: PackedRows = packed
-        general = column.wishes.general
+        general = column.options.general
 
         def chunk(limits: Limits) -> Chunked:
             chunked = encode_rows(rows, limits)

@@ -1,6 +1,6 @@
-"""Numbers in chunks: the smallest of run lengths, bit packing and plain values.
+"""Choice of the encoding of numbers in chunks: the smallest of run lengths, bit packing and uncompressed values.
 
-Byte streams and zstd or LZ4 where metadata asks for it.
+Byte stream split and zstd or LZ4 are applied on request, by field metadata.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lancetable.file.encodings_v2_1.compressive.byte_stream_split import encode_
 from lancetable.file.encodings_v2_1.compressive.flat import encode_flat
 from lancetable.file.encodings_v2_1.compressive.general import compress_chunks
 from lancetable.file.encodings_v2_1.compressive.rle import encode_runs
-from lancetable.file.encodings_v2_1.wishes import Wishes
+from lancetable.file.encodings_v2_1.wishes import EncodingOptions
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 
 __all__ = ["chunk_fixed"]
@@ -27,33 +27,33 @@ __all__ = ["chunk_fixed"]
 _SAMPLE_BYTES: Final = 64 << 10
 
 
-def chunk_fixed(block: FixedWidth, wishes: Wishes, limits: Limits) -> Chunked:
-    """Values of fixed width in the smallest encoding."""
-    general = wishes.general
+def chunk_fixed(block: FixedWidth, options: EncodingOptions, limits: Limits) -> Chunked:
+    """Encode values of fixed width in the smallest encoding."""
+    general = options.general
     if general is None:
-        return _chunk_plain(block, wishes, limits)
+        return _chunk_plain(block, options, limits)
     scheme, level = general
-    can_split = block.bits in (32, 64) and wishes.byte_streams != "off"
-    if can_split and (wishes.byte_streams == "on" or _splits_well(block, wishes, scheme, level)):
+    can_split = block.bits in (32, 64) and options.byte_streams != "off"
+    if can_split and (options.byte_streams == "on" or _splits_well(block, options, scheme, level)):
         return if_smaller(encode_byte_streams(block, limits), scheme, level)
-    return if_smaller(_chunk_plain(block, wishes, limits), scheme, level)
+    return if_smaller(_chunk_plain(block, options, limits), scheme, level)
 
 
-def _chunk_plain(block: FixedWidth, wishes: Wishes, limits: Limits) -> Chunked:
-    if block.bits not in (8, 16, 32, 64) or wishes.compression == "none" or block.length == 0:
+def _chunk_plain(block: FixedWidth, options: EncodingOptions, limits: Limits) -> Chunked:
+    if block.bits not in (8, 16, 32, 64) or options.compression == "none" or block.length == 0:
         return encode_flat(block, limits)
     values = block.numbers()
     width = block.bits // 8
     best = block.length * width
-    encoder: Callable[[], Chunked] = lambda: encode_flat(block, limits)  # noqa: E731  # others may take its place
+    encoder: Callable[[], Chunked] = lambda: encode_flat(block, limits)  # noqa: E731  # may be replaced below
     if limits.max_values >= BLOCK_VALUES:
         widths = stats.block_widths(values)
         packed = inline_bytes(widths, block.bits)
         if packed < best:
             best = packed
-            encoder = lambda: encode_inline(values)  # noqa: E731  # as above
-    # Runs are counted only where a sample shows that they might win.
-    share = wishes.run_share
+            encoder = lambda: encode_inline(values)  # noqa: E731  # likewise
+    # Count the runs only if a sample suggests that they may be smaller.
+    share = options.run_share
     if stats.estimate_runs(values) * (width + 1) < 2 * best:
         runs = stats.count_runs(values)
         per_chunk = _values_of_runs(block.length, runs, width, limits)
@@ -64,13 +64,13 @@ def _chunk_plain(block: FixedWidth, wishes: Wishes, limits: Limits) -> Chunked:
 
 
 def _values_of_runs(count: int, runs: int, width: int, limits: Limits) -> int:
-    """Values for a chunk of runs: longer runs, more values."""
+    """Return the number of values for a chunk of runs; it grows with the length of the runs."""
     bytes_of_value = max((runs + count / 255) * (width + 1) / count, 1e-6)
     return power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / 2 / bytes_of_value))))
 
 
-def _splits_well(block: FixedWidth, wishes: Wishes, scheme: str, level: int | None) -> bool:
-    """Whether a sample is smaller as byte streams than without."""
+def _splits_well(block: FixedWidth, options: EncodingOptions, scheme: str, level: int | None) -> bool:
+    """Return whether byte stream split makes a sample smaller."""
     width = block.bits // 8
     count = min(block.length, _SAMPLE_BYTES // width)
     third = count // 3
@@ -82,5 +82,5 @@ def _splits_well(block: FixedWidth, wishes: Wishes, scheme: str, level: int | No
         return False
     limits = Limits(1 << 14, 1 << 20, 16 << 10)
     split = compress_chunks(encode_byte_streams(sample, limits), scheme, level)
-    other = compress_chunks(_chunk_plain(sample, wishes, limits), scheme, level)
+    other = compress_chunks(_chunk_plain(sample, options, limits), scheme, level)
     return split.size_bytes < other.size_bytes

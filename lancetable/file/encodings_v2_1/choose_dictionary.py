@@ -1,4 +1,4 @@
-"""Pages whose values are numbers of items: Arrow dictionaries, and columns of few distinct values."""
+"""Dictionary pages: Arrow dictionaries, and columns with few distinct values."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ __all__ = [
 ]
 
 MIN_DICTIONARY_VALUES: Final = 100
-_DICTIONARY_SHARE: Final = 0.5  # of the values: larger dictionaries hardly matter
-_REPEATED_SHARE: Final = 0.02  # of a column that several copies of a dictionary may add
+_DICTIONARY_SHARE: Final = 0.5  # relative to the values; beyond it, a dictionary saves too little to keep it whole
+_REPEATED_SHARE: Final = 0.02  # relative size that repeated dictionaries may add to a column
 
 
 def encode_dictionary_array(column: Column, shredded: Shredded) -> EncodedLayout:
+    """Encode an Arrow dictionary array as a page. Raises LevelsTooDense."""
     array = shredded.values
     items, indices = array.dictionary, array.indices
     if items.null_count:
-        # Null items have become levels; their numbers may go on to stand for them.
+        # Rows with a null item are nulls by their levels, so the item may have any value.
         items = _without_nulls(items)
     if len(items) == 0:
         items = one_empty(items.type)
@@ -62,6 +63,7 @@ def _without_nulls(items: pa.Array) -> pa.Array:
 
 
 def one_empty(data_type: pa.DataType) -> pa.Array:
+    """Return an array of one empty string or one zero."""
     bits = type_bits(data_type)
     if bits is None:
         dtype = np.int64 if pa.types.is_large_string(data_type) or pa.types.is_large_binary(data_type) else np.int32
@@ -70,7 +72,7 @@ def one_empty(data_type: pa.DataType) -> pa.Array:
 
 
 def _filled(indices: pa.Array) -> FixedWidth:
-    """Indices with 0 where they are null."""
+    """Return the indices, with 0 for nulls."""
     return fixed_values(indices.fill_null(0) if indices.null_count else indices)
 
 
@@ -80,13 +82,13 @@ def _dictionary_page(column: Column, shredded: Shredded, indices: FixedWidth, it
 
 def _indexed_page(column: Column, shredded: Shredded, indices: FixedWidth, items: EncodedItems) -> EncodedLayout:
     try:
-        return chunked_page(column, shredded, lambda limits: chunk_fixed(indices, column.wishes, limits), items)
+        return chunked_page(column, shredded, lambda limits: chunk_fixed(indices, column.options, limits), items)
     except ChunkTooLarge as error:
         raise LevelsTooDense from error
 
 
 def encode_items(column: Column, items: pa.Array) -> EncodedItems:
-    """The items of a dictionary in block form."""
+    """Encode the items of a dictionary in the block form."""
     encoding: Compressive
     if is_variable(items.type):
         block = variable_values(items)
@@ -94,18 +96,18 @@ def encode_items(column: Column, items: pa.Array) -> EncodedItems:
     else:
         values = fixed_values(items)
         encoding, data = Flat(values.bits), bytes(values.data)
-    if not column.large or column.wishes.dictionary_compression == "none" or len(data) < MIN_COMPRESSED_BYTES:
+    if not column.large or column.options.dictionary_compression == "none" or len(data) < MIN_COMPRESSED_BYTES:
         return EncodedItems(encoding, data, len(items))
-    scheme = column.wishes.dictionary_compression or "lz4"
-    packed = compress_block(encoding, data, scheme, zstd_level(scheme, column.wishes.dictionary_level))
+    scheme = column.options.dictionary_compression or "lz4"
+    packed = compress_block(encoding, data, scheme, zstd_level(scheme, column.options.dictionary_level))
     return EncodedItems(*packed, len(items))
 
 
 def fixed_dictionary(column: Column, shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
-    """A dictionary for values of 16 bytes, in 2.2 also of 8, where it is much smaller."""
+    """Encode values of 16 bytes, in 2.2 also of 8, with a dictionary if that is much smaller; else return None."""
     if block.length < MIN_DICTIONARY_VALUES or not (block.bits == 128 or (block.bits == 64 and column.large)):
         return None
-    if column.wishes.compression == "none":
+    if column.options.compression == "none":
         return None
     width = block.bits // 8
     kind = pa.int64() if block.bits == 64 else pa.binary(width)
@@ -124,15 +126,18 @@ def fixed_dictionary(column: Column, shredded: Shredded, block: FixedWidth) -> E
 def dictionary_if_smaller(
     column: Column, shredded: Shredded, array: pa.Array, plain: Callable[[], int], item_bytes: float
 ) -> EncodedLayout | None:
-    """A page with a dictionary if it takes clearly less than `plain()` bytes for values of this mean size."""
-    wishes = column.wishes
+    """Encode a page with a dictionary if it needs clearly less than `plain()` bytes; else return None.
+
+    `item_bytes` is the mean size of the values.
+    """
+    options = column.options
     count = len(array)
-    most = int(count / wishes.dictionary_divisor)
+    most = int(count / options.dictionary_divisor)
     distinct = stats.count_distinct(array, most, item_bytes)
     if distinct is None:
         return None
     plain_bytes = plain()
-    if _dictionary_bytes(distinct, count, item_bytes) > wishes.dictionary_ratio * plain_bytes:
+    if _dictionary_bytes(distinct, count, item_bytes) > options.dictionary_ratio * plain_bytes:
         return None
     found = index_values(array, most)
     if found is None or len(found.items) == 0:
@@ -144,24 +149,24 @@ def dictionary_if_smaller(
 
 
 def all_in_dictionary(column: Column, shredded: Shredded, compressed: bool) -> EncodedLayout | None:
-    """A page whose strings are items of a dictionary, whatever that takes: no chunk could hold them."""
+    """Encode strings that do not fit into chunks with a dictionary, of any size; return None if there are no items."""
     found = index_values(shredded.values, len(shredded.values))
     if found is None or len(found.items) == 0:
         return None
     items = encode_items(column, found.items)
     if compressed and len(items.data) >= MIN_COMPRESSED_BYTES:
-        level = zstd_level("zstd", column.wishes.level)
+        level = zstd_level("zstd", column.options.level)
         items = EncodedItems(*compress_block(items.encoding, items.data, "zstd", level), items.num_items)
     return _indexed_page(column, shredded, FixedWidth(32, found.indices.view(np.uint8), len(shredded.values)), items)
 
 
 def pages_repeat_items(column: Column, array: pa.Array, parts: int) -> bool:
-    """Whether pages of so many parts of a top-level array would each hold much the same dictionary, of notable size."""
+    """Return whether the pages of `parts` parts of a top-level array would repeat a dictionary of notable size."""
     values = _values_below(array, column.leaf.steps)
     count = len(values)
     if pa.types.is_dictionary(values.type):
         return _much_repeated(count, len(values.dictionary), values.dictionary.nbytes, parts)
-    if count < MIN_DICTIONARY_VALUES or column.wishes.compression == "none" or pa.types.is_null(values.type):
+    if count < MIN_DICTIONARY_VALUES or column.options.compression == "none" or pa.types.is_null(values.type):
         return False
     if not is_variable(values.type):
         bits, data = type_bits(values.type), values.buffers()[1]
@@ -170,7 +175,7 @@ def pages_repeat_items(column: Column, array: pa.Array, parts: int) -> bool:
         kind = pa.int64() if bits == 64 else pa.binary(16)
         values = pa.Array.from_buffers(kind, count, [None, data], offset=values.offset)
     item_bytes = values.nbytes / count
-    distinct = stats.count_distinct(values, int(count / column.wishes.dictionary_divisor), item_bytes)
+    distinct = stats.count_distinct(values, int(count / column.options.dictionary_divisor), item_bytes)
     if distinct is None or _dictionary_bytes(distinct, count, item_bytes) > _DICTIONARY_SHARE * values.nbytes:
         return False
     return _much_repeated(count, distinct, int(distinct * item_bytes), parts)
@@ -181,7 +186,7 @@ def _much_repeated(count: int, distinct: int, items_bytes: int, parts: int) -> b
 
 
 def _values_below(array: pa.Array, steps: Sequence[Step]) -> pa.Array:
-    """About the values of a leaf: those under nulls too."""
+    """Return approximately the values of a leaf: values below nulls are included."""
     for step in steps:
         if step.kind is StepKind.STRUCT:
             array = array.field(step.number)

@@ -1,4 +1,4 @@
-"""Mini-block or full-zip, and how large chunks become: they shrink until every one fits."""
+"""Choice between mini-block and full-zip layout, and of the size of chunks, which is reduced until all chunks fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lancetable.file.encodings_v2_1.compressive.general import compress_chunks
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, MiniBlock, chunk_limits, encode_miniblock
 from lancetable.file.encodings_v2_1.repdef import LISTS, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import Leaf, Shredded
-from lancetable.file.encodings_v2_1.wishes import Wishes
+from lancetable.file.encodings_v2_1.wishes import EncodingOptions
 from lancetable.format.version import FileVersion
 
 __all__ = [
@@ -27,46 +27,46 @@ __all__ = [
     "chunk_layout",
     "chunk_or_zip",
     "chunked_page",
-    "folds",
+    "suits_constant",
     "if_smaller",
     "null_struct_above_list",
     "plain_layout",
-    "shown_places",
-    "wants_zip",
+    "valid_positions",
+    "prefers_full_zip",
 ]
 
-_FULL_ZIP_BYTES: Final = 256  # values from this size on are zipped
+_FULL_ZIP_BYTES: Final = 256  # values of at least this size use the full-zip layout
 MIN_COMPRESSED_BYTES: Final = 4096
 _FEW_LEVELS: Final = 64
-# What a chunk should hold, and how many values at most: as large as readers take well.
+# Target size and maximum number of values of a chunk: as large as readers handle well.
 TARGET_BYTES: Final = {FileVersion.V2_1: 16 << 10, FileVersion.V2_2: 32 << 10}
 MAX_VALUES: Final = {FileVersion.V2_1: 16 << 10, FileVersion.V2_2: 32 << 10}
 
 
 class Column(NamedTuple):
-    """A leaf, what its metadata asks for, and the version of the file."""
+    """A leaf, the encoding options in its metadata, and the version of the file."""
 
     leaf: Leaf
-    wishes: Wishes
+    options: EncodingOptions
     version: FileVersion
 
     @property
     def large(self) -> bool:
-        """Whether chunks are those of version 2.2."""
+        """Return whether chunks have 32-bit sizes, as from version 2.2 on."""
         return self.version is not FileVersion.V2_1
 
 
-def wants_zip(column: Column, shredded: Shredded, value_bytes: int) -> bool:
-    """Whether values of at most this size are zipped, as long as they can be."""
-    if column.wishes.structure:
-        return column.wishes.structure == "fullzip"
+def prefers_full_zip(column: Column, shredded: Shredded, value_bytes: int) -> bool:
+    """Return whether to use the full-zip layout, if it supports the values, whose largest size is `value_bytes`."""
+    if column.options.structure:
+        return column.options.structure == "fullzip"
     if value_bytes < _FULL_ZIP_BYTES:
         return False
     return column.large or not null_struct_above_list(shredded)
 
 
 def null_struct_above_list(shredded: Shredded) -> bool:
-    """Whether a struct that may be null lies above a list: there old readers of 2.1 end at zipped values."""
+    """Return whether a nullable struct is above a list; old readers of 2.1 cannot read zipped values below these."""
     seen_list = False
     for layer in shredded.layers:
         if layer is NULLABLE_ITEM and seen_list:
@@ -81,13 +81,13 @@ def chunked_page(
     chunk: Callable[[Limits], Chunked],
     dictionary: EncodedItems | None = None,
 ) -> EncodedLayout:
-    """A mini-block page; `chunk` encodes the values within limits, which shrink until every chunk fits.
+    """Encode a mini-block page; `chunk` encodes the values within limits, which are halved until every chunk fits.
 
-    Raises LevelsTooDense or ChunkTooLarge.
+    Raises LevelsTooDense, or ChunkTooLarge if two values do not fit into a chunk.
     """
     target = TARGET_BYTES[column.version]
-    if column.wishes.chunk_bytes is not None:
-        target = min(max(column.wishes.chunk_bytes, 64), 1 << 20 if column.large else 28 << 10)
+    if column.options.chunk_bytes is not None:
+        target = min(max(column.options.chunk_bytes, 64), 1 << 20 if column.large else 28 << 10)
     limits = chunk_limits(shredded, column.large, target, MAX_VALUES[column.version])
     while limits.max_values > 2:
         with suppress(ChunkTooLarge):
@@ -103,7 +103,23 @@ def chunk_or_zip(
     chunk: Callable[[Limits], Chunked],
     zipped: Callable[[], EncodedLayout] | None,
 ) -> EncodedLayout:
-    """The layout that is wanted; the other one where it cannot hold the values. Raises LevelsTooDense."""
+    """Encode a page in the preferred layout, or in the other one if it cannot store the values.
+
+    Raises LevelsTooDense if neither layout can store this many rows.
+
+    Parameters
+    ----------
+    column
+        The leaf and its options.
+    shredded
+        Levels and layers of the page.
+    zips
+        Whether full-zip is preferred.
+    chunk
+        Encodes the values within limits, for a mini-block page.
+    zipped
+        Encodes a full-zip page; None if that layout does not support the values.
+    """
     if zips and zipped is not None:
         return zipped()
     try:
@@ -118,16 +134,18 @@ def chunk_or_zip(
 
 @lru_cache(maxsize=256)
 def plain_layout(values: Compressive, layers: tuple[int, ...], num_items: int, large: bool) -> tuple[MiniBlock, bytes]:
-    """The layout of such a page and its message: much the same in all columns of a file."""
+    """Return the layout of a page without levels, and its message; cached, because columns of a file often share it."""
     layout = chunk_layout(values, layers, num_items, large)
     return layout, pack_page(layout)
 
 
 def chunk_layout(values: Compressive, layers: tuple[int, ...], num_items: int, large: bool) -> MiniBlock:
+    """Return the layout of a page without levels."""
     return MiniBlock(None, None, values, None, 0, layers, num_items, large, False)
 
 
 def if_smaller(chunked: Chunked, scheme: str, level: int | None) -> Chunked:
+    """Compress chunks with zstd or LZ4; return them unchanged if they are small or would not become smaller."""
     first = sum(int(runs.offsets[-1] - runs.offsets[0]) for runs in chunked.buffers[0])
     if first < MIN_COMPRESSED_BYTES:
         return chunked
@@ -135,12 +153,12 @@ def if_smaller(chunked: Chunked, scheme: str, level: int | None) -> Chunked:
     return packed if packed.size_bytes < chunked.size_bytes else chunked
 
 
-def folds(shredded: Shredded) -> bool:
-    """Whether one value and plain levels take less than chunks would."""
+def suits_constant(shredded: Shredded) -> bool:
+    """Return whether a constant with uncompressed levels is smaller than chunks would be."""
     return (shredded.definition is None and shredded.repetition is None) or shredded.num_entries <= _FEW_LEVELS
 
 
-def shown_places(shredded: Shredded) -> npt.NDArray[np.int64] | None:
-    """The values that are not null, None if none is."""
+def valid_positions(shredded: Shredded) -> npt.NDArray[np.int64] | None:
+    """Return the positions of the values that are not null; None if none is null."""
     definition = shredded.visible_definition
     return None if definition is None or not definition.any() else np.flatnonzero(definition == 0)

@@ -16,10 +16,10 @@ from lancetable.file.encodings_v2_1.choose_layout import (
     TARGET_BYTES,
     Column,
     chunk_or_zip,
-    folds,
     plain_layout,
-    shown_places,
-    wants_zip,
+    prefers_full_zip,
+    suits_constant,
+    valid_positions,
 )
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking
@@ -27,7 +27,7 @@ from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.layouts.constant import encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed
 from lancetable.file.encodings_v2_1.shred import Shredded
-from lancetable.file.encodings_v2_1.wishes import NO_WISHES
+from lancetable.file.encodings_v2_1.wishes import NO_OPTIONS
 from lancetable.file.kernels import native
 
 __all__ = ["encode_numbers"]
@@ -36,7 +36,8 @@ _PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
 
 
 def encode_numbers(column: Column, shredded: Shredded, block: FixedWidth) -> EncodedLayout:
-    if column.large and folds(shredded):
+    """Encode values of fixed width as a page. Raises LevelsTooDense."""
+    if column.large and suits_constant(shredded):
         page = _constant_fixed(shredded, block)
         if page is not None:
             return page
@@ -53,15 +54,15 @@ def encode_numbers(column: Column, shredded: Shredded, block: FixedWidth) -> Enc
     return chunk_or_zip(
         column,
         shredded,
-        wants_zip(column, shredded, block.bits // 8),
-        lambda limits: chunk_fixed(block, column.wishes, limits),
+        prefers_full_zip(column, shredded, block.bits // 8),
+        lambda limits: chunk_fixed(block, column.options, limits),
         zipped if block.bits % 8 == 0 else None,
     )
 
 
 def _plain_page(column: Column, shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
-    """Small values without levels or wishes, all chunks in one step of a compiled kernel; None for others."""
-    if native is None or column.wishes is not NO_WISHES or block.bits not in _PLAIN_BITS:
+    """Encode a page without levels and options with a single call of a compiled kernel; return None if impossible."""
+    if native is None or column.options is not NO_OPTIONS or block.bits not in _PLAIN_BITS:
         return None
     if shredded.definition is not None or shredded.repetition is not None or block.length == 0:
         return None
@@ -76,11 +77,11 @@ def _plain_page(column: Column, shredded: Shredded, block: FixedWidth) -> Encode
 
 
 def _constant_fixed(shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
-    shown = shown_places(shredded)
+    valid = valid_positions(shredded)
     if block.bits % 8:
         octets = np.frombuffer(block.data, np.uint8)
         whole = octets[: block.length // 8]
-        if shown is None and len(whole) and not stats.is_constant(whole):
+        if valid is None and len(whole) and not stats.is_constant(whole):
             return None
         bits = np.unpackbits(octets, count=block.length, bitorder="little")
         values: npt.NDArray[Any] = bits.reshape(-1, 1)
@@ -90,8 +91,8 @@ def _constant_fixed(shredded: Shredded, block: FixedWidth) -> EncodedLayout | No
             values = block.numbers()
         else:
             values = np.frombuffer(block.data, np.uint8).reshape(-1, width)
-    if shown is not None:
-        values = values[shown]
+    if valid is not None:
+        values = values[valid]
     if not stats.is_constant(values):
         return None
     return encode_constant(shredded, [values[0].tobytes()])

@@ -1,6 +1,6 @@
-"""Pages of strings and bytes: a dictionary, FSST where compiled kernels run, else offsets and bytes; constants in 2.2.
+"""Pages of strings and bytes: a dictionary, FSST with compiled kernels, else offsets and bytes; constants in 2.2.
 
-zstd for long values, and zstd or LZ4 where metadata asks for it.
+Long values are compressed with zstd, others with zstd or LZ4 on request, by field metadata.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lancetable.file.encodings_v2_1.choose_layout import (
     Column,
     chunk_layout,
     chunk_or_zip,
-    folds,
     if_smaller,
     null_struct_above_list,
     plain_layout,
-    shown_places,
-    wants_zip,
+    prefers_full_zip,
+    suits_constant,
+    valid_positions,
 )
 from lancetable.file.encodings_v2_1.chunks import Chunked, EncodedLayout, Limits
 from lancetable.file.encodings_v2_1.compressive.fsst import compress_strings
@@ -45,17 +45,17 @@ from lancetable.file.kernels import native
 
 __all__ = ["encode_strings"]
 
-_ZIP_COMPRESSED_BYTES: Final = 32 << 10  # and from this size on compressed
+_ZIP_COMPRESSED_BYTES: Final = 32 << 10  # longer values are compressed with zstd
 _MIN_FSST_BYTES: Final = 32 << 10
 _MIN_FSST_LENGTH: Final = 5
-_MIN_DICTIONARY_BYTES: Final = 4096  # of strings: less is not worth looking for it
+_MIN_DICTIONARY_BYTES: Final = 4096  # smaller pages are not tested for a dictionary
 
 
-def _text_page(
+def _string_page(
     column: Column, shredded: Shredded, block: VariableWidth, symbols: Compressive | None
 ) -> EncodedLayout | None:
-    """Strings or bytes without levels, or their codes, all chunks in one step; None where that is not possible."""
-    if native is None or column.wishes.general is not None or column.wishes.chunk_bytes is not None:
+    """Encode strings, bytes or codes without levels with a single call of a compiled kernel; None if impossible."""
+    if native is None or column.options.general is not None or column.options.chunk_bytes is not None:
         return None
     if shredded.definition is not None or shredded.repetition is not None:
         return None
@@ -75,16 +75,16 @@ def _text_page(
 
 
 def _constant_variable(shredded: Shredded, block: VariableWidth) -> EncodedLayout | None:
-    shown = shown_places(shredded)
+    valid = valid_positions(shredded)
     lengths = np.diff(block.offsets)
     starts = block.offsets[:-1]
-    if shown is not None:
-        lengths, starts = lengths[shown], starts[shown]
+    if valid is not None:
+        lengths, starts = lengths[valid], starts[valid]
     if not stats.is_constant(lengths):
         return None
     length, first = int(lengths[0]), int(starts[0])
     data = np.frombuffer(block.data, np.uint8)
-    # Nulls have no bytes, so the values lie side by side.
+    # Nulls have no bytes, so the other values are contiguous.
     if length and not stats.is_constant(data[first : first + length * len(lengths)].reshape(-1, length)):
         return None
     offsets = np.array([0, length], block.offsets.dtype)
@@ -92,7 +92,8 @@ def _constant_variable(shredded: Shredded, block: VariableWidth) -> EncodedLayou
 
 
 def encode_strings(column: Column, shredded: Shredded, block: VariableWidth) -> EncodedLayout:
-    if column.large and folds(shredded):
+    """Encode strings or bytes as a page. Raises LevelsTooDense."""
+    if column.large and suits_constant(shredded):
         page = _constant_variable(shredded, block)
         if page is not None:
             return page
@@ -103,14 +104,14 @@ def encode_strings(column: Column, shredded: Shredded, block: VariableWidth) -> 
     tries_fsst = _tries_fsst(column, shredded.values.type, content, longest)
     count = block.length
     if count >= MIN_DICTIONARY_VALUES and content + word * count >= _MIN_DICTIONARY_BYTES:
-        # What the codes of FSST usually save.
+        # FSST reduces strings to about 55 percent.
         plain = int(content * (0.55 if tries_fsst else 1)) + word * count
         page = dictionary_if_smaller(column, shredded, shredded.values, lambda: plain, content / count + word)
         if page is not None:
             return page
     strings = compress_strings(block) if tries_fsst else None
     packed, encoding = strings if strings is not None else (block, None)
-    general = column.wishes.general
+    general = column.options.general
 
     def chunk(limits: Limits) -> Chunked:
         chunked = encode_variable(packed, limits)
@@ -119,28 +120,28 @@ def encode_strings(column: Column, shredded: Shredded, block: VariableWidth) -> 
         return chunked if general is None else if_smaller(chunked, *general)
 
     def zipped() -> EncodedLayout:
-        large_values = longest > _ZIP_COMPRESSED_BYTES and column.wishes.compression not in ("none", "fsst")
+        large_values = longest > _ZIP_COMPRESSED_BYTES and column.options.compression not in ("none", "fsst")
         compresses = (large_values or general is not None) and content >= _MIN_FSST_BYTES
-        if not column.large and not column.wishes.structure and null_struct_above_list(shredded):
+        if not column.large and not column.options.structure and null_struct_above_list(shredded):
             page = all_in_dictionary(column, shredded, compresses)
             if page is not None:
                 return page
         if compresses:
-            level = zstd_level("zstd", column.wishes.level)
+            level = zstd_level("zstd", column.options.level)
             compressed = compress_values(block, "zstd", level)
             return encode_fullzip_variable(shredded, compressed, General("zstd", variable_of(block), level))
         return encode_fullzip_variable(shredded, packed, encoding or variable_of(packed))
 
-    zips = wants_zip(column, shredded, longest)
-    found = None if zips else _text_page(column, shredded, packed, encoding)
+    zips = prefers_full_zip(column, shredded, longest)
+    found = None if zips else _string_page(column, shredded, packed, encoding)
     return chunk_or_zip(column, shredded, zips, chunk, zipped) if found is None else found
 
 
 def _tries_fsst(column: Column, data_type: pa.DataType, content: int, longest: int) -> bool:
     if not kernels.NATIVE or content < _MIN_FSST_BYTES:
         return False
-    if column.wishes.compression:
-        return column.wishes.compression == "fsst"
+    if column.options.compression:
+        return column.options.compression == "fsst"
     is_string = pa.types.is_string(data_type) or pa.types.is_large_string(data_type)
     if longest > _ZIP_COMPRESSED_BYTES:
         return False

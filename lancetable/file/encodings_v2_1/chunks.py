@@ -1,4 +1,4 @@
-"""Values on their way into mini-block chunks, and how an Arrow array becomes such values.
+"""Values split into mini-block chunks, and the conversion of Arrow arrays to such values.
 
 array  ->  FixedWidth or VariableWidth  ->  Chunked: an encoding, and for each buffer the runs of all chunks
 """
@@ -35,7 +35,7 @@ _EMPTY: Final = np.empty(0, np.uint8)
 
 
 class Limits(NamedTuple):
-    """What a chunk may hold: values, bytes of all value buffers with their padding, and what it should hold."""
+    """Limits of a chunk: values, bytes of all value buffers with their padding; and the number of bytes to aim at."""
 
     max_values: int
     max_bytes: int
@@ -43,8 +43,10 @@ class Limits(NamedTuple):
 
 
 class Chunked(NamedTuple):
-    """Encoded values: `counts` per chunk, all but the last a power of two, and for each value buffer the streams whose
-    runs, one after the other, make up the buffer of each chunk.
+    """Encoded values, split into chunks.
+
+    `counts` are the values of each chunk, all but the last a power of two. `buffers` are, for each value buffer, the
+    streams whose i-th runs are concatenated to the buffer of chunk i.
     """
 
     encoding: Compressive
@@ -53,20 +55,20 @@ class Chunked(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all value buffers."""
+        """The size of all value buffers."""
         return sum(int(runs.offsets[-1] - runs.offsets[0]) for streams in self.buffers for runs in streams)
 
 
 class ChunkTooLarge(Exception):
-    """A chunk came out larger than the format allows; fewer values in a chunk, or another layout, may do."""
+    """A chunk exceeds a limit of the format; retry with fewer values per chunk or with another layout."""
 
 
 class LevelsTooDense(Exception):
-    """More levels between two values than a chunk can count; fewer rows in a page, or another layout, may do."""
+    """Too many levels between two values for one chunk; retry with fewer rows per page or with another layout."""
 
 
 class EncodedLayout(NamedTuple):
-    """A page without its place: how it is laid out, its buffers, and the message of the layout where it is known."""
+    """An encoded page: layout, buffers, and the serialized message of the layout if it is known already."""
 
     layout: Layout
     buffers: Sequence[Pieces]
@@ -74,12 +76,12 @@ class EncodedLayout(NamedTuple):
 
 
 def power_of_two(count: int) -> int:
-    """The largest power of two that is not above `count`, which is positive."""
+    """Return the largest power of two not above `count`, which is positive."""
     return 1 << (count.bit_length() - 1)
 
 
 def even_counts(total: int, per_chunk: int) -> Ints:
-    """`per_chunk` values in every chunk but the last."""
+    """Return counts of `per_chunk` values for every chunk but the last, which has the rest."""
     whole, rest = divmod(total, per_chunk)
     counts = np.full(whole + (rest > 0), per_chunk, np.int64)
     if rest:
@@ -88,7 +90,7 @@ def even_counts(total: int, per_chunk: int) -> Ints:
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
-    """(n + 1,) offsets of strings, bytes, lists or maps, without a copy."""
+    """Return the (n + 1,) offsets of strings, bytes, lists or maps, without a copy."""
     types = pa.types
     wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
     dtype = np.dtype("<i8" if wide else "<i4")
@@ -99,7 +101,7 @@ def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8] | None:
-    """(n,) 1 where null, else 0; None if nothing is null. A null item of a dictionary is a null."""
+    """Return (n,) numbers, 1 where null, else 0; None if nothing is null. Null dictionary items are nulls."""
     if pa.types.is_null(array.type):
         return np.ones(len(array), np.uint8) if len(array) else None
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
@@ -115,7 +117,7 @@ def _bits(bitmap: pa.Buffer, first: int, count: int) -> npt.NDArray[np.uint8]:
 
 
 def fixed_values(array: pa.Array) -> FixedWidth:
-    """The values of an array of fixed width, without a copy where they begin at a byte; nulls as they lie there."""
+    """Return the values of a fixed-width array, without a copy if they begin at a byte; nulls have arbitrary values."""
     bits = type_bits(array.type)
     assert bits is not None
     data = array.buffers()[1]
@@ -131,9 +133,9 @@ def fixed_values(array: pa.Array) -> FixedWidth:
 
 
 def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = None) -> VariableWidth:
-    """Strings or bytes without a copy, unless there are bytes under nulls, which are left out.
+    """Return strings or bytes, without a copy unless nulls have bytes, which are removed.
 
-    `missing`: (n,) what counts as null; by default the nulls of the array.
+    `missing` (n,) marks the values to treat as null; the nulls of the array by default.
     """
     offsets = offsets_of(array)
     if missing is None and array.null_count:

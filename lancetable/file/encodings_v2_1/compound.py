@@ -1,7 +1,7 @@
-"""Blocks that are made of others, or of nearly nothing; see block.py.
+"""Composite blocks and blocks without data of their own; see block.py.
 
-Items, Struct, Indices, Joined      of other blocks
-Repeated, Nulls, NullItems, Ready   one value, none, or an array that somebody else made
+Items, Struct, Indices, Joined      combine other blocks
+Repeated, Nulls, NullItems, Ready   store one value, nothing, or an existing array
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Indices", "Items", "Joined", "NullItems", "Nulls", "Ready", "Repeate
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Fixed-size lists with null items. `validity`: one bit for each of length * size items."""
+    """Fixed-size lists with null items. `validity` has one bit for each of the length * size items."""
 
     size: int
     validity: Any  # bytes-like
@@ -55,12 +55,12 @@ class Items:
 
     def take(self, indices: Ints) -> Items:
         bits = FixedWidth(self.size, self.validity, self.length).take(indices)
-        places = (indices[:, None] * self.size + np.arange(self.size)).reshape(-1)
-        return Items(self.size, bits.data, self.items.take(places))
+        positions = (indices[:, None] * self.size + np.arange(self.size)).reshape(-1)
+        return Items(self.size, bits.data, self.items.take(positions))
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         if not pa.types.is_fixed_size_list(data_type) or data_type.list_size != self.size:
-            raise CorruptFileError(f"fixed-size lists of {self.size} where {data_type} should be")
+            raise CorruptFileError(f"page stores fixed-size lists of {self.size} items, expected {data_type}")
         items = self.items.to_array(data_type.value_type, pa.py_buffer(self.validity), limit)
         return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=[items])
 
@@ -80,8 +80,8 @@ class Struct:
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         if not pa.types.is_struct(data_type) or data_type.num_fields != len(self.children):
-            raise CorruptFileError(f"packed structs of {len(self.children)} children where {data_type} should be")
-        # What lies under a null struct must not be seen as a value where a child is looked at alone.
+            raise CorruptFileError(f"page stores packed structs of {len(self.children)} children, expected {data_type}")
+        # Children get the validity of the struct, so that values below a null struct are not visible in them either.
         children = [
             child.to_array(field.type, validity, limit) for child, field in zip(self.children, data_type, strict=True)
         ]
@@ -90,7 +90,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Indices:
-    """Values as numbers of `items`."""
+    """Dictionary-encoded values: indices into `items`."""
 
     numbers: FixedWidth
     items: pa.Array
@@ -110,7 +110,7 @@ class Indices:
             index_type = data_type.index_type
             if index_type.bit_width != self.numbers.bits:
                 raise CorruptFileError(
-                    "indices of the wrong width", expected=index_type.bit_width, found=self.numbers.bits
+                    "dictionary indices have the wrong width", expected=index_type.bit_width, found=self.numbers.bits
                 )
         else:
             index_type = pa.from_numpy_dtype(self.numbers.numbers().dtype)
@@ -130,7 +130,7 @@ class Indices:
         count = len(self.items)
         if len(numbers) == 0 or int(numbers.max()) < count:
             return numbers
-        # Nobody looks at the number of a null.
+        # Ignore the indices of nulls, which are arbitrary.
         valid = np.ones(len(numbers), np.bool_)
         if validity is not None:
             valid = np.unpackbits(np.frombuffer(validity, np.uint8), count=len(numbers), bitorder="little").view(
@@ -139,12 +139,12 @@ class Indices:
         numbers = np.where(valid, numbers, 0).astype(numbers.dtype)
         if int(numbers.max()) >= count and valid.any():
             raise CorruptFileError(
-                "an index outside of its dictionary", expected=f"fewer than {count}", found=int(numbers.max())
+                "dictionary index out of range", expected=f"fewer than {count}", found=int(numbers.max())
             )
         return numbers
 
     def _check_size(self, numbers: npt.NDArray[Any], limit: int) -> None:
-        """Refuse values that would expand beyond the limit."""
+        """Raise CorruptFileError if the values would expand to more than `limit` bytes."""
         if self.items.nbytes * len(numbers) <= limit or not is_variable(self.items.type):
             return
         lengths = np.asarray(pc.binary_length(self.items).fill_null(0))
@@ -152,12 +152,12 @@ class Indices:
             return
         total = int(np.bincount(numbers.astype(np.int64), minlength=len(lengths)) @ lengths)
         if total > limit:
-            raise CorruptFileError("strings that expand too far", expected=f"at most {limit} bytes", found=total)
+            raise CorruptFileError("strings expand to too many bytes", expected=f"at most {limit} bytes", found=total)
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The one value of `value`, `length` times."""
+    """The single value of the block `value`, repeated `length` times."""
 
     value: Block
     length: int
@@ -188,7 +188,7 @@ class Repeated:
                 pa.py_buffer(repeated),
             ]
             return pa.Array.from_buffers(data_type, self.length, buffers, null_count(validity))
-        raise CorruptFileError(f"one value for a page of {data_type}")
+        raise CorruptFileError(f"a page of {data_type} cannot be a single value")
 
     def _fixed(self, value: FixedWidth) -> FixedWidth:
         if value.bits == 1:
@@ -204,12 +204,12 @@ class Repeated:
 
 def _check_limit(size: int, limit: int) -> None:
     if size > limit:
-        raise CorruptFileError("a page would take too much memory", expected=f"at most {limit} bytes", found=size)
+        raise CorruptFileError("values of a page need too much memory", expected=f"at most {limit} bytes", found=size)
 
 
 @dataclass(frozen=True, slots=True)
 class Nulls:
-    """`length` nulls; of a struct without children, which a page cannot tell from nulls, that many structs."""
+    """`length` nulls, or that many structs without children, which a page does not distinguish from nulls."""
 
     length: int
 
@@ -229,7 +229,7 @@ class Nulls:
 
 @dataclass(frozen=True, slots=True)
 class NullItems:
-    """`length` values of which nothing is stored: fixed-size lists of nulls where that is their type, else nulls."""
+    """`length` values without data: fixed-size lists of nulls if that is their type, else nulls."""
 
     length: int
 
@@ -248,7 +248,7 @@ class NullItems:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Values that are an array already, nulls included."""
+    """Values that are an Arrow array already, nulls included."""
 
     array: pa.Array
 
@@ -264,13 +264,13 @@ class Ready:
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         if validity is not None or not self.array.type.equals(data_type):
-            raise CorruptFileError("values of another type", expected=data_type, found=self.array.type)
+            raise CorruptFileError("values have the wrong type", expected=data_type, found=self.array.type)
         return self.array
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """`length` values that several blocks hold one after the other, such as pages that are encoded differently."""
+    """`length` values that are the concatenation of several blocks, such as pages with different encodings."""
 
     parts: Sequence[Block]
     length: int
@@ -300,11 +300,11 @@ class Joined:
             arrays.append(part.to_array(data_type, None if bits is None else pa.py_buffer(bits), limit))
             at += part.length
         if sum([array.nbytes for array in arrays]) > limit:
-            raise _too_much(limit)
+            raise _too_large(limit)
         return pa.concat_arrays(arrays)
 
     def _strings(self, limit: int) -> VariableWidth:
-        """The values of parts that are all strings or bytes."""
+        """Concatenate parts that are all strings or bytes."""
         ends: list[npt.NDArray[Any]] = [np.zeros(1, np.int64)]
         content = []
         total = 0
@@ -316,9 +316,9 @@ class Joined:
             content.append(memoryview(whole.data).cast("B")[first:last])
             total += last - first
             if total > limit:
-                raise _too_much(limit)
+                raise _too_large(limit)
         return VariableWidth(np.concatenate(ends), b"".join(content))
 
 
-def _too_much(limit: int) -> CorruptFileError:
-    return CorruptFileError("values of several pages that take too much memory", expected=f"at most {limit} bytes")
+def _too_large(limit: int) -> CorruptFileError:
+    return CorruptFileError("values of several pages need too much memory", expected=f"at most {limit} bytes")

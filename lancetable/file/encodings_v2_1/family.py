@@ -1,4 +1,4 @@
-"""File versions 2.1 and 2.2 as reader.py and writer.py see them."""
+"""Entry points of file versions 2.1 and 2.2 for reader.py and writer.py."""
 
 from __future__ import annotations
 

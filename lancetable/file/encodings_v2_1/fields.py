@@ -1,16 +1,16 @@
-"""Fields of 2.1 and 2.2 files: which columns make up a field, and how their pages become arrays.
+"""Fields of 2.1 and 2.2 files: the columns of a field, and how their pages become arrays.
 
-    struct<a, l: list<struct<x, y>>>      columns a, x, y; each has the levels of everything above it
+    struct<a, l: list<struct<x, y>>>      columns a, x, y; each has the levels of all its ancestors
 
               struct                      a      struct validity, a
              /      \\                     x      struct validity, list offsets and validity, struct validity, x
             a        list                 y      the same again, y
                        \\
-                       struct             what stands above several leaves is taken from the first of them
+                       struct             layers shared by several leaves are taken from the first of them
                        /    \\
                       x      y
 
-Pages of different columns may end at different rows; their parts are cut at common ones (`Spine.slice`).
+Pages of different columns may end at different rows; they are sliced at their common boundaries (`Spine.slice`).
 """
 
 from __future__ import annotations
@@ -41,33 +41,36 @@ __all__ = ["has_no_nulls", "open_cursor", "open_field"]
 
 _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _MAX_INT32: Final = (1 << 31) - 1
-_PART_ROWS: Final = 256 * 1024  # of a page that several threads share
+_PART_ROWS: Final = 256 * 1024  # rows of a page for each thread that decodes it
 _PART_BYTES: Final = 1024 * 1024
 _MAX_PARTS: Final = 64
-_SHARED_ROWS: Final = 4096  # single rows that several threads share
+_SHARED_ROWS: Final = 4096  # single rows from which on several threads decode them
 
 
 def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
-    """A reader of `field`. A field below it that the file does not hold is read as nulls.
+    """Return a reader of `field`. Descendants that the file does not store are read as nulls.
 
-    Raises CorruptFileError if the columns do not fit together.
+    Raises CorruptFileError if the columns do not match the schema.
     """
     builder = _Builder(file, columns)
     root = builder.add(field, ())
     if isinstance(root, _Missing):
-        raise file.corrupt(f"no column for field {field.name!r}", f"a column for field id {field.id}")
+        raise file.corrupt(f"field {field.name!r} has no column", f"a column for field id {field.id}")
     return FieldReader(file, field, root, builder.leaves)
 
 
 def open_cursor(reader: ColumnReader, run: RunPlan) -> Cursor | None:
-    """A cursor of a field that is a column of its own, without lists and structs."""
+    """Return a cursor of a field that is one column, without lists and structs; None for other fields."""
     if not isinstance(reader, FieldReader) or not isinstance(reader._root, _Leaf) or not reader._leaves[0].is_plain:
         return None
     return _LeafCursor(reader._leaves[0], run)
 
 
 def has_no_nulls(pages: ColumnPages) -> bool:
-    """Whether all pages have values, and no layer in which one could be null; False for layouts that do not say."""
+    """Return whether the pages prove that nothing is null.
+
+    True if every page stores values and its only layer is not nullable; False for layouts without that information.
+    """
     return all(_has_no_nulls(pages.page(number)) for number in range(len(pages)))
 
 
@@ -89,7 +92,7 @@ class _Leaf:
 @dataclass(frozen=True, slots=True)
 class _Struct:
     data_type: pa.DataType
-    first: int  # the leaf that gives this node's own layer
+    first: int  # the leaf from which the layer of this node is taken
     children: tuple[_Node, ...]
 
 
@@ -113,7 +116,7 @@ class _FixedList:
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """A field that the file does not hold."""
+    """A field that the file does not store."""
 
     data_type: pa.DataType
 
@@ -122,7 +125,7 @@ _Node = _Leaf | _Struct | _List | _FixedList | _Missing
 
 
 class _Builder:
-    """Makes the tree of a field and collects its leaf columns."""
+    """Builder of the tree of a field; collects its leaf columns."""
 
     __slots__ = ("columns", "file", "leaves")
 
@@ -132,7 +135,7 @@ class _Builder:
         self.leaves: list[LeafColumn] = []
 
     def add(self, field: Field, above: tuple[int, ...]) -> _Node:
-        """`above`: the layers above this field, outer to inner."""
+        """Return the node of a field; `above` are the kinds of the layers above it, outer to inner."""
         index = self.columns.get(field.id)
         if index is not None:
             return self._leaf(field, index, above)
@@ -150,14 +153,16 @@ class _Builder:
         return _FixedList(field.data_type, first, children[0])
 
     def _add_witness(self, field: Field, above: tuple[int, ...]) -> bool:
-        """Where none of the wanted children is in the file, another one below the same field knows its layer."""
+        """Add a stored leaf below `field` as the source of its layer, because the file stores no requested child.
+
+        Returns False if there is none.
+        """
         stored = self.file.schema.by_id.get(field.id)
         if stored is None or stored.logical_type != field.logical_type:
             return False
         for child in stored.children:
             own = (LIST,) if stored.is_list or stored.logical_type == "map" else (_list_size(stored),)
-            found = self._first_leaf(child, (*above, *own))
-            if found:
+            if self._first_leaf(child, (*above, *own)):
                 return True
         return False
 
@@ -175,7 +180,7 @@ class _Builder:
 
 
 def _list_size(field: Field) -> int:
-    """Size of a fixed-size list of structs, 0 (an item layer) for a struct."""
+    """Return the size of a fixed-size list of structs, 0 (an item layer) for a struct."""
     if field.is_struct:
         return ITEM
     return int(field.data_type.list_size)
@@ -185,7 +190,7 @@ def _list_size(field: Field) -> int:
 
 
 class Spine(NamedTuple):
-    """Some rows of one leaf: its values and, from outer to inner, the layers above them."""
+    """Some rows of one leaf: its values and the layers above them, from outer to inner."""
 
     num_rows: int
     levels: Sequence[Level]
@@ -193,7 +198,7 @@ class Spine(NamedTuple):
     values: pa.Array
 
     def slice(self, start: int, stop: int) -> Spine:
-        """Rows `start` to `stop`."""
+        """Return rows `start` to `stop`."""
         if start == 0 and stop == self.num_rows:
             return self
         num_rows = stop - start
@@ -212,7 +217,7 @@ class Spine(NamedTuple):
 
 
 class LeafColumn:
-    """One column, read as spines."""
+    """A column that is read as spines."""
 
     __slots__ = (
         "_children",
@@ -233,25 +238,25 @@ class LeafColumn:
         self._field_type = field.data_type
         stored_type = field.data_type
         if pa.types.is_struct(stored_type) and field.children and not _is_blob_descriptor(field):
-            # Packed: the column holds all children, whichever are wanted.
+            # A packed column stores all children, including those that are not requested.
             stored = file.schema.by_id.get(field.id)
             if stored is not None and stored.children:
                 stored_type = stored.data_type
         self._column = Column(stored_type, file.version, file.size_bytes)
-        # Pages count the items of fixed-size lists of structs, unless these lie inside of lists.
+        # Pages count the items of fixed-size lists of structs unless these are inside lists.
         self._repeat = 1
         for kind in reversed(expected[1:]):
             if kind == LIST:
                 break
             self._repeat *= max(kind, 1)
         if self._repeat > 1 and (pages.starts % self._repeat).any():
-            raise file.corrupt(f"column {pages.index}: pages that cut fixed-size lists", f"multiples of {self._repeat}")
+            raise file.corrupt(f"pages of column {pages.index} split fixed-size lists", f"multiples of {self._repeat}")
         self.num_rows = pages.num_rows // self._repeat
         self.starts = pages.starts // self._repeat if self._repeat > 1 else pages.starts
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing lies above the leaf."""
+        """Return whether the leaf is the field itself, without structs or lists above it."""
         return len(self._expected) == 1
 
     @property
@@ -259,7 +264,10 @@ class LeafColumn:
         return bool(pa.types.is_struct(self._field_type) and self._field_type.num_fields == 0)
 
     def zipped_bytes(self, row: int) -> int:
-        """Bytes of the page that holds a row, if a part of it takes no more reads than the whole; else 0."""
+        """Return the bytes of the page that stores `row` if reading a part of it takes one round, as all of it; else 0.
+
+        That holds for full-zip pages of variable width.
+        """
         if self._repeat > 1:
             return 0
         page = self._pages.page(int(self.starts.searchsorted(row, "right")) - 1)
@@ -269,7 +277,7 @@ class LeafColumn:
         return page.buffers[0].end - page.buffers[0].start if page.buffers else 0
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[Spine]]:
-        """The wanted rows, one spine for each page."""
+        """Return the requested rows, one spine for each page."""
         if self._repeat > 1:
             rows = _repeated(rows, self._repeat)
         parts = split_rows(self._pages, rows)
@@ -278,8 +286,8 @@ class LeafColumn:
             page = self._pages.page(number)
             return [(yield from self._read_page(page, within, gap))]
         if isinstance(rows, range):
-            return (yield from gather([self._read_page(self._pages.page(number), each, gap) for number, each in parts]))
-        # Many rows are worth a thread for each part of them.
+            return (yield from gather([self._read_page(self._pages.page(number), part, gap) for number, part in parts]))
+        # Share a large number of rows among the threads.
         share = len(rows) // pool.size() + 1 if len(rows) >= _SHARED_ROWS else len(rows)
         plans = []
         for group in self._groups(parts, share):
@@ -291,9 +299,9 @@ class LeafColumn:
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
     def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Any, Any]]]:
-        """Neighbouring pages that can be read together: a row or two of each costs little more than those of one.
+        """Group adjacent pages that can be read together, because a few rows of each cost little more than of one.
 
-        A group that has `most` rows gets no more.
+        A group of `most` or more rows is not extended.
         """
         groups: list[list[tuple[Page, Any, Any]]] = []
         has_dictionary = pa.types.is_dictionary(self._column.data_type)
@@ -317,7 +325,7 @@ class LeafColumn:
         return self._guarded(page, layout_of(page).read(page, self._column, rows, gap))
 
     def _guarded(self, page: Page, plan: ReadPlan[Decoded]) -> ReadPlan[Spine]:
-        """The spine of what a plan decodes; errors name the page."""
+        """Return the spine of the rows that `plan` decodes; errors name the page."""
         try:
             return self._spine(page, (yield from plan))
         except _REFUSALS as error:
@@ -325,7 +333,7 @@ class LeafColumn:
 
     def _spine(self, page: Page, decoded: Decoded) -> Spine:
         if decoded.layers == (NULLABLE_ITEM,) and self._is_hollow:
-            # A struct without children has no levels, whatever lies above it; nothing there is null.
+            # A struct without children has no levels, not even those of its ancestors; nothing there is null.
             bitmap, levels = None, [Level(None)] * (len(self._expected) - 1)
         else:
             bitmap, levels = unravel(decoded, self._expected)
@@ -339,9 +347,9 @@ _REFUSALS: Final = (CorruptFileError, UnsupportedFeatureError, pa.ArrowInvalid)
 
 
 def _refuse(page: Page, error: Exception) -> NoReturn:
-    """Raise what a page was refused for, with its name."""
+    """Raise the error that rejected a page, with the page's name added."""
     if isinstance(error, pa.ArrowInvalid):
-        raise page.corrupt(f"values that Arrow refuses: {error}") from error
+        raise page.corrupt(f"Arrow rejects the values: {error}") from error
     if error.__dict__.get("path") is not None:
         raise error
     if isinstance(error, UnsupportedFeatureError):
@@ -350,7 +358,7 @@ def _refuse(page: Page, error: Exception) -> NoReturn:
 
 
 class _Open(NamedTuple):
-    """A page at hand: the rows `start` to `stop` of its column."""
+    """An opened page: rows `start` to `stop` of its column."""
 
     start: int
     stop: int
@@ -359,7 +367,7 @@ class _Open(NamedTuple):
 
 
 class _LeafCursor:
-    """Stretches of rows of a plain leaf, one after the other, of bytes that lie at hand. Threads may share it."""
+    """Reader of consecutive ranges of rows of a plain leaf from memory. Threads may share it."""
 
     __slots__ = ("_leaf", "_open", "_run")
 
@@ -369,49 +377,51 @@ class _LeafCursor:
         self._open: _Open | None = None
 
     def __call__(self, rows: range) -> list[pa.Array]:
-        at_hand = self._open
-        if at_hand is not None and at_hand.start <= rows.start and rows.stop <= at_hand.stop:
-            return [self._values(at_hand, rows)]
+        opened = self._open
+        if opened is not None and opened.start <= rows.start and rows.stop <= opened.stop:
+            return [self._values(opened, rows)]
         return [self._of_page(number, within) for number, within in split_rows(self._leaf._pages, rows)]
 
     def _of_page(self, number: int, within: Rows) -> pa.Array:
         leaf, page = self._leaf, self._leaf._pages.page(number)
         start = leaf._pages.start_list[number]
-        at_hand = self._open
-        if at_hand is None or at_hand.page is not page:
+        opened = self._open
+        if opened is None or opened.page is not page:
             layout = layout_of(page)
             if not isinstance(layout, MiniBlock) or len(within) == page.length:
                 return self._run(leaf._read_page(page, within, MAPPED)).values
             try:
-                opened = self._run(layout.open_flat(page, leaf._column))
+                flat = self._run(layout.open_flat(page, leaf._column))
             except _REFUSALS as error:
                 _refuse(page, error)
-            at_hand = self._open = _Open(start, start + page.length, page, opened)
-        return self._values(at_hand, range(start + within[0], start + within[-1] + 1))
+            opened = self._open = _Open(start, start + page.length, page, flat)
+        return self._values(opened, range(start + within[0], start + within[-1] + 1))
 
-    def _values(self, at_hand: _Open, rows: range) -> pa.Array:
-        page = at_hand.page
+    def _values(self, opened: _Open, rows: range) -> pa.Array:
+        page = opened.page
         try:
-            decoded = at_hand.rows.read(range(rows.start - at_hand.start, rows.stop - at_hand.start))
+            decoded = opened.rows.read(range(rows.start - opened.start, rows.stop - opened.start))
             return self._leaf._spine(page, decoded).values
         except _REFUSALS as error:
             _refuse(page, error)
 
 
 def _follows(before: Page, page: Page) -> bool:
-    """Whether the chunks of two pages can be looked at as one buffer of rows of 8 bytes."""
+    """Return whether the chunks of two pages can be addressed as one buffer of 8-byte rows."""
     apart = page.buffers[1].start - before.buffers[1].start
     return apart % 8 == 0 and page.buffers[1].start >= before.buffers[1].end
 
 
 def _is_blob_descriptor(field: Field) -> bool:
-    """Whether a blob is asked for as what its column holds. Raises UnsupportedFeatureError for a blob of the second
-    form that is asked for in any other way: files do not hold what it is for users.
+    """Return whether a field requests the descriptors of a blob column.
+
+    Raises UnsupportedFeatureError for a blob v2 field with children other than those of the stored descriptor: files
+    do not store its values.
     """
     names = [child.name for child in field.children]
     if field.is_blob_v2 and names != _BLOB_V2_NAMES:
         raise UnsupportedFeatureError(
-            f"blob column {field.name!r} can be read as {', '.join(_BLOB_V2_NAMES)} only", feature="blob v2 values"
+            f"blob column {field.name!r} can only be read as {', '.join(_BLOB_V2_NAMES)}", feature="blob v2 values"
         )
     return BLOB_KEY in field.metadata or field.is_blob_v2
 
@@ -423,7 +433,7 @@ def _repeated(rows: Rows, size: int) -> Rows:
 
 
 def _wanted_children(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """A packed struct with fewer children, by name."""
+    """Project a packed struct to the children of `data_type`, by name."""
     children = [array.field(field.name) for field in data_type]
     return pa.Array.from_buffers(data_type, len(array), array.buffers()[:1], array.null_count, children=children)
 
@@ -432,7 +442,7 @@ def _wanted_children(array: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 class FieldReader:
-    """A top-level field: its leaves read side by side and put together."""
+    """Reader of a top-level field: reads its leaves together and assembles them."""
 
     __slots__ = ("_leaves", "_root", "_type", "heavy", "num_rows")
 
@@ -443,17 +453,19 @@ class FieldReader:
         self.num_rows = leaves[0].num_rows
         for leaf in leaves:
             if leaf.num_rows != self.num_rows:
-                raise file.corrupt(f"columns of field {field.name!r} differ in length", self.num_rows, leaf.num_rows)
+                raise file.corrupt(
+                    f"columns of field {field.name!r} have different lengths", self.num_rows, leaf.num_rows
+                )
         self.heavy = True
 
     def cuts(self, rows: range) -> list[range]:
-        # The leaf with the fewest pages decides: cutting it further would decode its pages in parts.
-        leaf = min(self._leaves, key=lambda each: len(each.starts))
+        # Cut at the pages of the leaf that has the fewest: more cuts would decode its pages in parts.
+        leaf = min(self._leaves, key=lambda leaf: len(leaf.starts))
         parts = []
         for cut in page_cuts(leaf.starts, rows):
-            # A page may claim any number of rows.
+            # Bound the number of parts, because a page may declare any number of rows.
             step = max(_PART_ROWS, -(-len(cut) // _MAX_PARTS)) if len(cut) >= 2 * _PART_ROWS else len(cut)
-            zipped = max([each.zipped_bytes(cut.start) for each in self._leaves])
+            zipped = max([leaf.zipped_bytes(cut.start) for leaf in self._leaves])
             if zipped >= 2 * _PART_BYTES:
                 step = min(step, -(-len(cut) // min(zipped // _PART_BYTES, _MAX_PARTS)))
             parts += [cut[first : first + step] for first in range(0, len(cut), step)]
@@ -477,7 +489,7 @@ class FieldReader:
 
 
 def _cut(spines: Sequence[Spine], ends: Sequence[int]) -> list[Spine]:
-    """The same rows in pieces that stop at `ends`, among which are all the ends of the spines."""
+    """Slice spines at `ends`, which include the ends of all spines."""
     pieces = []
     number, used, at = 0, 0, 0
     for end in ends:
@@ -490,11 +502,11 @@ def _cut(spines: Sequence[Spine], ends: Sequence[int]) -> list[Spine]:
 
 
 def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) -> pa.Array:
-    """The array of a node with `count` values; `depth` layers lie above it."""
+    """Return the array of a node with `count` values, which has `depth` layers above it."""
     if isinstance(node, _Leaf):
         values = spines[node.index].values
         if len(values) != count:
-            raise CorruptFileError("columns of one field differ in length", expected=count, found=len(values))
+            raise CorruptFileError("columns of one field have different lengths", expected=count, found=len(values))
         return values
     if isinstance(node, _Missing):
         return pa.nulls(count, node.data_type)
@@ -502,7 +514,9 @@ def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) 
     validity: Any = None
     if level.valid is not None:
         if len(level.valid) != count:
-            raise CorruptFileError("columns of one field differ in length", expected=count, found=len(level.valid))
+            raise CorruptFileError(
+                "columns of one field have different lengths", expected=count, found=len(level.valid)
+            )
         validity = varbin.pack_validity(level.valid)
     null_count = 0 if validity is None else -1
     if isinstance(node, _Struct):
@@ -513,7 +527,7 @@ def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) 
         return pa.Array.from_buffers(node.data_type, count, [validity], null_count, children=[child])
     offsets = level.offsets
     if offsets is None or len(offsets) != count + 1:
-        raise CorruptFileError("columns of one field differ in length", expected=count + 1)
+        raise CorruptFileError("columns of one field have different lengths", expected=count + 1)
     total = int(offsets[-1])
     if not pa.types.is_large_list(node.data_type):
         if total > _MAX_INT32:

@@ -1,6 +1,6 @@
-"""Levels on their way out: one encoding for a page, in the block form, applied to the levels of each chunk.
+"""Encoding of levels: one encoding for a page, in the block form, applied to the levels of each chunk.
 
-plain, bit packing to the width of the highest level, or, in 2.2, run lengths: whatever is smallest
+The encoding is the smallest of uncompressed, bit packing to the width of the highest level and, in 2.2, run lengths.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ _LEVEL_BITS: Final = 16
 
 
 class EncodedLevels(NamedTuple):
+    """The levels of a page: their encoding, and the streams of all chunks."""
+
     encoding: Compressive
-    streams: Sequence[Runs]  # run i of each makes up the levels of chunk i
+    streams: Sequence[Runs]  # run i of each is part of the levels of chunk i
 
 
 def level_width(levels: Levels) -> int:
-    """Bits that the largest level needs."""
+    """Return the bits of the largest level."""
     return highest(levels).bit_length()
 
 
 def encode_levels(levels: Levels, bounds: Ints, runs_allowed: bool) -> EncodedLevels:
-    """Levels cut at (chunks + 1,) `bounds`, in the smallest of the forms that a page can give them."""
+    """Encode levels, split at the (chunks + 1,) `bounds`, in the smallest form; run lengths only if `runs_allowed`."""
     width = level_width(levels)
     packed_bytes = out_of_line_bytes(np.diff(bounds), width, _LEVEL_BITS)
     plain_bytes = 2 * len(levels)

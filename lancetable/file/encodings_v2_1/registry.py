@@ -1,4 +1,4 @@
-"""Which class reads and writes which arm of PageLayout and CompressiveEncoding (protos/encodings_v2_1.proto)."""
+"""Classes for all arms of PageLayout and CompressiveEncoding (protos/encodings_v2_1.proto)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Repetition and definition levels: how the structure above the leaves of a column is stored.
+"""Repetition and definition levels: the structure above the leaves of a column.
 
     layers (inner to outer)      one for the leaf, every struct, and every list
     unravel                      levels -> validity and offsets of every layer
 
-Levels are numbered from the inside: 0 is a valid value, each nullable layer takes the next number for its null, a list
-that may be empty the one after it. If several apply, the outermost wins. A repetition level k starts a list of layer k,
-counted from the inside; the first entry of a row has the highest. Source: protos/encodings_v2_1.proto.
+Levels are numbered from the inside: 0 is a valid value; each nullable layer takes the next number for its null, and a
+list layer with empty lists the number after it. If several apply, the outermost wins. A repetition level k starts a
+list of the k-th list layer, counted from the inside; the first entry of a row has the highest level.
+Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NULLABLE_LIST: Final = 4
 EMPTYABLE_LIST: Final = 5
 NULL_AND_EMPTY_LIST: Final = 6
 
-_MAX_LAYERS: Final = 256  # a schema nests 64 deep, with few layers a field
+_MAX_LAYERS: Final = 256  # schemas nest at most 64 levels deep, with few layers for each field
 _NUM_LEVELS: Final = {
     ALL_VALID_ITEM: 0,
     ALL_VALID_LIST: 0,
@@ -47,33 +48,36 @@ _NUM_LEVELS: Final = {
 }
 LISTS: Final = frozenset({ALL_VALID_LIST, NULLABLE_LIST, EMPTYABLE_LIST, NULL_AND_EMPTY_LIST})
 
-# What the schema expects of a layer; a number above 0 is the size of a fixed-size list of structs.
+# Expected kinds of layers, from the schema; a number above 0 is the size of a fixed-size list of structs.
 ITEM: Final = 0
 LIST: Final = -1
 
 
 class Layers(NamedTuple):
-    """What follows from the layers of a page."""
+    """Properties derived from the layers of a page."""
 
     kinds: tuple[int, ...]  # as in the page, inner to outer
     num_lists: int
     num_levels: int  # the highest definition level
-    tops: tuple[int, ...]  # highest level with at most so many list layers below or at it
-    slots: tuple[int, ...]  # for each layer, if a list: highest level of an entry that is a list of that layer
+    tops: tuple[int, ...]  # tops[k]: highest level of an entry that is visible below the k innermost list layers
+    slots: tuple[int, ...]  # for each list layer: highest level of an entry that is a list of that layer
 
     @property
     def max_visible(self) -> int:
-        """Highest level of an entry that has a value."""
+        """The highest definition level of an entry that has a value."""
         return self.tops[0]
 
 
 @lru_cache(maxsize=1024)
 def layers_of(kinds: tuple[int, ...]) -> Layers:
-    """Raises CorruptFileError for a layer that is not known, or if the innermost one is a list."""
+    """Derive the properties of layers.
+
+    Raises CorruptFileError for too many or unknown layers, and if the innermost layer is a list.
+    """
     if len(kinds) > _MAX_LAYERS:
         raise CorruptFileError("too many layers", expected=f"at most {_MAX_LAYERS}", found=len(kinds))
     if not kinds or any(kind not in _NUM_LEVELS for kind in kinds):
-        raise CorruptFileError("unknown layers", expected="1 to 6", found=kinds)
+        raise CorruptFileError("unknown kind of layer", expected="1 to 6", found=kinds)
     if kinds[0] in LISTS:
         raise CorruptFileError("the innermost layer is a list", found=kinds)
     level = 0
@@ -96,19 +100,22 @@ def layers_of(kinds: tuple[int, ...]) -> Layers:
 def check_levels(
     repetition: Levels | None, definition: Levels | None, layers: Layers, num_values: int, num_rows: int | None
 ) -> None:
-    """Raise CorruptFileError unless the levels of some entries fit the layers, the number of visible values, and the
-    number of rows where that is known.
+    """Raise CorruptFileError unless the levels match the layers, the number of visible values, and the number of rows.
+
+    `num_rows` is None if the entries need not start or end with a row.
     """
     if (repetition is None) != (layers.num_lists == 0):
-        raise CorruptFileError("repetition levels and list layers contradict each other")
+        raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
     entries = num_values
     if repetition is not None:
         if definition is not None and len(definition) != len(repetition):
-            raise CorruptFileError("levels of different numbers", expected=len(repetition), found=len(definition))
+            raise CorruptFileError(
+                "repetition and definition levels differ in number", expected=len(repetition), found=len(definition)
+            )
         entries = len(repetition)
         if levels.highest(repetition) > layers.num_lists:
             raise CorruptFileError(
-                "a repetition level too high", expected=layers.num_lists, found=levels.highest(repetition)
+                "repetition level out of range", expected=layers.num_lists, found=levels.highest(repetition)
             )
         if num_rows is not None and entries and int(repetition[0]) != layers.num_lists:
             raise CorruptFileError(
@@ -119,7 +126,7 @@ def check_levels(
             entries = len(definition)
         highest = levels.highest(definition)
         if highest > layers.num_levels:
-            raise CorruptFileError("a definition level too high", expected=layers.num_levels, found=highest)
+            raise CorruptFileError("definition level out of range", expected=layers.num_levels, found=highest)
         if highest > layers.max_visible:
             entries = int(np.count_nonzero(definition <= layers.max_visible))
     if entries != num_values:
@@ -130,7 +137,7 @@ def check_levels(
         else:
             found = num_values if definition is None else len(definition)
         if found != num_rows:
-            raise CorruptFileError("a wrong number of rows", expected=num_rows, found=found)
+            raise CorruptFileError("page has the wrong number of rows", expected=num_rows, found=found)
 
 
 def select_rows(
@@ -141,9 +148,9 @@ def select_rows(
     rows: range | Ints,
     row_ends: Ints | None = None,
 ) -> Decoded:
-    """Some rows of checked entries; `rows` counts the rows that start among them.
+    """Select rows of checked entries; `rows` are indices of the rows that start among them.
 
-    `row_ends` are the (rows,) numbers of the entries behind each row, where rows do not lie without gaps.
+    `row_ends` are the (rows,) indices of the entries after each row; needed if rows are not contiguous.
     """
     if repetition is None:
         if isinstance(rows, range):
@@ -168,33 +175,33 @@ def select_rows(
     lengths = ends[rows] - starts[rows]
     entries = np.repeat(starts[rows] - (np.cumsum(lengths) - lengths), lengths)
     entries += np.arange(len(entries))
-    places = entries
+    positions = entries
     if definition is not None:
         if has_hidden:
             visible = definition <= layers.max_visible
-            places = entries[visible[entries]]
-            if not isinstance(values, (Nulls, Repeated)):  # of which it only counts how many there are
-                places = (np.cumsum(visible) - 1)[places]
+            positions = entries[visible[entries]]
+            if not isinstance(values, (Nulls, Repeated)):  # these only count the positions
+                positions = (np.cumsum(visible) - 1)[positions]
         definition = definition[entries]
-    return Decoded(values.take(places), repetition[entries], definition, layers.kinds, len(rows))
+    return Decoded(values.take(positions), repetition[entries], definition, layers.kinds, len(rows))
 
 
 class Level(NamedTuple):
-    """One layer above the leaves: validity of its structs or lists, None if all are valid; offsets of lists."""
+    """One layer above the leaves: the validity of its structs or lists, None if all are valid; the offsets of lists."""
 
     valid: Bools | None
     offsets: Ints | None = None
 
 
 def unravel(decoded: Decoded, expected: tuple[int, ...]) -> tuple[pa.Buffer | None, list[Level]]:
-    """The bitmap of the leaf values, None if all are valid, and the layers above them from outer to inner.
+    """Return the bitmap of the leaf values, None if all are valid, and the layers above them from outer to inner.
 
-    `expected` says what the schema has for each layer, inner to outer: ITEM, LIST, or the size of a fixed-size list.
-    Raises CorruptFileError if the page has other layers or its levels contradict each other.
+    `expected` are the kinds of layers in the schema, inner to outer: ITEM, LIST, or the size of a fixed-size list.
+    Raises CorruptFileError if the page has other layers or its levels are inconsistent.
     """
     layers = layers_of(decoded.layers)
     if not _fits(layers.kinds, expected):
-        raise CorruptFileError("layers that do not fit the schema", expected=expected, found=layers.kinds)
+        raise CorruptFileError("layers do not match the schema", expected=expected, found=layers.kinds)
     repetition, definition = decoded.repetition, decoded.definition
     bitmap: pa.Buffer | None = None
     found: list[Level] = []
@@ -212,7 +219,7 @@ def unravel(decoded: Decoded, expected: tuple[int, ...]) -> tuple[pa.Buffer | No
             seen += 1
             continue
         if wanted > 0:
-            repetition, definition = _every(repetition, definition, wanted, layers.tops[seen])
+            repetition, definition = _levels_of_lists(repetition, definition, wanted, layers.tops[seen])
         valid_items: Any = None
         if kind == NULLABLE_ITEM:
             if definition is not None:
@@ -230,7 +237,7 @@ def unravel(decoded: Decoded, expected: tuple[int, ...]) -> tuple[pa.Buffer | No
         if number:
             found.append(Level(valid_items))
     if repetition is not None and levels.highest(repetition):
-        raise CorruptFileError("a repetition level too high")
+        raise CorruptFileError("repetition level out of range")
     found.reverse()
     return bitmap, found
 
@@ -242,30 +249,33 @@ def _fits(kinds: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     )
 
 
-def _every(
+def _levels_of_lists(
     repetition: Levels | None, definition: Levels | None, size: int, top: int
 ) -> tuple[Levels | None, Levels | None]:
-    """Levels of the items of fixed-size lists -> of the lists: one of `size` entries; what has no items has one."""
+    """Reduce the levels of the items of fixed-size lists to those of the lists.
+
+    A list has `size` entries, or a single one if it has no items because an outer layer is missing.
+    """
     if definition is None:
         return (None if repetition is None else repetition[::size]), None
     if levels.highest(definition) <= top:
         if len(definition) % size:
             raise CorruptFileError(
-                "fixed-size lists that are not full", expected=f"a multiple of {size}", found=len(definition)
+                "incomplete fixed-size list", expected=f"a multiple of {size} items", found=len(definition)
             )
         return (None if repetition is None else repetition[::size]), definition[::size]
     visible = definition <= top
     ranks = np.cumsum(visible) - 1
     if (int(ranks[-1]) + 1) % size:
         raise CorruptFileError(
-            "fixed-size lists that are not full", expected=f"a multiple of {size}", found=int(ranks[-1]) + 1
+            "incomplete fixed-size list", expected=f"a multiple of {size} items", found=int(ranks[-1]) + 1
         )
     keep = ~visible | (ranks % size == 0)
     return (None if repetition is None else repetition[keep]), definition[keep]
 
 
 def level_array(data: Any) -> Levels:
-    """Levels as raw 16-bit numbers. Raises CorruptFileError for half a level."""
+    """Return uncompressed 16-bit levels. Raises CorruptFileError for an odd number of bytes."""
     if len(data) % LEVEL.itemsize:
-        raise CorruptFileError("half a level", expected="an even number of bytes", found=len(data))
+        raise CorruptFileError("level buffer is truncated", expected="an even number of bytes", found=len(data))
     return np.frombuffer(data, LEVEL) if len(data) else np.empty(0, LEVEL)

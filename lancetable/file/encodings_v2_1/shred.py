@@ -1,12 +1,12 @@
-"""Nested arrays to leaf values and levels, the way in of repdef.py.
+"""Shredding of nested arrays into leaf values and levels, the inverse of `repdef.unravel`.
 
     [[1, 2], null, [], [3]]     values      1 2 3
-                                repetition  1 0 1 1 1     the number of the outermost list that starts, 0 inside of one
+                                repetition  1 0 1 1 1     the number of the outermost list that starts, 0 inside a list
                                 definition  0 0 1 2 0     0: valid; larger: missing further out
                                 layers      item, list with nulls and empties          inner to outer
 
-Each column of a file is one way from a top-level field down to a leaf. Whatever lies under a null list is left out;
-what lies under a null struct keeps its slot, as long as no list comes in between. Source: protos/encodings_v2_1.proto.
+Each column of a file is one path from a top-level field down to a leaf. Values below a null list are left out; values
+below a null struct keep their slot unless there is a list in between. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Codes = npt.NDArray[np.uint8]
 
 
 class StepKind(Enum):
-    """A way down: into a child of a struct, the items of a list, the rows of a fixed-size list of structs."""
+    """One level of descent: into a child of a struct, the items of a list, or the items of a fixed-size list."""
 
     STRUCT = "struct"
     LIST = "list"
@@ -48,7 +48,11 @@ class StepKind(Enum):
 
 
 class Step(NamedTuple):
-    """`number` is the child of a struct, the size of a fixed-size list; lists have none. `nullable`: of a struct."""
+    """One step of the path to a leaf.
+
+    `number` is the index of a struct's child, or the size of a fixed-size list; 0 for lists. `nullable` applies to
+    structs.
+    """
 
     kind: StepKind
     number: int = 0
@@ -57,7 +61,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf field and the way to it from its top-level field; `path` is dotted."""
+    """A leaf field and the path to it from its top-level field; `path` is dotted."""
 
     field: Field
     steps: tuple[Step, ...]
@@ -65,7 +69,7 @@ class Leaf:
 
     @property
     def num_lists(self) -> int:
-        """Lists on the way; the highest repetition level."""
+        """The number of lists on the path, which is the highest repetition level."""
         return sum(step.kind is StepKind.LIST for step in self.steps)
 
 
@@ -73,9 +77,9 @@ class Leaf:
 class Shredded:
     """`num_entries` entries of a leaf.
 
-    `repetition` is missing without lists, `definition` if no layer has levels. `values` has one value for each visible
-    entry; those with a definition level above 0 mean nothing. `visible` are the positions of visible entries, None if
-    all are.
+    `repetition` is None without lists, `definition` if no layer has levels. `values` has one value for each visible
+    entry; a value whose definition level is above 0 is arbitrary. `visible` are the positions of the visible entries,
+    None if all entries are visible.
     """
 
     layers: tuple[int, ...]
@@ -93,14 +97,14 @@ class Shredded:
 
     @property
     def visible_definition(self) -> Levels | None:
-        """Definition levels of the values."""
+        """The definition levels of the values."""
         if self.definition is None or self.visible is None:
             return self.definition
         return self.definition[self.visible]
 
 
 def leaves_of(field: Field, steps: tuple[Step, ...] = (), path: str = "") -> Iterator[Leaf]:
-    """The leaves at and below a field, in the order of their columns."""
+    """Iterate over the leaves at and below a field, in the order of their columns."""
     path = f"{path}.{field.name}" if path else field.name
     if not field.children or field.is_packed or field.is_blob_v2:
         yield Leaf(field, steps, path)
@@ -115,10 +119,10 @@ def leaves_of(field: Field, steps: tuple[Step, ...] = (), path: str = "") -> Ite
 
 
 def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True) -> Shredded:
-    """Walk down to the leaf. Slices and garbage under nulls are welcome.
+    """Shred an array of a top-level field along the path `steps` to a leaf.
 
-    Without `plain_lists` lists are never declared free of nulls where old readers of version 2.1 would stumble: above
-    null items, and inside each other.
+    Slices and arbitrary values below nulls are allowed. With `plain_lists=False`, for version 2.1, a list layer is
+    never declared free of nulls where old readers fail on that: above null items, and in nested lists.
     """
     if not steps and not array.null_count and not pa.types.is_dictionary(array.type):
         return Shredded((ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
@@ -135,29 +139,29 @@ def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True)
 
 
 class _Declared(NamedTuple):
-    """A layer on the way down and the codes that stand for its levels until all layers are known; 0: none."""
+    """A layer on the path, and the provisional codes of its levels, used until all layers are known; 0: none."""
 
     is_list: bool
     null_code: int
     empty_code: int
-    nullable: bool = True  # whether pages of the same column may have nulls here
+    nullable: bool = True  # whether other pages of the column may have nulls here
 
 
 class _Walk:
-    """The state between two layers: entries so far, and the array whose values are the slots of some of them."""
+    """The state between two layers: the entries so far, and the array whose values fill the slots of some of them."""
 
     def __init__(self, array: pa.Array, num_lists: int) -> None:
         self._array = array
         self._depth = num_lists
         self._num_entries = len(array)
         self._repetition: Levels | None = None
-        self._codes: _Codes | None = None  # (entries,) which level, as a code; None while all are 0
-        self._slots: Ints | None = None  # positions of the entries that have a slot, None if all have
+        self._codes: _Codes | None = None  # (entries,) provisional code of each level; None while all are 0
+        self._slots: Ints | None = None  # positions of the entries with a slot, None if all have one
         self._layers: list[_Declared] = []  # outer to inner
         self._next_code = 1
 
     def pass_item(self, nullable: bool = True) -> None:
-        """A struct or leaf: its nulls count where nothing further out is missing."""
+        """Descend through a struct or leaf: its nulls count unless an outer layer is missing already."""
         nulls = nulls_of(self._array)
         if nulls is None:
             self._layers.append(_Declared(False, 0, 0, nullable))
@@ -176,11 +180,12 @@ class _Walk:
             self._codes[at[self._codes[at] == 0]] = code
 
     def pass_struct(self, number: int, nullable: bool) -> None:
+        """Descend into a child of a struct."""
         self.pass_item(nullable)
         self._array = self._array.field(number)
 
     def pass_fixed(self, size: int) -> None:
-        """A fixed-size list of structs: an item that counts as many times as it has rows."""
+        """Descend into a fixed-size list of structs: an item that is repeated for each of its rows."""
         self.pass_item()
         array = self._array
         items = array.values.slice(array.offset * size, len(array) * size)
@@ -206,6 +211,7 @@ class _Walk:
         self._array = items
 
     def pass_list(self) -> None:
+        """Descend into the items of a list."""
         array = self._array
         offsets = offsets_of(array)
         lengths = np.diff(offsets)
@@ -213,7 +219,7 @@ class _Walk:
         empty = lengths == 0
         any_empty = bool(empty.any())
         if nulls is None and not any_empty and self._codes is None:
-            # Every entry is a list with items.
+            # Every entry is a list that has items.
             self._layers.append(_Declared(True, 0, 0))
             first, last = int(offsets[0]), int(offsets[-1])
             self._expand(None, offsets[:-1] - first if first else offsets[:-1], last - first)
@@ -223,7 +229,7 @@ class _Walk:
             valid = nulls == 0
             empty &= valid
             any_empty = bool(empty.any())
-        # Outer levels are numbered higher, and of the two levels of a list the one of empty lists.
+        # Outer layers have higher levels, and an empty list has a higher level than a null one of the same layer.
         empty_code = self._take_code() if any_empty else 0
         null_code = self._take_code() if nulls is not None else 0
         self._layers.append(_Declared(True, null_code, empty_code))
@@ -249,7 +255,7 @@ class _Walk:
         self._array = _items_of(array, live, offsets)
 
     def _expand(self, counts: Ints | None, starts: npt.NDArray[Any], total: int) -> None:
-        """From one entry a list to one an item; `counts` is 1 for what has none, None if all have items."""
+        """Replace each list entry by its items; `counts` is 1 for an entry without items, None if all have some."""
         repetition = np.zeros(total, LEVEL)
         if self._repetition is None:
             repetition[starts] = self._depth
@@ -276,6 +282,7 @@ class _Walk:
         return self._next_code - 1
 
     def finish(self, num_rows: int, plain_lists: bool) -> Shredded:
+        """Number the levels of all layers, inner to outer, and return the result."""
         declared = self._layers[::-1]
         nested = sum(layer.is_list for layer in declared) > 1
         table = np.zeros(self._next_code, LEVEL)
@@ -284,7 +291,7 @@ class _Walk:
         null_inside = seen_list = False
         for number, (is_list, null_code, empty_code, nullable) in enumerate(declared):
             if is_list:
-                # A null struct hides the list below it, which readers then make a null list.
+                # A null struct hides the list below it, which readers then represent as a null list.
                 spare = not null_code and _null_struct_around(declared[number + 1 :])
                 spare |= not plain_lists and not null_code and not empty_code and (nested or null_inside)
                 null = bool(null_code) or spare
@@ -292,10 +299,10 @@ class _Walk:
                 level += spare
                 seen_list = True
             else:
-                # pylance takes structs in a null struct for null. And it miscounts structs above lists that cannot be
-                # null, and fails if other pages have null ones. Below a list it would miscount those that can be null
-                # as well, and where no page can have null ones a nullable layer only harms: old releases misread
-                # zipped values below it.
+                # Declare a layer nullable without nulls of its own to work around pylance. It treats structs inside a
+                # null struct as null. It miscounts structs above lists that are not nullable, and fails if other
+                # pages have null ones. Below a list it would miscount nullable structs as well. If no page can have
+                # nulls, a nullable layer only does harm: old releases misread zipped values below it.
                 outer = declared[number + 1 :]
                 top = not any(layer.is_list for layer in outer)
                 may_hide = seen_list and top and (nullable or any(layer.nullable for layer in outer))
@@ -327,7 +334,7 @@ _LIST_LAYERS: Final = {
 
 
 def _null_struct_around(outer: Sequence[_Declared]) -> bool:
-    """Whether one of the layers up to the next list is a struct with nulls."""
+    """Return whether a layer up to the next list is a struct with nulls."""
     for layer in outer:
         if layer.is_list:
             return False
@@ -337,14 +344,14 @@ def _null_struct_around(outer: Sequence[_Declared]) -> bool:
 
 
 def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray[Any]) -> pa.Array:
-    """The items of the live lists, side by side; all items if every list with items is live."""
+    """Return the items of the live lists; all items if no other list has items."""
     first, last = int(offsets[0]), int(offsets[-1])
     items = array.values.slice(first, last - first)
     lengths = np.diff(offsets)
     if not lengths[~live].any():
         return items
     if _is_fixed_twice(items.type):
-        # Arrow filters and takes wrong items of slices of these; what it leaves out under null lists is right.
+        # Arrow's filter and take return wrong items for slices of these types; `flatten` is correct.
         bitmap = pa.py_buffer(np.packbits(live, bitorder="little"))
         plain = (pa.large_list if offsets.itemsize == 8 else pa.list_)(array.type.field(0))
         relative = pa.py_buffer(np.ascontiguousarray(offsets - offsets.dtype.type(first)))
@@ -354,7 +361,7 @@ def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray
 
 
 def _is_fixed_twice(kind: pa.DataType) -> bool:
-    """Whether fixed-size lists lie directly inside of each other, here or below."""
+    """Return whether the type contains fixed-size lists directly inside fixed-size lists."""
     if isinstance(kind, pa.BaseExtensionType):
         return _is_fixed_twice(kind.storage_type)
     if not pa.types.is_nested(kind):

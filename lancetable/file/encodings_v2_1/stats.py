@@ -1,6 +1,6 @@
-"""What the choice of an encoding needs to know about the values of a page, measured on them.
+"""Statistics of the values of a page, on which the choice of an encoding depends.
 
-Whole arrays are looked at once, and only where a sample does not settle the question.
+Whole arrays are scanned at most once, and only if a sample is not conclusive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UInt = npt.NDArray[Any]  # unsigned, 1 to 8 bytes wide
 
 
 def block_widths(values: UInt) -> npt.NDArray[np.int64]:
-    """Bits that the largest value of every block of 1,024 needs."""
+    """Return the bits of the largest value of every block of 1,024."""
     whole = len(values) // BLOCK_VALUES
     used = np.empty(-(-len(values) // BLOCK_VALUES), values.dtype)
     if whole:
@@ -44,14 +44,14 @@ def block_widths(values: UInt) -> npt.NDArray[np.int64]:
 
 
 def count_runs(values: npt.NDArray[Any]) -> int:
-    """Runs of equal values."""
+    """Count runs of equal values."""
     if len(values) == 0:
         return 0
     return 1 + int(np.count_nonzero(values[1:] != values[:-1]))
 
 
 def estimate_runs(values: npt.NDArray[Any]) -> int:
-    """About `count_runs`, from slices spread over the values; exact for few values."""
+    """Estimate the result of `count_runs` from slices spread over the values; exact for few values."""
     if len(values) <= _SAMPLE_SLICES * _SLICE_VALUES:
         return count_runs(values)
     starts = np.linspace(0, len(values) - _SLICE_VALUES, _SAMPLE_SLICES).astype(np.int64)
@@ -63,7 +63,7 @@ def estimate_runs(values: npt.NDArray[Any]) -> int:
 
 
 def byte_entropy(values: npt.NDArray[Any]) -> float:
-    """Mean entropy, in bits, of byte 0, byte 1 ... of a sample of the values."""
+    """Return the mean entropy, in bits, of byte 0, byte 1 ... of a sample of the values."""
     if len(values) == 0:
         return 0.0
     step = max(1, len(values) // _SAMPLE_VALUES)
@@ -77,25 +77,25 @@ def byte_entropy(values: npt.NDArray[Any]) -> float:
 
 
 def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None:
-    """Estimated number of different values, None if a sample shows that there are more than `most`.
+    """Estimate the number of distinct values; return None if a sample shows that there are more than `most`.
 
-    Few values are counted, since to draw a sample of them takes longer. The sample is the smaller the larger values
-    are, and a second one is larger where the first leaves doubts.
+    Few values are counted exactly, which is faster than sampling them. Large values get a smaller sample. If the first
+    sample is not conclusive, a larger one follows.
     """
     count = len(array)
     if count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES and not _counts_fast(array):
         found = _sampled(array, count)[0]
         return found if found <= most else None
     least = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, int(_SAMPLE_BYTES / (value_bytes + 1))))
-    # So many are enough to be sure of nearly all columns whose values hardly repeat.
+    # This sample size is conclusive for nearly all columns of mostly unique values.
     sure = min(least, max(_MIN_SAMPLE_VALUES, 2 * math.isqrt(2 * _SURE_PAIRS * most)))
     for size in (sure, least, _LARGER_SAMPLE * least):
         if 2 * size >= count:
             break
         found, once, twice = _sampled(array, size)
-        # After Chao: how many were not seen shows in how many were seen only once or twice.
+        # Chao's estimator: the number of unseen values follows from those seen once and twice.
         estimate = found + once * max(once - 1, 0) // (2 * (twice + 1))
-        # Few values seen twice are no proof where even of `most` values hardly any would have been.
+        # If even `most` distinct values would yield hardly any repeated ones in the sample, it proves nothing.
         if estimate > most and (size > least or size * size > _SURE_PAIRS * 2 * most):
             return None
         if once * 8 < found and size >= least:
@@ -107,7 +107,7 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
 
 
 def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:
-    """Different values among `size` of an array, spread over it; how many of them occur once, and twice."""
+    """Count the distinct values in a sample of `size` values, and how many of them occur once, and twice."""
     count = len(array)
     if _counts_fast(array):
         values = np.frombuffer(array.buffers()[1], np.uint64, count, 8 * array.offset)
@@ -115,8 +115,8 @@ def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:
         return counted
     if size == count:
         return len(array.unique()), 0, 0
-    places = np.linspace(0, count - 1, size).astype(np.int64)
-    counts = np.asarray(array.take(pa.array(places)).value_counts().field(1))
+    positions = np.linspace(0, count - 1, size).astype(np.int64)
+    counts = np.asarray(array.take(pa.array(positions)).value_counts().field(1))
     return len(counts), int(np.count_nonzero(counts == 1)), int(np.count_nonzero(counts == 2))
 
 
@@ -125,7 +125,7 @@ def _counts_fast(array: pa.Array) -> bool:
 
 
 def is_constant(values: npt.NDArray[Any]) -> bool:
-    """Whether all of (n, ...) values, at least one, are equal; found out early where they are not."""
+    """Return whether all of (n, ...) values, at least one, are equal; a prefix is compared first."""
     if (values[:_SLICE_VALUES] != values[0]).any():
         return False
     return bool((values == values[0]).all())

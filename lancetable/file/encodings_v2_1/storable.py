@@ -1,4 +1,4 @@
-"""What files of 2.1 and 2.2 can hold, and what is refused.
+"""Check that files of version 2.1 and 2.2 can store a field.
 
     2.1 only        no maps, no fixed-size lists of structs, packed structs of plain fixed widths only
     2.1 and 2.2     no lists of blobs of the first form, no lists of empty structs, no type without a width or offsets
@@ -20,19 +20,19 @@ from lancetable.format.version import FileVersion
 
 __all__ = ["check_field"]
 
-_ALWAYS_HELD: Final = frozenset(
+_ALWAYS_STORABLE: Final = frozenset(
     {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
     | {"bool", "halffloat", "float", "double", "string", "binary", "large_string", "large_binary"}
 )
 
 
 def check_field(field: Field, version: FileVersion) -> None:
-    """Raise UnsupportedFeatureError, naming the column, for a field that files of this version cannot hold."""
-    if field.logical_type in _ALWAYS_HELD:
+    """Raise UnsupportedFeatureError, with the column's path, if files of this version cannot store the field."""
+    if field.logical_type in _ALWAYS_STORABLE:
         return
     leaves = list(leaves_of(field))
-    if version is FileVersion.V2_1 and any(each.logical_type == "map" for each in field.walk()):
-        raise _refused(leaves[0], version, "a map")
+    if version is FileVersion.V2_1 and any(node.logical_type == "map" for node in field.walk()):
+        raise _unsupported(leaves[0], version, "a map")
     for leaf in leaves:
         _check_leaf(leaf, version)
 
@@ -40,13 +40,13 @@ def check_field(field: Field, version: FileVersion) -> None:
 def _check_leaf(leaf: Leaf, version: FileVersion) -> None:
     kinds = {step.kind for step in leaf.steps}
     if StepKind.FIXED in kinds and version is FileVersion.V2_1:
-        raise _refused(leaf, version, "a fixed-size list of structs")
+        raise _unsupported(leaf, version, "a fixed-size list of structs")
     if StepKind.FIXED in kinds and StepKind.LIST in kinds:
-        raise _refused(leaf, version, "a fixed-size list of structs together with a list")
+        raise _unsupported(leaf, version, "a fixed-size list of structs together with a list")
     if StepKind.LIST in kinds and leaf.field.is_blob:
-        raise _refused(leaf, version, "a list of blobs")
+        raise _unsupported(leaf, version, "a list of blobs")
     if StepKind.LIST in kinds and leaf.field.is_struct and not leaf.field.children:
-        raise _refused(leaf, version, "a list of empty structs")
+        raise _unsupported(leaf, version, "a list of empty structs")
     if leaf.field.is_packed:
         _check_packed(leaf, version)
         return
@@ -60,7 +60,7 @@ def _check_leaf(leaf: Leaf, version: FileVersion) -> None:
         storable = pa.types.is_null(data_type) or is_variable(values) or bool(type_bits(values))
         storable |= data_type == pa.binary(0) and version is not FileVersion.V2_1
     if not storable:
-        raise _refused(leaf, version, str(data_type))
+        raise _unsupported(leaf, version, str(data_type))
 
 
 def _check_packed(leaf: Leaf, version: FileVersion) -> None:
@@ -69,10 +69,10 @@ def _check_packed(leaf: Leaf, version: FileVersion) -> None:
         bits = type_bits(child.type)
         fits = is_variable(child.type) or (bool(bits) and bits is not None and bits % 8 == 0)
         if not fits or (version is FileVersion.V2_1 and not plain):
-            raise _refused(leaf, version, f"a packed struct with {child.name!r} of type {child.type}")
+            raise _unsupported(leaf, version, f"a packed struct with {child.name!r} of type {child.type}")
 
 
-def _refused(leaf: Leaf, version: FileVersion, what: str) -> UnsupportedFeatureError:
+def _unsupported(leaf: Leaf, version: FileVersion, what: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"column {leaf.path!r}: files of version {version.number} cannot hold {what}", feature=what, column=leaf.path
     )

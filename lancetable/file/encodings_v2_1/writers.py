@@ -1,10 +1,11 @@
-"""Columns of 2.1 and 2.2 files on their way out: arrays of a top-level field wait until they fill pages, then each leaf
-below it becomes a page of its own column.
+"""Column writers of 2.1 and 2.2 files.
 
     write(array)  ->  Queue  ->  shred, choose, encode for each leaf  ->  EncodedPage
 
-A page is made when the arrays that wait exceed the cache size for each leaf; one array larger than the largest page is
-cut into equal parts, which are encoded side by side. Blobs are written as they come; only where they lie is queued.
+Arrays of a top-level field are buffered until they exceed the cache size times the number of leaves; then each leaf
+below the field becomes a page of its own column. A single array larger than the largest page is split into equal
+parts, which are encoded in parallel. The payloads of blobs are written at once; only their positions and sizes are
+buffered.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import StepKind, leaves_of, shred
 from lancetable.file.encodings_v2_1.storable import check_field
-from lancetable.file.encodings_v2_1.wishes import Wishes
+from lancetable.file.encodings_v2_1.wishes import EncodingOptions
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 
@@ -41,16 +42,19 @@ __all__ = ["BlobWriter", "FieldWriter", "open_writers"]
 
 _PARALLEL_BYTES: Final = 1 << 20
 _QUEUE_BYTES_PER_BLOB: Final = 16
-_NULL_PLACE: Final = 1 << 16  # definition level 1
+_NULL_POSITION: Final = 1 << 16  # marks a null blob: definition level 1 in the upper bits, size 0
 
 
 def open_writers(version: FileVersion, schema: Schema, options: WriteOptions, blobs: BlobSink) -> list[ColumnWriter]:
-    """A writer for each top-level field. Raises UnsupportedFeatureError for fields that the version cannot hold."""
+    """Return a writer for each top-level field.
+
+    Raises UnsupportedFeatureError for fields that the version cannot store.
+    """
     writers: list[ColumnWriter] = []
     column = 0
     for field in schema.fields:
         check_field(field, version)
-        leaves = [Column(leaf, Wishes.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
+        leaves = [Column(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
         writer: ColumnWriter
         if field.is_blob:
             writer = BlobWriter(column, leaves[0], options, blobs)
@@ -62,7 +66,7 @@ def open_writers(version: FileVersion, schema: Schema, options: WriteOptions, bl
 
 
 class _Job(NamedTuple):
-    """A page to be encoded: rows of a leaf. `first_row` is their place in the file."""
+    """Rows of a leaf to encode as a page; `first_row` is the index of the first one in the file."""
 
     column: int
     leaf: Column
@@ -71,7 +75,7 @@ class _Job(NamedTuple):
 
 
 class FieldWriter:
-    """A top-level field with all its leaves."""
+    """Writer of a top-level field with all its leaves."""
 
     __slots__ = ("_blobs", "_column", "_field", "_leaves", "_num_rows", "_options", "_queue", "_strict", "concurrent")
 
@@ -116,7 +120,7 @@ class FieldWriter:
         if not arrays:
             return
         if last and not self._num_rows:
-            # No other page can have null structs where these have none.
+            # The file has no other pages, so structs without nulls here have none anywhere.
             self._leaves = [leaf if leaf.large else _without_null_structs(leaf, arrays) for leaf in self._leaves]
         parts: Iterable[pa.Array]
         if len(arrays) == 1:
@@ -127,7 +131,7 @@ class FieldWriter:
         yield from self._encode(list(self._jobs(parts)), size)
 
     def _repeats(self, array: pa.Array, size: int, most: int) -> bool:
-        """Whether pages of at most so many bytes would repeat a dictionary, which saves more than it is worth."""
+        """Return whether pages of at most `most` bytes would repeat a dictionary of notable size."""
         if size <= most:
             return False
         return any(
@@ -148,7 +152,7 @@ class FieldWriter:
             for job in jobs:
                 yield from self._encode_one(job)
             return
-        # As many pages at a time as there are threads, so that memory stays bounded.
+        # Bound the memory: encode at most one page per thread, and one more, at a time.
         waiting: deque[Future[list[EncodedPage]]] = deque()
         try:
             for job in jobs:
@@ -189,7 +193,7 @@ class FieldWriter:
             hidden = definition > 0
             levels = definition[hidden].astype(np.uint64)
             if layers[0] == ALL_VALID_ITEM:
-                # pylance finds nulls further out only where the blobs themselves may be null, one level below.
+                # pylance detects nulls of enclosing structs only if the blob layer itself is nullable, one level below.
                 layers = (NULLABLE_ITEM, *layers[1:])
                 levels += np.uint64(1)
             positions[hidden] = levels << np.uint64(16)
@@ -199,17 +203,17 @@ class FieldWriter:
 
 
 class BlobWriter:
-    """A top-level blob column: payloads are written as they come, and their places become the pages."""
+    """Writer of a top-level blob column: payloads go to the file at once, and their descriptors become the pages."""
 
-    __slots__ = ("_column", "_leaf", "_num_rows", "_options", "_places", "_queued_bytes", "_sink")
-    concurrent: ClassVar[bool] = False  # payloads go straight to the file
+    __slots__ = ("_column", "_descriptors", "_leaf", "_num_rows", "_options", "_queued_bytes", "_sink")
+    concurrent: ClassVar[bool] = False  # payloads are written to the file in `write`
 
     def __init__(self, column: int, leaf: Column, options: WriteOptions, sink: BlobSink) -> None:
         self._column = column
         self._leaf = leaf
         self._options = options
         self._sink = sink
-        self._places: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = []
+        self._descriptors: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = []
         self._queued_bytes = 0
         self._num_rows = 0
 
@@ -230,39 +234,40 @@ class BlobWriter:
         described = describe_blobs(array, self._sink)
         positions = np.array(described.field(0))
         if array.null_count:
-            positions[array.is_null().to_numpy(zero_copy_only=False)] = _NULL_PLACE
-        self._places.append((positions, np.asarray(described.field(1))))
+            positions[array.is_null().to_numpy(zero_copy_only=False)] = _NULL_POSITION
+        self._descriptors.append((positions, np.asarray(described.field(1))))
         self._queued_bytes += len(array) * _QUEUE_BYTES_PER_BLOB
         if self._queued_bytes > self._options.cache_bytes:
             yield from self.finish()
 
     def finish(self) -> Iterator[EncodedPage]:
-        if not self._places:
+        if not self._descriptors:
             return
-        positions, sizes = (np.concatenate(parts) for parts in zip(*self._places))
-        self._places, self._queued_bytes = [], 0
-        any_null = bool(((positions == _NULL_PLACE) & (sizes == 0)).any())
+        positions, sizes = (np.concatenate(parts) for parts in zip(*self._descriptors))
+        self._descriptors, self._queued_bytes = [], 0
+        any_null = bool(((positions == _NULL_POSITION) & (sizes == 0)).any())
         page = encode_blobs(positions, sizes, (NULLABLE_ITEM if any_null else ALL_VALID_ITEM,), self._leaf.large)
         yield EncodedPage(self._column, len(positions), page.buffers, pack_page(page.layout), self._num_rows)
         self._num_rows += len(positions)
 
 
 def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
-    """One array of all; the arrays as they are where Arrow cannot join them."""
+    """Concatenate arrays; return them unchanged if Arrow cannot."""
     try:
         return [pa.concat_arrays(arrays)]
     except pa.ArrowException:
-        return arrays  # too many different dictionary items, or more bytes than offsets of 32 bits count
+        return arrays  # too many distinct dictionary items, or more bytes than 32-bit offsets can address
 
 
 def _has_strict(field: Field) -> bool:
-    """Whether something at or below a field must not be null."""
+    """Return whether the field or one of its descendants is not nullable."""
     return not field.nullable or any(_has_strict(child) for child in field.children)
 
 
 def _without_null_structs(column: Column, arrays: Sequence[pa.Array]) -> Column:
-    """The column of a file that holds nothing but these rows, with the structs above its lists said to be never null if
-    they are not: pages that leave it open whether others have null ones are misread by old releases of pylance.
+    """Declare structs above the lists of a column never null if they have no nulls in `arrays`, all rows of the file.
+
+    Old releases of pylance misread pages that declare these structs nullable without having null ones.
     """
     steps = list(column.leaf.steps)
     for number, step in enumerate(steps):
@@ -276,9 +281,7 @@ def _without_null_structs(column: Column, arrays: Sequence[pa.Array]) -> Column:
 
 
 def _refuse_nulls(field: Field, array: pa.Array, path: str) -> None:
-    """Raise SchemaMismatchError for a null where the schema says that there is none; what lies under a null is nobody's
-    business.
-    """
+    """Raise SchemaMismatchError for a null in a field that is not nullable; values below a null are not checked."""
     if not field.nullable and holds_null(array):
         raise null_refused(path)
     for number, child in enumerate(field.children):

@@ -1,4 +1,4 @@
-"""Bit packing, in the two orders that Lance files use. Widths are bits per value, 0 to the full width T.
+"""Bit packing, in the two orders of Lance files. Widths are bits per value, 0 to the full width T.
 
 Stream (`Bitpacked`): value i occupies bits [i·w, i·w + w) of one little-endian bit stream.
 
@@ -39,34 +39,30 @@ __all__ = [
 
 BLOCK_VALUES: Final = 1024
 _ROW_ORDER: Final = (0, 4, 2, 6, 1, 5, 3, 7)
-# Blocks are unpacked in slabs that stay in the second-level cache.
-_SLAB_BYTES: Final = 256 << 10
-_SLAB_BLOCKS: Final = 128  # where one step goes across blocks
-_FEW_LANES: Final = 32
 
 UInt = npt.NDArray[Any]  # uint8, uint16, uint32 or uint64
 
 
 def required_width(values: UInt) -> int:
-    """Bits that the largest of (n,) unsigned values needs; 0 if all are zero or there are none."""
+    """Return the bits of the largest of (n,) unsigned values; 0 if all are zero or there are none."""
     return int(np.bitwise_or.reduce(values)).bit_length() if len(values) else 0
 
 
 def stream_bytes(count: int, width: int) -> int:
-    """Bytes of a stream of `count` values."""
+    """Return the size of a stream of `count` values."""
     return (count * width + 7) // 8
 
 
 def block_bytes(width: int) -> int:
-    """Bytes of one block of 1,024 values."""
+    """Return the size of one block of 1,024 values."""
     return BLOCK_VALUES // 8 * width
 
 
 def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np.dtype[Any], first: int = 0) -> UInt:
-    """Values `first` to `first + count` of a stream.
+    """Unpack the (count,) values from index `first` on of a stream, as the unsigned `dtype`.
 
-    `data` holds the stream from its first byte; the result is (count,) of the unsigned `dtype`.
-    Raises CorruptFileError if the width does not fit the type or the stream is too short.
+    `data` is the stream from its first byte on. Raises CorruptFileError if the width exceeds the type or the stream is
+    too short.
     """
     _check_width(width, dtype)
     if len(data) < stream_bytes(first + count, width):
@@ -75,7 +71,7 @@ def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np
         )
     if count == 0:
         return np.empty(0, dtype)
-    # Eight values fill whole bytes, so value k of every group of eight starts at the same bit of its byte.
+    # Eight values occupy whole bytes, so value k of every group of eight starts at the same bit of its byte.
     group = first // 8
     skip = first - group * 8
     groups = (skip + count + 7) // 8
@@ -97,7 +93,7 @@ def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np
 
 
 def pack_stream(values: UInt, width: int) -> npt.NDArray[np.uint8]:
-    """(n,) unsigned values -> the bytes of a stream; bits above `width` are dropped."""
+    """Pack (n,) unsigned values as a stream; bits above `width` are dropped."""
     _check_width(width, values.dtype)
     contiguous = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     bits = np.unpackbits(
@@ -107,7 +103,7 @@ def pack_stream(values: UInt, width: int) -> npt.NDArray[np.uint8]:
 
 
 def sign_extend(values: UInt, width: int) -> npt.NDArray[Any]:
-    """(n,) unsigned values of `width` bits, read as two's complement -> (n,) signed values of the same type width."""
+    """Convert (n,) unsigned values of `width` bits in two's complement to signed values of the same type size."""
     signed: npt.NDArray[Any] = values.view(values.dtype.str.replace("u", "i"))
     spare = values.dtype.itemsize * 8 - width
     if width == 0 or spare == 0:
@@ -117,10 +113,10 @@ def sign_extend(values: UInt, width: int) -> npt.NDArray[Any]:
 
 
 def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any]) -> UInt:
-    """Whole blocks of one width -> (blocks · 1024,) values of the unsigned `dtype`.
+    """Unpack whole blocks of one width into (blocks · 1024,) values of the unsigned `dtype`.
 
-    Raises CorruptFileError if the width does not fit the type, or if the bytes are not whole blocks.
-    With width 0 a block has no bytes and their number cannot be told; the result is empty.
+    With width 0 the result is empty, because a block has no bytes and the number of blocks is unknown.
+    Raises CorruptFileError if the width exceeds the type, or if the data is not a whole number of blocks.
     """
     _check_width(width, dtype)
     if width == 0:
@@ -130,119 +126,75 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
             "bit-packed data is not whole blocks", expected=f"a multiple of {block_bytes(width)}", found=len(packed)
         )
     bits = dtype.itemsize * 8
-    lanes = BLOCK_VALUES // bits
     blocks = len(packed) // block_bytes(width)
     if native is not None:
-        whole = np.empty(blocks * BLOCK_VALUES, dtype)
-        native.unpack_blocks(np.ascontiguousarray(packed), width, whole, bits)
-        return whole
-    if lanes <= _FEW_LANES:
-        return _unpack_across(np.ascontiguousarray(packed).view(dtype).reshape(blocks, width * lanes), width)
-    words: UInt = np.ascontiguousarray(packed).view(dtype).reshape(blocks, width, lanes)
-    out = np.empty((blocks, 8, 128 // lanes, lanes), dtype)
-    slab = max(1, _SLAB_BYTES // (BLOCK_VALUES * dtype.itemsize))
-    mask = dtype.type((1 << width) - 1)
-    for start in range(0, blocks, slab):
-        piece, target = words[start : start + slab], out[start : start + slab]
-        for row in range(bits):
-            word, shift = divmod(row * width, bits)
-            value = piece[:, word] >> dtype.type(shift)
-            if shift + width > bits:
-                value |= piece[:, word + 1] << dtype.type(bits - shift)
-            np.bitwise_and(value, mask, out=target[:, row % 8, _ROW_ORDER[row // 8] * 16 // lanes])
-    return out.reshape(-1)
-
-
-def _unpack_across(packed: UInt, width: int) -> UInt:
-    """(blocks, words) as `unpack_blocks`, many blocks at a time: few lanes would make for very short steps."""
-    dtype = packed.dtype
-    bits = dtype.itemsize * 8
+        unpacked = np.empty(blocks * BLOCK_VALUES, dtype)
+        native.unpack_blocks(np.ascontiguousarray(packed), width, unpacked, bits)
+        return unpacked
     lanes = BLOCK_VALUES // bits
-    mask = dtype.type((1 << width) - 1)
-    out = np.empty((len(packed), BLOCK_VALUES), dtype)
-    count = min(len(packed), _SLAB_BLOCKS)
-    words = np.empty((packed.shape[1], count), dtype)
-    values = np.empty((BLOCK_VALUES, count), dtype)
-    carried = np.empty((lanes, count), dtype)
-    for start in range(0, len(packed), _SLAB_BLOCKS):
-        piece = packed[start : start + _SLAB_BLOCKS]
-        source, found, high = words[:, : len(piece)], values[:, : len(piece)], carried[:, : len(piece)]
-        source[:] = piece.T
-        for row in range(bits):
-            word, shift = divmod(row * width, bits)
-            at = _ROW_ORDER[row // 8] * 16 + row % 8 * 128
-            target = found[at : at + lanes]
-            np.right_shift(source[word * lanes : (word + 1) * lanes], dtype.type(shift), out=target)
-            if shift + width > bits:
-                following = source[(word + 1) * lanes : (word + 2) * lanes]
-                np.left_shift(following, dtype.type(bits - shift), out=high)
-                np.bitwise_or(target, high, out=target)
-            np.bitwise_and(target, mask, out=target)
-        out[start : start + len(piece)] = found.T
+    words: UInt = np.ascontiguousarray(packed).view(dtype).reshape(blocks, width, lanes)
+    out = np.empty((blocks, BLOCK_VALUES), dtype)
+    for row in range(bits):
+        word, shift = divmod(row * width, bits)
+        values = words[:, word] >> dtype.type(shift)
+        if shift + width > bits:
+            values |= words[:, word + 1] << dtype.type(bits - shift)
+        out[:, _lanes_of_row(row, lanes)] = values & dtype.type((1 << width) - 1)
     return out.reshape(-1)
+
+
+def _lanes_of_row(row: int, lanes: int) -> slice:
+    """Return the indices of the values in one row of a block."""
+    start = _ROW_ORDER[row // 8] * 16 + row % 8 * 128
+    return slice(start, start + lanes)
 
 
 def pack_blocks(values: UInt, width: int) -> npt.NDArray[np.uint8]:
-    """(n,) unsigned values -> whole blocks; the last one is filled up with zeros. Bits above `width` are dropped."""
+    """Pack (n,) unsigned values into whole blocks, the last one padded with zeros; bits above `width` are dropped."""
     dtype = values.dtype
     _check_width(width, dtype)
     bits = dtype.itemsize * 8
-    lanes = BLOCK_VALUES // bits
-    blocks = -(-len(values) // BLOCK_VALUES)
     if width == 0:
         return np.empty(0, np.uint8)
     if native is not None:
         packed: npt.NDArray[np.uint8] = native.pack_blocks(aligned(values), width, bits)
         return packed
-    padded = np.zeros(blocks * BLOCK_VALUES, dtype)
-    padded[: len(values)] = values
-    source = padded.reshape(blocks, 8, 128 // lanes, lanes)
+    blocks, lanes = -(-len(values) // BLOCK_VALUES), BLOCK_VALUES // bits
+    padded = np.zeros((blocks, BLOCK_VALUES), dtype)
+    padded.reshape(-1)[: len(values)] = values
     words = np.zeros((blocks, width, lanes), dtype)
-    slab = max(1, _SLAB_BYTES // (BLOCK_VALUES * dtype.itemsize))
-    mask = dtype.type((1 << width) - 1)
-    for start in range(0, blocks, slab):
-        piece, target = source[start : start + slab], words[start : start + slab]
-        for row in range(bits):
-            word, shift = divmod(row * width, bits)
-            value = piece[:, row % 8, _ROW_ORDER[row // 8] * 16 // lanes] & mask
-            target[:, word] |= value << dtype.type(shift)
-            if shift + width > bits:
-                target[:, word + 1] |= value >> dtype.type(bits - shift)
+    for row in range(bits):
+        word, shift = divmod(row * width, bits)
+        value = padded[:, _lanes_of_row(row, lanes)] & dtype.type((1 << width) - 1)
+        words[:, word] |= value << dtype.type(shift)
+        if shift + width > bits:
+            words[:, word + 1] |= value >> dtype.type(bits - shift)
     return words.reshape(-1).view(np.uint8)
 
 
 def pack_inline(values: UInt) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """(n,) unsigned values -> for each 1,024 of them a word with the width of the largest and a block of that width.
+    """Pack (n,) unsigned values in blocks of 1,024, each after a word that stores the width of its largest value.
 
-    -> the bytes, and how many of them each block has with its word. The last block is filled up with zeros.
+    Returns the bytes, and the size of each block with its word. The last block is padded with zeros.
     """
     if native is not None:
         packed, sizes = native.pack_inline(aligned(values), values.dtype.itemsize * 8)
         return packed, sizes
-    word = values.dtype.itemsize
-    blocks = -(-len(values) // BLOCK_VALUES)
-    padded = np.zeros((blocks, BLOCK_VALUES), values.dtype)
-    padded.reshape(-1)[: len(values)] = values
-    largest = np.bitwise_or.reduce(padded, axis=1)
-    widths = np.array([value.bit_length() for value in largest.tolist()], np.int64)
-    sizes = word + widths * (BLOCK_VALUES // 8)
-    starts = np.cumsum(sizes) - sizes
-    out = np.empty(int(sizes.sum()), np.uint8)
-    out[starts[:, None] + np.arange(word)] = widths.astype(values.dtype).view(np.uint8).reshape(blocks, word)
-    for width in np.unique(widths[widths > 0]).tolist():
-        which = np.flatnonzero(widths == width)
-        content = pack_blocks(padded[which].reshape(-1), width).reshape(len(which), block_bytes(width))
-        out[starts[which][:, None] + word + np.arange(block_bytes(width))] = content
-    return out, sizes
+    pieces = []
+    for start in range(0, len(values), BLOCK_VALUES):
+        block = values[start : start + BLOCK_VALUES]
+        width = required_width(block)
+        pieces.append(np.array([width], values.dtype).tobytes() + pack_blocks(block, width).tobytes())
+    return np.frombuffer(b"".join(pieces), np.uint8), np.array([len(piece) for piece in pieces], np.int64)
 
 
 def aligned(values: UInt) -> UInt:
-    """The same values where a processor may read them: side by side, at a multiple of their size."""
+    """Return the values contiguous and aligned to their size, copied if necessary."""
     return values if values.flags.c_contiguous and values.flags.aligned else np.array(values)
 
 
 def _check_width(width: int, dtype: np.dtype[Any]) -> None:
     if not 0 <= width <= dtype.itemsize * 8:
         raise CorruptFileError(
-            "packed values wider than their type", expected=f"at most {dtype.itemsize * 8} bits", found=width
+            "packed values are wider than their type", expected=f"at most {dtype.itemsize * 8} bits", found=width
         )

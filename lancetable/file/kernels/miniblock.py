@@ -1,9 +1,10 @@
-"""The chunks of a mini-block page: many small buffers in one, decoded together.
+"""Chunks of a mini-block page: many small buffers within one, decoded together.
 
     data  ....[piece 0]..[piece 1]......[piece 2]..      pieces: (k,) positions and sizes in bytes, in order
 
-Every function takes the pieces of all chunks of a page, with (k,) counts of the values in each, and returns the values
-side by side. Positions and sizes must have been checked against the data. Source: protos/encodings_v2_1.proto.
+Every function takes the pieces of all chunks of a page, with (k,) counts of the values in each, and returns the
+concatenated values. Positions and sizes must have been checked against the data.
+Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _MAX_INT32: Final = (1 << 31) - 1
 def chunk_headers(
     data: Bytes, starts: Ints, sizes: Ints, num_level_buffers: int, num_buffers: int, large: bool
 ) -> tuple[Ints, Ints, Ints]:
-    """Read the headers of chunks at `starts`, `sizes` bytes each, all multiples of 8 as is the length of `data`.
+    """Parse the headers of chunks at `starts`, of `sizes` bytes; these and the length of `data` are multiples of 8.
 
         u16 levels   u16 x level buffers   (u16 or, if large, u32) x value buffers   pad to 8   the buffers, each too
 
-    -> (k,) numbers of levels; (b, k) sizes of the buffers, levels first; (b, k) their positions.
+    Returns (k,) numbers of levels, (b, k) sizes of the buffers, levels first, and (b, k) positions of the buffers.
     Raises CorruptFileError unless header and buffers fill their chunk exactly.
     """
     if native is not None:
@@ -78,7 +79,7 @@ def chunk_headers(
 
 
 def gather_rows(data: Bytes, starts: Ints, width: int) -> Bytes:
-    """Pieces of `width` bytes each -> (k, width)."""
+    """Gather pieces of `width` bytes each as (k, width)."""
     count = len(starts)
     if count == 0 or width == 0:
         return np.empty((count, width), np.uint8)
@@ -96,36 +97,24 @@ def gather_rows(data: Bytes, starts: Ints, width: int) -> Bytes:
 
 
 def join_pieces(data: Bytes, starts: Ints, sizes: Ints) -> Bytes:
-    """All pieces side by side; without a copy where they already are."""
-    count = len(starts)
-    if count == 0:
+    """Concatenate pieces; without a copy if they are contiguous already."""
+    if len(starts) == 0:
         return data[:0]
-    first = int(starts[0])
     ends = starts + sizes
-    if count == 1 or (starts[1:] == ends[:-1]).all():
-        return data[first : int(ends[-1])]
+    if (starts[1:] == ends[:-1]).all():
+        return data[int(starts[0]) : int(ends[-1])]
     if native is not None:
         joined: Bytes = native.join_pieces(data, starts, sizes)
         return joined
-    # Every chunk but the last holds the same number of values, as a rule.
-    width = int(sizes[0])
-    if (sizes[:-1] == width).all():
-        stride = int(starts[1]) - first
-        if count > 2 and stride > 0 and (np.diff(starts) == stride).all():
-            out = np.empty(width * (count - 1) + int(sizes[-1]), np.uint8)
-            rows: Bytes = np.ndarray((count - 1, width), np.uint8, data, first, (stride, 1))
-            out[: width * (count - 1)].reshape(count - 1, width)[:] = rows
-            out[width * (count - 1) :] = data[int(starts[-1]) : int(ends[-1])]
-            return out
     view = data.data
     return np.frombuffer(b"".join([view[a:b] for a, b in zip(starts.tolist(), ends.tolist())]), np.uint8)
 
 
 def unpack_inline(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Chunks of one word W and a block of 1,024 values of W bits -> values of the unsigned `dtype`.
+    """Unpack chunks of one word W and a block of 1,024 values of W bits into values of the unsigned `dtype`.
 
-    Only the first `counts[i]` values of a chunk count. Raises CorruptFileError if W is wider than the type, if a chunk
-    has another size than its width says, or for more than 1,024 values in one.
+    Chunk i has `counts[i]` values; the rest of its block is padding. Raises CorruptFileError if W exceeds the type, if
+    the size of a chunk does not match its width, or for more than 1,024 values in a chunk.
     """
     item = dtype.itemsize
     if len(counts) == 0:
@@ -134,128 +123,88 @@ def unpack_inline(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, dtype: n
         unpacked = np.empty(_total(counts, BLOCK_VALUES * len(counts)), dtype)
         native.unpack_inline(data, starts, sizes, counts, unpacked, 8 * item)
         return unpacked
-    if int(counts.max()) > BLOCK_VALUES:
-        raise CorruptFileError("too many values in a bit-packed chunk", expected=BLOCK_VALUES, found=int(counts.max()))
-    if int(sizes.min()) < item:
-        raise CorruptFileError("a bit-packed chunk without its width", expected=item, found=int(sizes.min()))
-    widths = gather_rows(data, starts, item).view(dtype.newbyteorder("<")).reshape(-1)
-    widest = int(widths.max())
-    if widest > 8 * item:
-        raise CorruptFileError("packed values wider than their type", expected=8 * item, found=widest)
-    if (sizes != widths.astype(np.int64) * (BLOCK_VALUES // 8) + item).any():
-        raise CorruptFileError("a bit-packed chunk of a wrong size")
-    out = np.empty((len(starts), BLOCK_VALUES), dtype)
-    for width in np.unique(widths).tolist():
-        which = np.flatnonzero(widths == width)
-        if width == 0:
-            out[which] = 0
-            continue
-        packed = gather_rows(data, starts[which] + item, bitpacking.block_bytes(width))
-        blocks = bitpacking.unpack_blocks(packed.reshape(-1), width, dtype)
-        if len(which) == len(starts):
-            out = blocks.reshape(-1, BLOCK_VALUES)
-        else:
-            out[which] = blocks.reshape(-1, BLOCK_VALUES)
-    return _first_of_each(out.reshape(-1), counts, np.full(len(counts), BLOCK_VALUES, np.int64))
-
-
-def _first_of_each(padded: npt.NDArray[Any], counts: Ints, rooms: Ints) -> npt.NDArray[Any]:
-    """The first `counts[i]` values of rooms side by side."""
-    if (counts[:-1] == rooms[:-1]).all():
-        return padded[: int(rooms[:-1].sum()) + int(counts[-1])]
-    begins = np.cumsum(rooms) - rooms
-    pieces = [padded[a : a + n] for a, n in zip(begins.tolist(), counts.tolist())]
-    return np.concatenate(pieces)
+    parts = []
+    for start, size, count in zip(starts.tolist(), sizes.tolist(), counts.tolist()):
+        if count > BLOCK_VALUES:
+            raise CorruptFileError("too many values in a bit-packed chunk", expected=BLOCK_VALUES, found=count)
+        if size < item:
+            raise CorruptFileError("bit-packed chunk without its width", expected=item, found=size)
+        width = int.from_bytes(data[start : start + item], "little")
+        if width > 8 * item:
+            raise CorruptFileError("packed values are wider than their type", expected=8 * item, found=width)
+        if size != item + bitpacking.block_bytes(width):
+            raise CorruptFileError("bit-packed chunk has the wrong size")
+        block = bitpacking.unpack_blocks(data[start + item : start + size], width, dtype)
+        parts.append(block[:count] if width else np.zeros(count, dtype))
+    return np.concatenate(parts)
 
 
 def unpack_out_of_line(
     data: Bytes, starts: Ints, sizes: Ints, counts: Ints, width: int, dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """Pieces of blocks of 1,024 values of `width` bits -> values of the unsigned `dtype`.
+    """Unpack pieces of blocks of 1,024 values of `width` bits into values of the unsigned `dtype`.
 
-    What does not fill a block is either a block filled up with anything, or values of full width.
-    Raises CorruptFileError if the width does not fit the type or a piece has neither of the two sizes.
+    Values after the last full block are either a padded block or values of full width; the size of the piece decides.
+    Raises CorruptFileError if the width exceeds the type or a piece has neither of the two sizes.
     """
     item = dtype.itemsize
     if width > 8 * item:
-        raise CorruptFileError("packed values wider than their type", expected=8 * item, found=width)
+        raise CorruptFileError("packed values are wider than their type", expected=8 * item, found=width)
     if native is not None and width:
         unpacked = np.empty(_total(counts, 8 * len(data) + BLOCK_VALUES * len(counts)), dtype)
         native.unpack_out_of_line(data, starts, sizes, counts, width, unpacked, 8 * item)
         return unpacked
-    full, rest = np.divmod(counts, BLOCK_VALUES)
+    if not width and not sizes.any():
+        return np.zeros(int(counts.sum()), dtype)
+    parts = []
     block = bitpacking.block_bytes(width)
-    left = sizes - full * block
-    raw = (rest > 0) & (left == rest * item)
-    packed = (rest > 0) & ~raw
-    if (left != np.where(raw, rest * item, packed * block)).any():
-        raise CorruptFileError("bit-packed values of a wrong size")
-    blocks = full + packed
-    rooms = blocks * BLOCK_VALUES
-    if width:
-        values = bitpacking.unpack_blocks(join_pieces(data, starts, blocks * block), width, dtype)
-    else:
-        values = np.zeros(int(rooms.sum()), dtype)
-    if not raw.any():
-        return _first_of_each(values, counts, rooms) if len(counts) else values
-    # Blocks and what lies behind them in full width, in turns.
-    begins = np.cumsum(rooms) - rooms
-    ends = begins + np.where(raw, full * BLOCK_VALUES, counts)
-    stops = starts + sizes
-    tails = stops - np.where(raw, rest * item, 0)
-    filled, stored = values.view(np.uint8).data, data.data
-    pieces = [stored] * (2 * len(counts))
-    pieces[0::2] = [filled[a:b] for a, b in zip((begins * item).tolist(), (ends * item).tolist())]
-    pieces[1::2] = [stored[a:b] for a, b in zip(tails.tolist(), stops.tolist())]
-    return np.frombuffer(b"".join(pieces), dtype.newbyteorder("<"))
+    for start, size, count in zip(starts.tolist(), sizes.tolist(), counts.tolist()):
+        full, rest = divmod(count, BLOCK_VALUES)
+        if rest and size == full * block + rest * item:
+            packed = full
+        elif size == (full + (rest > 0)) * block:
+            packed = full + (rest > 0)
+        else:
+            raise CorruptFileError("bit-packed values have the wrong size")
+        blocks = bitpacking.unpack_blocks(data[start : start + packed * block], width, dtype)
+        parts.append(blocks[:count] if width else np.zeros(min(count, packed * BLOCK_VALUES), dtype))
+        parts.append(data[start + packed * block : start + size].view(dtype))
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
 def variable(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, offset_bytes: int) -> tuple[npt.NDArray[Any], Bytes]:
-    """Pieces of n + 1 offsets, which count from the start of the piece, and the bytes between them.
+    """Decode pieces of n + 1 offsets, relative to the start of the piece, and the bytes between them.
 
-    -> (values + 1,) offsets from zero on, int32 or int64 as `offset_bytes` says, and all bytes.
-    Raises CorruptFileError for offsets that decrease or leave their piece.
+    Returns (values + 1,) offsets from zero on, of `offset_bytes` bytes each, and all bytes.
+    Raises CorruptFileError for offsets that decrease or exceed their piece.
     """
     if native is not None:
-        ends_of_all, where, lengths_of_bytes = native.variable(data, starts, sizes, counts, offset_bytes)
-        return ends_of_all, join_pieces(data, where, lengths_of_bytes)
-    dtype = np.dtype(f"<u{offset_bytes}")
-    total = int(counts.sum())
-    offsets = np.empty(total + 1, np.int32 if offset_bytes == 4 else np.int64)
-    begins = np.cumsum(counts) - counts
-    firsts = np.empty(len(counts), np.int64)
-    lasts = np.empty(len(counts), np.int64)
-    # int64 while it is not known how far they add up.
-    lengths = np.empty(total, np.int64)
-    for count in np.unique(counts).tolist():
-        which = np.flatnonzero(counts == count)
+        offsets_of_all, where, content_sizes = native.variable(data, starts, sizes, counts, offset_bytes)
+        return offsets_of_all, join_pieces(data, where, content_sizes)
+    begins, ends, lengths = list[int](), list[int](), [np.zeros(1, np.int64)]
+    for start, size, count in zip(starts.tolist(), sizes.tolist(), counts.tolist()):
         room = (count + 1) * offset_bytes
-        if int(sizes[which].min()) < room:
-            raise CorruptFileError("a chunk without room for its offsets", expected=room)
-        ends = gather_rows(data, starts[which], room).view(dtype)
-        if (ends[:, 0] < room).any() or (ends[:, 1:] < ends[:, :-1]).any() or (ends[:, -1] > sizes[which]).any():
-            raise CorruptFileError("offsets that decrease or leave their chunk")
-        firsts[which], lasts[which] = ends[:, 0], ends[:, -1]
-        found = np.diff(ends.view(ends.dtype.str.replace("u", "i")), axis=1)
-        if len(which) * count == total:
-            lengths = found.reshape(-1)
-        elif int(which[-1]) - int(which[0]) + 1 == len(which):
-            begin = int(begins[which[0]])
-            lengths[begin : begin + found.size] = found.reshape(-1)
-        else:
-            lengths[begins[which][:, None] + np.arange(count)] = found
-    offsets[0] = 0
-    size = int((lasts - firsts).sum())
-    if offset_bytes == 4 and size > _MAX_INT32:
-        raise CorruptFileError("values too long for their type", expected=_MAX_INT32, found=size)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets, join_pieces(data, starts + firsts, lasts - firsts)
+        if size < room:
+            raise CorruptFileError("chunk is too short for its offsets", expected=room, found=size)
+        stored = data[start : start + room].view(f"<u{offset_bytes}")
+        if stored[0] < room or (stored[1:] < stored[:-1]).any() or stored[-1] > size:
+            raise CorruptFileError("offsets decrease or exceed their chunk")
+        begins.append(start + int(stored[0]))
+        ends.append(start + int(stored[-1]))
+        widened = stored.astype(np.int64)
+        lengths.append(widened[1:] - widened[:-1])
+    offsets = np.cumsum(np.concatenate(lengths))
+    if offset_bytes == 4 and int(offsets[-1]) > _MAX_INT32:
+        raise CorruptFileError("values are too long for their type", expected=_MAX_INT32, found=int(offsets[-1]))
+    firsts = np.array(begins, np.int64)
+    content = join_pieces(data, firsts, np.array(ends, np.int64) - firsts)
+    return offsets.astype(np.int32 if offset_bytes == 4 else np.int64), content
 
 
 def run_lengths(values: npt.NDArray[Any], lengths: Bytes, runs: Ints, counts: Ints) -> npt.NDArray[Any]:
-    """`runs[i]` values, each with how often it repeats, make up the `counts[i]` values of chunk i.
+    """Expand runs: chunk i has `counts[i]` values, made of `runs[i]` values with their lengths.
 
-    Runs may reach past the end of their chunk, which old writers let happen; the excess is cut.
+    Runs may extend past the end of their chunk, as old writers produce; the excess is dropped.
     Raises CorruptFileError for zero lengths and for lengths that do not reach the count.
     """
     width = values.dtype.itemsize
@@ -263,45 +212,29 @@ def run_lengths(values: npt.NDArray[Any], lengths: Bytes, runs: Ints, counts: In
         expanded = np.empty(_total(counts, rle.MAX_RUN * len(lengths)), values.dtype)
         native.run_lengths(aligned(values), lengths, runs, counts, expanded, width)
         return expanded
-    if len(counts) == 1:
-        return rle.expand(values, lengths, int(counts[0]))
-    if len(lengths) and int(lengths.min()) == 0:
-        raise CorruptFileError("run of length zero", expected=1, found=0)
-    sums = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=sums[1:])
     ends = np.cumsum(runs)
-    reached = sums[ends] - sums[ends - runs]
-    if (reached == counts).all():
-        return np.repeat(values, lengths)
-    if (reached < counts).any():
-        raise CorruptFileError("runs end before the last value of their chunk")
-    return _first_of_each(np.repeat(values, lengths), counts, reached)
+    parts = [
+        rle.expand(values[start:end], lengths[start:end], count)
+        for start, end, count in zip((ends - runs).tolist(), ends.tolist(), counts.tolist())
+    ]
+    return np.concatenate(parts) if parts else values[:0]
 
 
 def byte_streams(data: Bytes, starts: Ints, counts: Ints, width: int) -> Bytes:
-    """Pieces of `width` byte streams of `counts[i]` bytes each -> the bytes of all values."""
+    """Decode pieces of `width` byte streams of `counts[i]` bytes each into the bytes of all values."""
     if native is not None and width in (4, 8):
         joined = np.empty(_total(counts, len(data) // width) * width, np.uint8)
         native.byte_streams(data, starts, counts, joined, width)
         return joined
-    out = np.empty((int(counts.sum()), width), np.uint8)
-    begins = np.cumsum(counts) - counts
-    for count in np.unique(counts).tolist():
-        which = np.flatnonzero(counts == count)
-        streams = gather_rows(data, starts[which], count * width).reshape(len(which), width, count)
-        if int(which[-1]) - int(which[0]) + 1 == len(which):
-            begin = int(begins[which[0]])
-            target = out[begin : begin + len(which) * count].reshape(len(which), count, width)
-            for byte in range(width):
-                target[:, :, byte] = streams[:, byte]
-        else:
-            for number, begin in enumerate(begins[which].tolist()):
-                out[begin : begin + count] = streams[number].T
-    return out.reshape(-1)
+    parts = [
+        data[start : start + count * width].reshape(width, count).T.reshape(-1)
+        for start, count in zip(starts.tolist(), counts.tolist())
+    ]
+    return np.concatenate(parts) if parts else data[:0]
 
 
 def _total(counts: Ints, most: int) -> int:
-    """The number of values in all chunks, which a corrupt page must not blow up beyond what it can hold."""
+    """Return the number of values in all chunks. Raises CorruptFileError if it exceeds what the page can store."""
     total = int(counts.sum())
     if not 0 <= total <= most:
         raise CorruptFileError("more values than their chunks can hold", expected=f"at most {most}", found=total)

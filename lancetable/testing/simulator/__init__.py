@@ -1,4 +1,4 @@
-"""A deterministic simulator: many writers, readers and a store that fails, from one seed; see `simulation`."""
+"""Deterministic simulator of writers and readers on an unreliable store, driven by a seed; see `simulation`."""
 
 from __future__ import annotations
 

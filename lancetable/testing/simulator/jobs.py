@@ -1,7 +1,7 @@
-"""The jobs that the library tests itself with, and the serial model that judges them.
+"""The jobs of the library's own simulator tests, and the serial model that checks them.
 
-Every attempt says what it does to a table in plain Python (`Table`). The final history is the fold of those effects in
-the order of versions: if two commits went together wrongly, some version holds other rows than its fold.
+Every attempt declares its effect on the contents of a table in plain Python (`Table`). The expected history is the fold
+of the effects in the order of versions. If two commits were combined wrongly, some version differs from its fold.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Table:
-    """The contents of one version: values by id, and the columns beside those two."""
+    """Contents of one version: values by id, and the names of additional columns."""
 
     rows: Mapping[int, int]
     columns: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ Effect = Callable[[Table, Mapping[int, Table]], Table]  # the version before, an
 
 
 def batch(rows: Mapping[int, int]) -> pa.Table:
-    """Rows as they are written."""
+    """Return rows as an Arrow table to write."""
     return pa.table({"id": pa.array(rows, pa.int64()), "v": pa.array(rows.values(), pa.int64())})
 
 
@@ -54,54 +54,56 @@ FIRST = dict.fromkeys(range(12), 0)
 
 
 def make_table(stable_row_ids: bool) -> Callable[[str], None]:
-    """A setup: ids 0..11 in fragments of 4 rows, a fragment that is gone since, and a file that nobody needs."""
+    """Return a setup: ids 0..11 in fragments of 4 rows, a deleted fragment, and an unreferenced file."""
 
     def setup(uri: str) -> None:
         rows = batch({**FIRST, 100: 0})
         options: Any = {"max_rows_per_file": 4, "data_storage_version": "2.0"}
-        made = write_dataset(rows, uri, enable_stable_row_ids=stable_row_ids, **options)
-        made.delete("id = 100")
-        version = made.table_version
-        version.store.put(f"{join(version.base, DATA_DIR)}/left-behind.lance", b"nobody needs this")
+        table = write_dataset(rows, uri, enable_stable_row_ids=stable_row_ids, **options)
+        table.delete("id = 100")
+        version = table.table_version
+        version.store.put(f"{join(version.base, DATA_DIR)}/left-behind.lance", b"unreferenced file")
 
     return setup
 
 
-def read_table(seen: LanceDataset) -> Any:
-    """What observations compare."""
-    found = seen.to_table(with_row_id=seen.has_stable_row_ids)
-    rows = sorted(zip(*(found[name].to_pylist() for name in KEPT if name in found.column_names), strict=True))
-    return sorted(set(found.column_names) - set(KEPT)), rows
+def read_table(version: LanceDataset) -> Any:
+    """Return the contents of a version in a form that can be compared."""
+    table = version.to_table(with_row_id=version.has_stable_row_ids)
+    rows = sorted(zip(*(table[name].to_pylist() for name in KEPT if name in table.column_names), strict=True))
+    return sorted(set(table.column_names) - set(KEPT)), rows
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------
 
 
 class Writer:
-    """Does a few random changes, one after another; started again after a crash, it goes on with the next one."""
+    """Job that makes a few random changes in sequence. After a crash it continues with the next change."""
 
     def __init__(self, number: int, changes: list[str]) -> None:
         self.number, self.changes = number, changes
-        self.left = _STEPS
+        self.remaining_steps = _STEPS
         self.next_id = 1000 * number
 
     def __call__(self, job: Job) -> None:
-        while self.left:
-            self.left -= 1
+        while self.remaining_steps:
+            self.remaining_steps -= 1
             if job.rng.random() < 0.3:
                 job.sleep(job.rng.random())
             getattr(self, job.rng.choice(self.changes))(job)
 
     def fresh_rows(self, job: Job) -> dict[int, int]:
+        """Return rows with unused ids."""
         first = self.next_id
         self.next_id += 10
         return {first + number: self.number for number in range(job.rng.randrange(1, 4))}
 
     def some_ids(self, job: Job) -> list[int]:
-        """Ids to change: mostly old ones, which others want as well."""
+        """Return ids to change, among the initial ones, so that writers conflict."""
         return sorted(job.rng.sample(range(12), job.rng.randrange(1, 3)))
 
     def append(self, job: Job) -> None:
+        """Append new rows."""
         rows = self.fresh_rows(job)
 
         def effect(table: Table, _: Mapping[int, Table]) -> Table:
@@ -110,38 +112,42 @@ class Writer:
         job.attempt(lambda: write_dataset(batch(rows), job.uri, mode="append"), f"append {sorted(rows)}", effect=effect)
 
     def delete(self, job: Job) -> None:
+        """Delete some rows by id."""
         gone = self.some_ids(job)
-        text = f"id IN ({', '.join(map(str, gone))})"
+        condition = f"id IN ({', '.join(map(str, gone))})"
 
         def effect(table: Table, _: Mapping[int, Table]) -> Table:
             return replace(table, rows={key: value for key, value in table.rows.items() if key not in gone})
 
-        job.attempt(lambda: dataset(job.uri).delete(text), f"delete {gone}", effect=effect)
+        job.attempt(lambda: dataset(job.uri).delete(condition), f"delete {gone}", effect=effect)
 
     def delete_fragment(self, job: Job) -> None:
+        """Delete all initial rows of one fragment."""
         first = 4 * job.rng.randrange(3)
         gone = range(first, first + 4)
 
         def effect(table: Table, _: Mapping[int, Table]) -> Table:
             return replace(table, rows={key: value for key, value in table.rows.items() if key not in gone})
 
-        text = f"id >= {first} AND id < {first + 4}"
-        job.attempt(lambda: dataset(job.uri).delete(text), f"delete {gone}", effect=effect)
+        condition = f"id >= {first} AND id < {first + 4}"
+        job.attempt(lambda: dataset(job.uri).delete(condition), f"delete {gone}", effect=effect)
 
     def update(self, job: Job) -> None:
+        """Update the value of some rows."""
         changed, value = self.some_ids(job), job.rng.randrange(1, 1000)
-        text = f"id IN ({', '.join(map(str, changed))})"
+        condition = f"id IN ({', '.join(map(str, changed))})"
 
         def effect(table: Table, _: Mapping[int, Table]) -> Table:
             return replace(table, rows={key: value if key in changed else old for key, old in table.rows.items()})
 
         job.attempt(
-            lambda: dataset(job.uri).update({"v": str(value)}, where=text),
+            lambda: dataset(job.uri).update({"v": str(value)}, where=condition),
             f"update {changed} to {value}",
             effect=effect,
         )
 
     def overwrite(self, job: Job) -> None:
+        """Overwrite the table with new rows."""
         rows = self.fresh_rows(job)
 
         def effect(_: Table, __: Mapping[int, Table]) -> Table:
@@ -152,6 +158,7 @@ class Writer:
         )
 
     def restore(self, job: Job) -> None:
+        """Restore the version of the setup."""
         version = job.run.first
 
         def effect(_: Table, tables: Mapping[int, Table]) -> Table:
@@ -160,11 +167,13 @@ class Writer:
         job.attempt(lambda: dataset(job.uri, version).restore(), f"restore {version}", effect=effect)
 
     def config(self, job: Job) -> None:
+        """Set one key of the table's config."""
         key = f"key{job.rng.randrange(2)}"
         operation = tx.UpdateConfig(config=tx.UpdateMap({key: job.name}))
         job.attempt(lambda: commit(job, operation), f"config {key}", effect=lambda table, _: table)
 
     def add_column(self, job: Job) -> None:
+        """Add a column without values by a merge."""
         name = f"c{self.next_id}"
         self.next_id += 10
 
@@ -182,7 +191,7 @@ class Writer:
         job.attempt(act, f"add column {name}", effect=effect)
 
     def compact(self, job: Job) -> None:
-        """The steps of a compaction, each with its own commit: ids are reserved, then fragments exchanged."""
+        """Execute the steps of a compaction as two commits: reserve fragment ids, then replace fragments."""
 
         def act() -> None:
             base = open_version(job.uri)
@@ -192,9 +201,10 @@ class Writer:
             else:
                 start = job.rng.randrange(len(fragments) - 1)
                 fragments = fragments[start : start + 2]
-            seen = LanceDataset.from_version(base)
-            chosen = [piece for piece in seen.get_fragments() if piece.fragment_id in {each.id for each in fragments}]
-            rows = seen.scanner(fragments=chosen).to_table()
+            table = LanceDataset.from_version(base)
+            ids = {fragment.id for fragment in fragments}
+            chosen = [fragment for fragment in table.get_fragments() if fragment.fragment_id in ids]
+            rows = table.scanner(fragments=chosen).to_table()
             operation: tx.Operation = tx.Rewrite()
             if rows.num_rows:
                 (new,) = write_rows(base, rows)
@@ -209,7 +219,7 @@ class Writer:
         job.attempt(act, "compact", effect=lambda table, _: table, commits=2)
 
     def optimize(self, job: Job) -> None:
-        """The library's own compaction: none, one or several commits."""
+        """Run the library's compaction, which makes no commit, one or several."""
         job.attempt(
             lambda: dataset(job.uri).optimize.compact_files(target_rows_per_fragment=8),
             "optimize",
@@ -218,23 +228,23 @@ class Writer:
         )
 
     def rewrite_column(self, job: Job) -> None:
-        """Other values in one column of one fragment, which keeps its rows and their addresses."""
+        """Replace the values of one column in one fragment, which keeps its rows and their addresses."""
         ids: list[int] = []
         value = job.rng.randrange(1, 1000)
 
         def act() -> None:
-            seen = dataset(job.uri)
-            pieces = seen.get_fragments()
-            if not pieces:
+            table = dataset(job.uri)
+            fragments = table.get_fragments()
+            if not fragments:
                 commit(job, tx.ReserveFragments(1))
                 return
-            piece = pieces[job.rng.randrange(len(pieces))]
-            ids[:] = piece.to_table(columns=["id"])["id"].to_pylist()
-            changed, fields = piece.update_columns(batch(dict.fromkeys(ids, value)), "id")[:2]
+            fragment = fragments[job.rng.randrange(len(fragments))]
+            ids[:] = fragment.to_table(columns=["id"])["id"].to_pylist()
+            changed, fields = fragment.update_columns(batch(dict.fromkeys(ids, value)), "id")[:2]
             operation = LanceOperation.Update(
                 updated_fragments=[changed], fields_modified=fields, update_mode="rewrite_columns"
             )
-            LanceDataset.commit(job.uri, operation, read_version=seen.version)
+            LanceDataset.commit(job.uri, operation, read_version=table.version)
 
         def effect(table: Table, _: Mapping[int, Table]) -> Table:
             return replace(table, rows={key: value if key in ids else old for key, old in table.rows.items()})
@@ -242,7 +252,7 @@ class Writer:
         job.attempt(act, f"rewrite a column with {value}", effect=effect)
 
     def index(self, job: Job) -> None:
-        """The entry of an index over all fragments there are."""
+        """Commit an index entry that covers all current fragments."""
         name = f"i{job.rng.randrange(2)}"
 
         def act() -> None:
@@ -258,23 +268,24 @@ class Writer:
         job.attempt(act, f"index {name}", effect=lambda table, _: table)
 
     def tag(self, job: Job) -> None:
-        """A name for the newest version."""
+        """Tag the newest version."""
         name = f"{job.name}-{self.next_id}"
         self.next_id += 10
 
         def act() -> None:
-            seen = dataset(job.uri)
-            seen.tags.create(name, seen.version)
-            job.run.notes[name] = seen.version
+            newest = dataset(job.uri)
+            newest.tags.create(name, newest.version)
+            job.run.notes[name] = newest.version
 
         job.attempt(act, f"tag {name}", commits=0)
 
     def look(self, job: Job) -> None:
+        """Read the newest version."""
         job.look()
 
 
 def values_by_fragment(version: TableVersion, number: int) -> dict[int, str]:
-    """Which file has the values of a field, by fragment."""
+    """Return, for each fragment, the path of the file that stores the values of a field."""
     return {
         fragment.id: file.path
         for fragment in version.manifest.fragments
@@ -284,21 +295,21 @@ def values_by_fragment(version: TableVersion, number: int) -> dict[int, str]:
 
 
 def commit(job: Job, operation: tx.Operation) -> TableVersion:
-    """Commit an operation made from the newest version."""
+    """Commit an operation on the newest version."""
     base = open_version(job.uri)
     return commits.commit(base, tx.Transaction.create(base.version, operation))
 
 
 def write_rows(version: TableVersion, rows: pa.Table) -> Any:
-    """New files with these rows, as fragments of no version yet."""
-    made: Any = write_fragments(version, rows.schema, iter(rows.combine_chunks().to_batches()), WriteOptions())
-    return made.operation.fragments
+    """Write rows to new files and return their fragments, which are not yet part of a version."""
+    transaction: Any = write_fragments(version, rows.schema, iter(rows.combine_chunks().to_batches()), WriteOptions())
+    return transaction.operation.fragments
 
 
 def old_writer(job: Job) -> None:
-    """A writer that leaves no transaction behind, as early ones did: nobody can tell what it changed."""
+    """Overwrite the table without storing a transaction, as early writers did: its changes are unknown to others."""
     if job.run.world.rows is not None:
-        return  # of a time before external manifest stores
+        return  # such writers predate external manifest stores
     job.sleep(job.rng.random() * 2)
     columns: list[str] = []
     written: list[tx.Transaction] = []
@@ -313,27 +324,27 @@ def old_writer(job: Job) -> None:
         act,
         "overwrite without a transaction",
         effect=lambda table, _: Table({}, tuple(columns)),
-        commits=None,  # after a lost answer it cannot tell whether a version is its own
+        commits=None,  # after a lost reply it cannot recognise its own version
         on_published=lambda path: hide_transaction(job, path, written[0]),
     )
 
 
-def hide_transaction(job: Job, path: str, made: tx.Transaction) -> None:
-    """Take the transaction of a manifest away."""
-    store, data = job.run.world.store.inner, made.to_bytes()
+def hide_transaction(job: Job, path: str, transaction: tx.Transaction) -> None:
+    """Remove the transaction of a manifest."""
+    store, data = job.run.world.store.inner, transaction.to_bytes()
     store.put(path, bytes(store.read_all(path)).replace(data, b"\xff" * len(data)))
     directory = path.partition("/_versions/")[0]
-    store.delete([transaction_path(directory, transaction_name(made.read_version, made.uuid))])
+    store.delete([transaction_path(directory, transaction_name(transaction.read_version, transaction.uuid))])
 
 
 # --- cleaning --------------------------------------------------------------------------------------------------------
 
 
 def cleaner(job: Job) -> None:
-    """Removes the old versions that the setup left, and files that nobody needs.
+    """Remove the old versions of the setup, and unreferenced files.
 
-    Both ages are beyond any wrong clock and any commit on its way: a writer must find the version that it is about to
-    write, and its files must not count as forgotten.
+    Both age limits exceed any clock skew and the duration of any commit. Otherwise a cleanup could remove the version
+    that a writer is about to write, or its new files.
     """
     for _ in range(2):
         job.sleep(job.rng.random() * 2)
@@ -341,7 +352,7 @@ def cleaner(job: Job) -> None:
         job.attempt(lambda: dataset(job.uri).cleanup_old_versions(timedelta(days=14)), "clean up", commits=0)
 
 
-# --- the whole -------------------------------------------------------------------------------------------------------
+# --- jobs of a run ---------------------------------------------------------------------------------------------------
 
 PLAIN = ["append", "append", "delete", "delete", "delete_fragment", "update", "config", "add_column", "compact"]
 PLAIN += ["optimize", "look", "rewrite_column", "index", "tag"]
@@ -350,12 +361,12 @@ STABLE = ["append", "append", "delete", "update", "look", "overwrite", "optimize
 
 
 def is_stable(seed: int) -> bool:
-    """Whether the table of a seed has stable row ids."""
+    """Return True if the table of a seed has stable row ids."""
     return random.Random(seed).random() < 0.25
 
 
 def standard_jobs(run: Run, also: str = "") -> dict[str, Work]:
-    """2 to 4 writers, 2 readers, now and then a cleaner or a writer of the old kind, or the one named by `also`."""
+    """Return 2 to 4 writers, 2 readers, and sometimes a cleaner or an old writer, or the one that `also` selects."""
     rng = random.Random(run.seed)
     stable = rng.random() < 0.25
     changes = STABLE if stable else [*PLAIN, *(RARE if rng.random() < 0.5 else [])]
@@ -364,7 +375,7 @@ def standard_jobs(run: Run, also: str = "") -> dict[str, Work]:
         jobs[f"r{number}"] = reader
     drawn = rng.random()
     if not stable and (also == "cleaner" or (not also and drawn < 0.3)):
-        # A tag that comes while its version is being removed is too late; nothing in this format could prevent that.
+        # The format cannot prevent that a version is removed while it is being tagged, so there are no tags here.
         for job in jobs.values():
             if isinstance(job, Writer):
                 job.changes = [change for change in job.changes if change != "tag"]
@@ -375,14 +386,14 @@ def standard_jobs(run: Run, also: str = "") -> dict[str, Work]:
 
 
 def reader(job: Job) -> None:
-    """Looks at the newest version now and then."""
+    """Read the newest version from time to time."""
     for _ in range(3):
         job.look()
         job.sleep(job.rng.random())
 
 
 def judge_serially(run: Run) -> None:
-    """Every version that is left holds what the effects of all attempts up to it make, in the order of versions."""
+    """Check that every remaining version has the contents that result from the effects of all attempts up to it."""
     newest = latest(open_version(run.uri))
     judge_tags(run)
     tables = {run.first: Table(FIRST)}
@@ -390,7 +401,7 @@ def judge_serially(run: Run) -> None:
     stable = run.dataset().has_stable_row_ids
     for number in range(run.first + 1, newest.version + 1):
         attempt = run.owner(number)
-        assert attempt is not None, f"nobody published version {number}"
+        assert attempt is not None, f"version {number} has no attempt"
         assert attempt.effect is not None
         effect: Any = attempt.effect
         tables[number] = effect(tables[number - 1], tables)
@@ -400,35 +411,35 @@ def judge_serially(run: Run) -> None:
         what = f"version {number}, {attempt.job}: {attempt.name}"
         columns, rows = content
         ids = [row[0] for row in rows]
-        assert len(ids) == len(set(ids)), f"{what}: doubled rows"
-        wanted = tables[number]
-        assert {row[0]: row[1] for row in rows} == wanted.rows, f"{what}: {ids} instead of {sorted(wanted.rows)}"
-        assert columns == sorted(wanted.columns), f"{what}: wrong columns"
+        assert len(ids) == len(set(ids)), f"{what}: duplicate rows"
+        expected = tables[number]
+        assert {row[0]: row[1] for row in rows} == expected.rows, f"{what}: {ids}, expected {sorted(expected.rows)}"
+        assert columns == sorted(expected.columns), f"{what}: wrong columns"
         if stable:
             judge_row_ids(row_ids, ids, [row[2] for row in rows], what)
         judge_indices(run, checkout(newest, number), what)
 
 
 def judge_tags(run: Run) -> None:
-    """A tag that was acknowledged names a version that can be opened."""
+    """Check that every acknowledged tag refers to its version, which can be opened."""
     for attempt in run.attempts:
         if attempt.name.startswith("tag ") and attempt.outcome == "acknowledged":
             name = attempt.name.removeprefix("tag ")
-            assert run.dataset().checkout_version(name).version == run.notes[name], f"{name} names another version"
+            assert run.dataset().checkout_version(name).version == run.notes[name], f"{name} refers to another version"
 
 
 def judge_indices(run: Run, version: TableVersion, what: str) -> None:
-    """An index covers only fragments whose values are those that it was made from."""
+    """Check that an index covers only fragments whose values have not changed since it was created."""
     section = version.file.index_section(version.store)
     for index in table_pb2.IndexSection.FromString(section or b"").indices:
-        made_from, files = run.notes[index.uuid.uuid], values_by_fragment(version, index.fields[0])
+        indexed_files, files = run.notes[index.uuid.uuid], values_by_fragment(version, index.fields[0])
         for number in pyroaring.BitMap.deserialize(index.fragment_bitmap):
-            same = files.get(number) in (None, made_from.get(number))
-            assert same, f"{what}: index {index.name} covers fragment {number}, whose values are others"
+            unchanged = files.get(number) in (None, indexed_files.get(number))
+            assert unchanged, f"{what}: index {index.name} covers fragment {number}, whose values have changed"
 
 
 def judge_row_ids(known: dict[int, int], ids: list[int], row_ids: list[int], what: str) -> None:
-    """A row keeps its id for good, and no two rows have the same."""
-    assert len(set(row_ids)) == len(row_ids), f"{what}: two rows with one row id"
-    for each, row_id in zip(ids, row_ids, strict=True):
-        assert known.setdefault(row_id, each) == each, f"{what}: row id {row_id} was given out twice"
+    """Check that a row keeps its row id in all versions, and that row ids are unique."""
+    assert len(set(row_ids)) == len(row_ids), f"{what}: two rows have the same row id"
+    for id_, row_id in zip(ids, row_ids, strict=True):
+        assert known.setdefault(row_id, id_) == id_, f"{what}: row id {row_id} was assigned twice"

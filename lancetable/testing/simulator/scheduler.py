@@ -1,8 +1,8 @@
-"""Several pieces of work on one thread's worth of time: who runs next is drawn from a seed.
+"""Deterministic scheduler: several tasks run in turn, in an order that is drawn from a seed.
 
-Each task is a thread, but only one ever runs. At every `switch` the running task draws its successor, wakes it and goes
-to sleep, so that the same seed gives the same run. Time is virtual: it moves a little at every switch, and to the next
-task that wants to wake up where all of them sleep.
+Each task is a thread, but only one runs at a time. At every `switch` the running task draws its successor, wakes it and
+blocks, so the same seed gives the same run. Time is virtual: it advances a little at every switch, and if all tasks
+sleep, to the earliest wake-up time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _START_NS = 1_800_000_000 * 10**9
 
 
 class Crash(BaseException):
-    """The process of a task died. Not an Exception: nothing in a job may handle it."""
+    """Death of a task's process. Not a subclass of Exception, so that jobs do not handle it."""
 
 
 class Task:
@@ -27,8 +27,8 @@ class Task:
 
     def __init__(self, name: str, work: Callable[[Task], None], skew_ns: int) -> None:
         self.name, self.work, self.skew_ns = name, work, skew_ns
-        self.dead = False  # after a crash, until it is started again
-        self.faults = 0  # how many it met so far
+        self.dead = False  # after a crash, until the restart
+        self.faults = 0  # number of injected faults so far
         self.wake_ns = 0
         self.finished = False
         self.baton = threading.Lock()
@@ -39,13 +39,13 @@ class Task:
 
 
 class Scheduler:
-    """Runs tasks one at a time, in an order that `rng` decides."""
+    """Scheduler that runs one task at a time, in an order drawn from `rng`."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.now_ns = _START_NS
-        # Some mishaps need many changes of place, others a long stretch of one task.
-        self.restlessness = rng.choice([0.1, 0.3, 0.6, 1.0])
+        # Some failures need many task switches, others a long uninterrupted run of one task.
+        self.switch_probability = rng.choice([0.1, 0.3, 0.6, 1.0])
         self.tasks: list[Task] = []
         self.failure: BaseException | None = None
         self._switches = 0
@@ -54,24 +54,24 @@ class Scheduler:
         self._done.acquire()
 
     def add(self, name: str, work: Callable[[Task], None], skew_ns: int = 0) -> Task:
-        """A task that starts with `run`. `skew_ns` is how much its clock is ahead."""
+        """Add a task that starts with `run`. `skew_ns` is the lead of its clock."""
         task = Task(name, work, skew_ns)
         self.tasks.append(task)
         return task
 
     def run(self) -> None:
-        """Run all tasks to their end. Raises what escaped from one of them."""
+        """Run all tasks to their end. Raises the first exception of a task, or RuntimeError if a task blocks."""
         threads = [threading.Thread(target=self._thread, args=(task,), daemon=True) for task in self.tasks]
         for thread in threads:
             thread.start()
-        following = self._draw()
-        if following is None:
+        successor = self._draw()
+        if successor is None:
             return
-        following.baton.release()
+        successor.baton.release()
         seen = -1
         while not self._done.acquire(timeout=_STUCK_SECONDS):
             if seen == self._switches:
-                raise RuntimeError("the simulation is stuck: a job waits for something outside of it")
+                raise RuntimeError("the simulation is stuck: a job waits for something outside the simulation")
             seen = self._switches
         for thread in threads:
             thread.join()
@@ -79,30 +79,30 @@ class Scheduler:
             raise self.failure
 
     def current(self) -> Task | None:
-        """The task of this thread, None outside of the simulation."""
+        """Return the task of this thread, or None outside of the simulation."""
         task: Task | None = getattr(self._here, "task", None)
         return task
 
     def switch(self) -> None:
-        """Let another task run, or go on, as the seed has it."""
-        mine = self.current()
-        if mine is None:
+        """Switch to another task or continue, as drawn from the seed."""
+        task = self.current()
+        if task is None:
             return
         self._switches += 1
         self.now_ns += self.rng.randrange(_LONGEST_STEP_NS)
-        if mine.wake_ns <= self.now_ns and self.rng.random() >= self.restlessness:
+        if task.wake_ns <= self.now_ns and self.rng.random() >= self.switch_probability:
             return
-        following = self._draw()
-        if following is not mine and following is not None:
-            following.baton.release()
-            mine.baton.acquire()
+        successor = self._draw()
+        if successor is not task and successor is not None:
+            successor.baton.release()
+            task.baton.acquire()
 
     def sleep(self, seconds: float) -> None:
-        """Do not run before this much virtual time has passed."""
-        mine = self.current()
-        if mine is None:
+        """Suspend this task until the given virtual time has passed."""
+        task = self.current()
+        if task is None:
             return
-        mine.wake_ns = self.now_ns + int(seconds * 1e9)
+        task.wake_ns = self.now_ns + int(seconds * 1e9)
         self.switch()
 
     def _draw(self) -> Task | None:
@@ -124,8 +124,8 @@ class Scheduler:
         except BaseException as error:
             self.failure = self.failure or error
         task.finished = True
-        following = self._draw()
-        if following is None:
+        successor = self._draw()
+        if successor is None:
             self._done.release()
         else:
-            following.baton.release()
+            successor.baton.release()

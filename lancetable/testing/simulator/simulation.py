@@ -1,23 +1,22 @@
-"""Run jobs of several processes against one table, in every order and with every mishap, and judge what came of it.
+"""Simulation of processes that use one table, in random order and with random faults, followed by checks of the result.
 
-    def load(job):                                       # one process; it may die at any call to the store
+    def load(job):                                       # one process; it may crash at any call of the store
         for day in range(3):
             job.attempt(lambda day=day: lance.write_dataset(rows(day), job.uri, mode="append"), f"day {day}")
 
-    def judge(run):                                      # your own promise, beside those that are always checked
+    def judge(run):                                      # checks of the caller, in addition to the standard checks
         assert run.rows("day").count(0) <= 1
 
     simulate({"a": load, "b": load}, range(200), setup=make_table, judge=judge)
 
-Always checked, after every run:
+Standard checks after every run:
 
-    an attempt that was acknowledged is in the history exactly once, one that was refused not at all, any other one at
-    most once; no manifest was written twice; versions follow each other without a gap, except those cleaned up; every
-    file that a remaining version names is there, and can be read; fragment ids are never given out twice; no version
-    follows another one that it conflicts with; a failure without a fault is a conflict and nothing else; whoever read
-    a version saw all of it and nothing else.
+    an acknowledged attempt is in the history exactly once, a rejected one not at all, any other one at most once; no
+    manifest was written twice; versions have no gaps except after a cleanup; every file of a remaining version exists
+    and can be read; fragment ids are never reused; no version conflicts with a version that it follows; without a
+    fault, the only failures are conflicts; each read of a version saw exactly its contents.
 
-A failure names its seed; `simulate(jobs, [seed])` repeats that run exactly.
+A failure reports its seed; `simulate(jobs, [seed])` repeats that run exactly.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ T = TypeVar("T")
 URI = "memory://simulated/t.lance"
 VERSIONS = "simulated/t.lance/_versions"
 _DAY_NS = 24 * 3600 * 10**9
-_SETUP_AGE_NS = 30 * _DAY_NS  # what the setup makes is old
+_SETUP_AGE_NS = 30 * _DAY_NS  # age of the files of the setup
 _MAX_RESTARTS = 20
 
 
 class SimulationError(AssertionError):
-    """A run broke a promise; the text names the seed and the last calls."""
+    """A run violated an invariant. The message has the seed and the last calls."""
 
 
 @dataclass
@@ -61,13 +60,13 @@ class Attempt:
     effect: Callable[..., Any] | None = None
     outcome: str = "running"
     error: BaseException | None = None
-    versions: list[int] = field(default_factory=list)  # in which it really was published
-    on_published: Callable[[str], Any] | None = None  # told of the manifest at once, before anybody can read it
-    commits: int | None = 1  # how many versions one success makes; None for any number
+    versions: list[int] = field(default_factory=list)  # versions that it actually published
+    on_published: Callable[[str], Any] | None = None  # called with the path of the manifest before it can be read
+    commits: int | None = 1  # number of versions of one success; None for any number
 
 
 class Job:
-    """What a piece of work holds of the simulation."""
+    """Interface of one job to the simulation."""
 
     def __init__(self, run: Run, task: Task, rng: random.Random) -> None:
         self.run, self.task, self.rng = run, task, rng
@@ -76,6 +75,7 @@ class Job:
 
     @property
     def name(self) -> str:
+        """Name of the job."""
         return self.task.name
 
     def attempt(
@@ -87,53 +87,72 @@ class Job:
         commits: int | None = 1,
         on_published: Callable[[str], Any] | None = None,
     ) -> T | None:
-        """Make one change and note what the caller was told. Returns what `act` returns, None where it failed.
+        """Make one change and record its outcome.
 
-        `effect` is for a judge of your own, which finds it with the attempt: what the change does to the contents.
+        Parameters
+        ----------
+        act
+            Function that makes the change.
+        name
+            Name for messages.
+        effect
+            Effect of the change on the table's contents, for use by the caller's `judge`.
+        commits
+            Number of versions that one success publishes, or None for any number.
+        on_published
+            Called with the path of each manifest that the attempt publishes, before it can be read.
+
+        Returns
+        -------
+        object or None
+            The result of `act`, or None if it failed.
         """
-        mine = Attempt(self.name, name, effect, commits=commits, on_published=on_published)
-        self.run.attempts.append(mine)
-        self.current = mine
+        attempt = Attempt(self.name, name, effect, commits=commits, on_published=on_published)
+        self.run.attempts.append(attempt)
+        self.current = attempt
         faults = self.task.faults
         try:
             result = act()
         except Crash as error:
-            mine.outcome, mine.error = "crashed", error
+            attempt.outcome, attempt.error = "crashed", error
             raise
         except CommitStateUnknownError as error:
-            mine.outcome, mine.error = "unknown", error
+            attempt.outcome, attempt.error = "unknown", error
         except CommitConflictError as error:
-            mine.outcome, mine.error = "conflict", error
+            attempt.outcome, attempt.error = "conflict", error
             return None
         except LanceError as error:
-            mine.outcome, mine.error = "failed", error
+            attempt.outcome, attempt.error = "failed", error
         else:
-            mine.outcome = "acknowledged"
+            attempt.outcome = "acknowledged"
             return result
         finally:
             self.current = None
-        if self.task.faults == faults and not self._was_cleaned(mine.error):
-            self.run.complain(f"{self.name}: {mine.name} failed though nothing went wrong: {mine.error!r}")
+        if self.task.faults == faults and not self._was_cleaned(attempt.error):
+            self.run.report(f"{self.name}: {attempt.name} failed without a fault: {attempt.error!r}")
         return None
 
     def look(self, read: Callable[[LanceDataset], Any] | None = None) -> tuple[int, Any] | None:
-        """Open the newest version and read it; the judge compares this with that version. None where it failed."""
+        """Read the newest version and return its number and contents, or None if the read failed.
+
+        After the run, the contents are compared with those of that version.
+        """
         faults, known = self.task.faults, self.run.newest_acknowledged()
         try:
-            seen = dataset(self.uri)
-            version = seen.version
-            content = (read or self.run.read)(seen)
+            newest = dataset(self.uri)
+            version = newest.version
+            content = (read or self.run.read)(newest)
         except LanceError as error:
             if self.task.faults == faults and not self._was_cleaned(error):
-                self.run.complain(f"{self.name}: could not read though nothing went wrong: {error!r}")
+                self.run.report(f"{self.name}: a read failed without a fault: {error!r}")
             return None
         self.run.observed.append((self.name, version, content))
         if version < known and not self.run.world.faults.stale_list:
-            self.run.complain(f"{self.name}: saw version {version} after version {known} was acknowledged")
+            self.run.report(f"{self.name}: read version {version} after version {known} was acknowledged")
         return version, content
 
     def sleep(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Suspend the job for some virtual time."""
         self.run.world.scheduler.sleep(seconds)
 
     def _was_cleaned(self, error: BaseException | None) -> bool:
@@ -144,7 +163,7 @@ Work = Callable[[Job], None]
 
 
 class Run:
-    """One run: what was tried, seen and published, and what was wrong with it."""
+    """One run: attempts, observations, published versions and violations."""
 
     def __init__(self, seed: int, faults: Faults | FaultAt, read: Callable[[LanceDataset], Any] | None = None) -> None:
         self.seed = seed
@@ -154,28 +173,28 @@ class Run:
         self.attempts: list[Attempt] = []
         self.observed: list[tuple[str, int, Any]] = []
         self.violations: list[str] = []
-        self.notes: dict[Any, Any] = {}  # what jobs leave for the judge
-        self.first = 0  # the version that the setup left
-        self.cleaned = False  # whether old versions may be gone
+        self.notes: dict[Any, Any] = {}  # data that jobs pass to the judge
+        self.first = 0  # newest version of the setup
+        self.cleaned = False  # True if old versions may have been removed
         self._jobs: dict[Task, Job] = {}
         self._contents: dict[int, Any] = {}
         self._owner: dict[tuple[str, int], list[Attempt | None]] = {}  # by directory and version
 
-    def complain(self, what: str) -> None:
-        """Note a broken promise."""
-        self.violations.append(what)
+    def report(self, violation: str) -> None:
+        """Record a violation."""
+        self.violations.append(violation)
 
     def newest_acknowledged(self) -> int:
-        """The newest version of which somebody was told that it is there."""
-        done = [max(each.versions) for each in self.attempts if each.outcome == "acknowledged" and each.versions]
-        return max(done, default=0)
+        """Return the newest version that was acknowledged to a caller, 0 if there is none."""
+        versions = [max(each.versions) for each in self.attempts if each.outcome == "acknowledged" and each.versions]
+        return max(versions, default=0)
 
     def dataset(self, version: int | None = None) -> LanceDataset:
-        """The table, for judging."""
+        """Open the table for checks."""
         return dataset(self.uri, version)
 
     def content(self, version: int) -> Any:
-        """What `read` gives for a version, None where it was cleaned up."""
+        """Return the result of `read` for a version, or None if the version was cleaned up."""
         if version not in self._contents:
             try:
                 self._contents[version] = self.read(self.dataset(version))
@@ -186,22 +205,25 @@ class Run:
         return self._contents[version]
 
     def rows(self, column: str) -> list[Any]:
-        """One column of the newest version."""
+        """Return the values of one column in the newest version."""
         values: list[Any] = self.dataset().to_table(columns=[column])[column].to_pylist()
         return values
 
     def owner(self, version: int) -> Attempt | None:
-        """The attempt that published a version; None for the setup."""
-        found = self._owner.get((VERSIONS, version))
-        return found[-1] if found else None
+        """Return the attempt that published a version; None for the setup."""
+        attempts = self._owner.get((VERSIONS, version))
+        return attempts[-1] if attempts else None
 
     def execute(
         self, jobs: Mapping[str, Work], setup: Callable[[str], Any] | None, external: bool | None = None
     ) -> None:
-        """Set up, then run all jobs to their end."""
+        """Create the table, then run all jobs to their end.
+
+        `external` selects commits through an external manifest store; None draws it from the seed.
+        """
         world = self.world
         drawn = world.rng.random() < 0.25
-        if drawn if external is None else external:  # commits are decided by an external manifest store
+        if drawn if external is None else external:  # commit through an external manifest store
             world.rows = SimulatedRows(world)
             world.store.exclusive = world.rng.random() < 0.5
         if setup is not None:
@@ -220,34 +242,34 @@ class Run:
         world.quiet = True
 
     def _live(self, task: Task, work: Work) -> None:
-        """One process and those that are started after it died."""
+        """Run one process, and restart it after each crash."""
         as_worker()
         for _ in range(_MAX_RESTARTS):
             try:
                 work(self._jobs[task])
                 return
-            except Crash:  # noqa: PERF203  # a process that is started again
+            except Crash:  # noqa: PERF203  # the process is restarted
                 self.world.scheduler.sleep(self.world.rng.random())
                 task.dead = False
             except AssertionError:
                 raise
             except Exception as error:
-                self.complain(f"{task.name}: died of {error!r}")
+                self.report(f"{task.name}: failed with {error!r}")
                 return
 
 
-# --- judging ---------------------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------------
 
 
 def judge_history(run: Run) -> None:
-    """What every table promises, whatever the jobs did."""
+    """Check the invariants of every table, independent of the jobs."""
     newest = latest(open_version(run.uri))
     kept = [location.version for location in newest.handler.history(newest.store, newest.base)]
     for (_, number), owners in run._owner.items():
         if len(owners) > 1:
-            run.complain(f"version {number} was written {len(owners)} times")
+            run.report(f"version {number} was written {len(owners)} times")
     if not run.cleaned and kept != list(range(1, newest.version + 1)):
-        run.complain(f"versions are missing: {kept}")
+        run.report(f"versions are missing; found {kept}")
     for attempt in run.attempts:
         judge_attempt(run, attempt)
     files: dict[int, str] = {}
@@ -258,39 +280,41 @@ def judge_history(run: Run) -> None:
         message = version.manifest.message
         for fragment in message.fragments:
             if fragment.id > highest and previous == number - 1 and fragment.id in files:
-                run.complain(f"version {number}: fragment id {fragment.id} was given out again")
+                run.report(f"version {number}: fragment id {fragment.id} was reused")
             first = fragment.files[0].path if fragment.files else ""
-            if previous and files.setdefault(fragment.id, first) != first and not replaced(version):
-                run.complain(f"version {number}: fragment id {fragment.id} was given out twice")
+            if previous and files.setdefault(fragment.id, first) != first and not may_replace_files(version):
+                run.report(f"version {number}: fragment id {fragment.id} was assigned twice")
         counter = message.max_fragment_id if message.HasField("max_fragment_id") else -1
         if counter < highest:
-            run.complain(f"version {number}: the counter of fragment ids went back from {highest} to {counter}")
+            run.report(f"version {number}: the counter of fragment ids decreased from {highest} to {counter}")
         highest, previous = counter, number
         if not run.cleaned:
             judge_order(run, newest, version)
 
 
 def judge_attempt(run: Run, attempt: Attempt) -> None:
-    """Whether an attempt is in the history as often as its caller was told."""
-    times, told = len(attempt.versions), f"{attempt.job}: {attempt.name} ({attempt.outcome})"
+    """Check that the number of published versions of an attempt agrees with its outcome."""
+    times, label = len(attempt.versions), f"{attempt.job}: {attempt.name} ({attempt.outcome})"
     if attempt.commits is None or (attempt.commits == 0 and not times):
         return
     if attempt.outcome == "acknowledged" and times != attempt.commits:
-        run.complain(f"{told} was published {times} times instead of {attempt.commits}: {attempt.versions}")
+        run.report(f"{label} was published {times} times instead of {attempt.commits}: {attempt.versions}")
     if attempt.outcome in ("failed", "conflict") and times >= attempt.commits:
-        run.complain(f"{told} was published as {attempt.versions}: {attempt.error!r}")
+        run.report(f"{label} was published as {attempt.versions}: {attempt.error!r}")
     if times > attempt.commits:
-        run.complain(f"{told} was published as {attempt.versions}")
+        run.report(f"{label} was published as {attempt.versions}")
 
 
-def replaced(version: TableVersion) -> bool:
-    """Whether a version may exchange the files of a fragment under the same id."""
-    made = transaction_of(version)
-    return made is None or isinstance(made.operation, tx.DataReplacement | tx.Update | tx.Merge | tx.Overwrite)
+def may_replace_files(version: TableVersion) -> bool:
+    """Return True if a version may replace the files of a fragment without changing its id."""
+    transaction = transaction_of(version)
+    if transaction is None:
+        return True
+    return isinstance(transaction.operation, tx.DataReplacement | tx.Update | tx.Merge | tx.Overwrite)
 
 
 def transaction_of(version: TableVersion) -> tx.Transaction | None:
-    """What made a version, None where that cannot be read."""
+    """Return the transaction of a version, or None if it cannot be read."""
     try:
         return transactions.read(version.store, version.base, version.file)
     except CorruptFileError:
@@ -298,35 +322,34 @@ def transaction_of(version: TableVersion) -> tx.Transaction | None:
 
 
 def judge_files(run: Run, version: TableVersion) -> None:
-    """Whether every file is there that a version names."""
+    """Check that every file of a version exists."""
     for fragment in version.manifest.fragments:
         paths = [version.data_file_path(file) for file in fragment.files]
         if fragment.deletion_file is not None:
             paths.append(version.deletion_file_path(fragment.id, fragment.deletion_file))
         for path in paths:
             if version.store.find(path) is None:
-                run.complain(f"version {version.version} names {path}, which is not there")
+                run.report(f"version {version.version} refers to {path}, which does not exist")
 
 
 def judge_order(run: Run, newest: TableVersion, version: TableVersion) -> None:
-    """Whether a version conflicts with one between it and its read version."""
-    ours = transaction_of(version)
-    if ours is None or version.version <= run.first:
+    """Check that a version does not conflict with any version between its read version and itself."""
+    transaction = transaction_of(version)
+    if transaction is None or version.version <= run.first:
         return
-    known = frozenset(fragment.id for fragment in getattr(ours.operation, "updated_fragments", ()))
-    for number in range(max(ours.read_version, 1) + 1, version.version):
-        between = checkout(newest, number)
-        theirs = transaction_of(between)
-        verdict = check(ours.operation, None if theirs is None else theirs.operation, Context(known))
+    known = frozenset(fragment.id for fragment in getattr(transaction.operation, "updated_fragments", ()))
+    for number in range(max(transaction.read_version, 1) + 1, version.version):
+        other = transaction_of(checkout(newest, number))
+        verdict = check(transaction.operation, None if other is None else other.operation, Context(known))
         if verdict.severity > Severity.REBASABLE:
-            run.complain(f"version {version.version} conflicts with version {number}: {verdict.reason}")
+            run.report(f"version {version.version} conflicts with version {number}: {verdict.reason}")
 
 
 def judge_observed(run: Run) -> None:
-    """Whether everybody who read a version saw what it holds now."""
+    """Check that every recorded read saw the contents of its version."""
     for reader, version, content in run.observed:
         if run.content(version) not in (None, content):
-            run.complain(f"{reader} saw something else in version {version} than it holds: {content}")
+            run.report(f"{reader} read contents of version {version} that differ from that version: {content}")
 
 
 def simulate(
@@ -339,22 +362,46 @@ def simulate(
     faults: Faults | FaultAt | None = None,
     external: bool | None = None,
 ) -> list[Run]:
-    """Run the jobs once for each seed. Raises SimulationError at the first run that breaks a promise.
+    """Run the jobs once for each seed.
 
-    `jobs` are the processes by name, or a function that makes them for a run. `setup` gets the address of the table,
-    before anything fails; `judge` looks at the finished run and raises AssertionError for what it does not like;
-    `read` is how a dataset is read where observations are compared, all rows by default; `external` whether commits go
-    through an external manifest store, drawn from the seed by default. Jobs address the table by
-    `job.uri`; inside of them `time`, `random` and `uuid4` follow the seed, and threads of their own are not allowed.
+    Jobs open the table at `job.uri`. `time`, `random` and `uuid4` follow the seed inside jobs, which must not start
+    threads.
+
+    Parameters
+    ----------
+    jobs
+        The processes by name, or a function that creates them for a run.
+    seeds
+        One run for each seed.
+    setup
+        Creates the table at the given address, before any fault is injected.
+    judge
+        Checks the finished run. Raises AssertionError for a violation.
+    read
+        Reads a dataset for comparisons of observations; all rows by default.
+    faults
+        Probabilities of the faults, or one fault at a certain call.
+    external
+        True to commit through an external manifest store, False not to; drawn from the seed by default.
+
+    Returns
+    -------
+    list of Run
+        One finished run for each seed.
+
+    Raises
+    ------
+    SimulationError
+        At the first run that violates an invariant.
     """
     runs = []
     for seed in seeds:
         run = Run(seed, faults or Faults(), read)
         with virtual(run.world):
-            made = jobs(run) if callable(jobs) else jobs
+            jobs_of_run = jobs(run) if callable(jobs) else jobs
             run.world.on_publish = partial(_published, run)
             run.world.on_removal = partial(_removed, run)
-            run.execute(made, setup, external)
+            run.execute(jobs_of_run, setup, external)
             try:
                 judge_history(run)
                 if not run.violations:
@@ -362,11 +409,11 @@ def simulate(
                     if judge is not None:
                         judge(run)
             except AssertionError as error:
-                run.complain(str(error))
+                run.report(str(error))
             except LanceError as error:
-                run.complain(f"the finished table cannot be judged: {error!r}")
+                run.report(f"the checks of the finished table failed: {error!r}")
         if run.violations:
-            raise SimulationError(_told(run))
+            raise SimulationError(_failure_message(run))
         runs.append(run)
     return runs
 
@@ -385,7 +432,7 @@ def _published(run: Run, path: str, task: Task | None) -> None:
 
 
 def _removed(run: Run, path: str, task: Task | None) -> None:
-    """An attempt may take back what it published itself, as long as nobody was told of it."""
+    """Record the removal of a version by the attempt that published it, which is allowed before acknowledgement."""
     directory, _, name = path.rpartition("/")
     parsed = parse_manifest_name(name)
     attempt = None if task is None else run._jobs[task].current
@@ -395,10 +442,10 @@ def _removed(run: Run, path: str, task: Task | None) -> None:
         attempt.versions.remove(parsed[0])
 
 
-def _told(run: Run) -> str:
+def _failure_message(run: Run) -> str:
     attempts = "\n".join(f"  {each.job}: {each.name}: {each.outcome} {each.versions}" for each in run.attempts)
-    wrong = "\n".join(f"  {each}" for each in run.violations)
+    violations = "\n".join(f"  {violation}" for violation in run.violations)
     return (
-        f"seed {run.seed} broke {len(run.violations)} promises; simulate(jobs, [{run.seed}]) repeats it\n{wrong}\n"
-        f"what was tried:\n{attempts}\nthe last calls:\n{run.world.write_trace()}"
+        f"seed {run.seed}: {len(run.violations)} violations; simulate(jobs, [{run.seed}]) repeats the run\n"
+        f"{violations}\nattempts:\n{attempts}\nlast calls:\n{run.world.format_trace()}"
     )

@@ -1,7 +1,7 @@
-"""What a simulated process sees of the world: a store that fails, a clock that is wrong, chance that repeats itself.
+"""Environment of simulated processes: an unreliable store, skewed clocks and reproducible randomness.
 
-Inside the simulation's tasks, `memory://` addresses mean the simulated store, and time, sleep and random numbers come
-from the scheduler. Other threads of the process keep the real ones.
+Inside the tasks of a simulation, `memory://` addresses refer to the simulated store, and time, sleep and random numbers
+are provided by the scheduler. Other threads of the process use the real ones.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from lancetable.handlers.external import ManifestRow
 from lancetable.handlers.row_stores import MemoryManifestStore
 from lancetable.ops import compact
 from lancetable.store import memory
-from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, PutOutcome
-from lancetable.store.conditional import note_met
+from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.simulator.scheduler import Crash, Scheduler, Task
 from lancetable.testing.stores import WrappingStore
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Buffer, Self
 
 __all__ = ["FaultAt", "Faults", "SimulatedStore", "World", "virtual"]
 
@@ -50,27 +49,27 @@ _READS = ("read", "read_many", "read_all", "read_tail")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How likely each fault is at each call to the store, from 0 to 1."""
+    """Probability of each fault at each call of the store, from 0 to 1."""
 
-    crash_before: float = 0.003  # the process dies, the call is not made
-    crash_after: float = 0.003  # the call is made, then the process dies
-    refused: float = 0.005  # the call is not made and fails: throttled, no connection
-    lost_reply: float = 0.005  # the call is made and fails
-    repeated: float = 0.01  # a conditional create succeeds, is sent again by the client and reported as taken
-    stall: float = 0.01  # the call takes seconds
-    short_read: float = 0.002  # a read ends early, which the store notices
-    stale_list: float = 0.0  # a listing is some changes old
+    crash_before: float = 0.003  # the process dies and the call is not executed
+    crash_after: float = 0.003  # the call is executed, then the process dies
+    refused: float = 0.005  # the call fails without being executed: throttled, no connection
+    lost_reply: float = 0.005  # the call is executed but fails
+    repeated: float = 0.01  # a conditional create succeeds, is retried by the client and reported as lost
+    stall: float = 0.01  # the call takes several seconds
+    short_read: float = 0.002  # a read is truncated, which the store detects
+    stale_list: float = 0.0  # a listing is several changes old
 
     @classmethod
     def none(cls) -> Faults:
-        """A perfect store."""
+        """Return faults of probability 0."""
         return cls(*[0.0] * 8)
 
     def draw(self, rng: random.Random, method: str) -> str:
-        """The fault of one call, "" for none."""
+        """Return the fault of one call, "" for none."""
         drawn = rng.random()
         for name in self.__slots__:
-            if may_meet(method, name):
+            if applies_to(method, name):
                 drawn -= getattr(self, name)
                 if drawn < 0:
                     return str(name)
@@ -78,51 +77,77 @@ class Faults:
 
 
 class FaultAt:
-    """One fault at a certain call, counted from 1 over all tasks, or at every call from there on.
+    """One fault at a certain call, counted from 1 over all tasks, or at every call from then on.
 
-    A call that cannot meet the fault (a listing cannot end early) goes through. `calls` is how many there were.
+    A call to which the fault does not apply (such as a short read of a listing) succeeds. `calls` counts the calls.
     """
 
     stale_list = 0.0
 
     def __init__(self, call: int, kind: str, *, forever: bool = False) -> None:
+        """Create a fault. Raises ValueError if `kind` is not a field of `Faults`."""
         if kind not in Faults.__slots__:
-            raise ValueError(f"no such fault: {kind}; one of {', '.join(Faults.__slots__)}")
+            raise ValueError(f"unknown fault {kind!r}; use one of {', '.join(Faults.__slots__)}")
         self.call, self.kind, self.forever = call, kind, forever
         self.calls = 0
 
     def draw(self, rng: random.Random, method: str) -> str:
-        """The fault of one call, "" for none."""
+        """Return the fault of one call, "" for none."""
         self.calls += 1
         due = self.calls >= self.call if self.forever else self.calls == self.call
-        return self.kind if due and may_meet(method, self.kind) else ""
+        return self.kind if due and applies_to(method, self.kind) else ""
 
 
-def may_meet(method: str, fault: str) -> bool:
-    """Whether a fault can happen to a request of this kind."""
+def applies_to(method: str, fault: str) -> bool:
+    """Return True if a fault applies to a method of the store."""
     methods = {"repeated": _CREATES, "short_read": _READS, "stale_list": ("list_names",)}
     return fault not in methods or method in methods[fault]
 
 
 class World:
-    """Store, scheduler and chance of one run."""
+    """Store, scheduler and random numbers of one run."""
 
     def __init__(self, seed: int, faults: Faults | FaultAt) -> None:
         self.rng = random.Random(seed)
         self.scheduler = Scheduler(self.rng)
         self.faults = faults
         self.store = SimulatedStore(self)
-        self.rows: SimulatedRows | None = None  # decides commits instead of the store, where there is one
-        self.quiet = True  # no switches and no faults: while a table is prepared and judged
+        self.rows: SimulatedRows | None = None  # external manifest store, if the run uses one
+        self.quiet = True  # no task switches and no faults, during the setup and the checks
         self.trace: list[tuple[str, str, str, str]] = []  # task, method, path, fault
-        # Told of every manifest as soon as it is really there, whatever its writer is told.
+        # Called for every manifest as soon as it exists, regardless of the reply that its writer gets.
         self.on_publish: Callable[[str, Task | None], None] = lambda path, task: None
-        # Told of every manifest that is removed.
+        # Called for every manifest that is removed.
         self.on_removal: Callable[[str, Task | None], None] = lambda path, task: None
 
     def call(self, method: str, path: str, act: Callable[[], T], stale: Callable[[], T | None] | None = None) -> T:
-        """One request: other tasks may run before it, and it may fail in any way. `stale` is the answer of some time
-        ago."""
+        """Execute one request after a possible task switch and with a possible fault.
+
+        Parameters
+        ----------
+        method
+            Name of the request, which determines the faults that apply.
+        path
+            Object of the request, for the trace.
+        act
+            Executes the request.
+        stale
+            Returns an outdated reply, or None if there is none.
+
+        Returns
+        -------
+        object
+            The result of `act`, or `stale`, or an outcome that the fault produces.
+
+        Raises
+        ------
+        Crash
+            If the process of the task dies.
+        StoreError
+            If the request was refused or its reply was lost.
+        CorruptFileError
+            If a read was truncated.
+        """
         task = self.scheduler.current()
         if task is None or self.quiet:
             return act()
@@ -157,19 +182,19 @@ class World:
             raise StoreError(f"{method} {path}: the reply was lost by the simulation", path=path)
         return cast("T", PutOutcome.LOST) if fault == "repeated" else result
 
-    def write_trace(self, limit: int = 60) -> str:
-        """The last calls, one a line."""
+    def format_trace(self, limit: int = 60) -> str:
+        """Return the last calls, one per line."""
         return "\n".join(" ".join(entry) for entry in self.trace[-limit:])
 
 
 class SimulatedStore(WrappingStore):
-    """An object store in memory that switches tasks and fails as its world says."""
+    """Object store in memory that switches tasks and fails as drawn by its world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(MemoryStore.private())
         self.world = world
         self.ordered = self.exclusive = True
-        self.shows_rival = False  # a create that loses reads what is there, as those of servers do
+        self.shows_rival = False  # a create that loses reads the existing object, as on servers
         self._listings: dict[str, list[list[ObjectMeta]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -180,7 +205,7 @@ class SimulatedStore(WrappingStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Like a bucket: a look-up costs a request."""
+        """Capabilities of a bucket, where every operation is a request."""
         return Capabilities(
             conditional_create="native" if self.exclusive else "none",
             ordered_list=self.ordered,
@@ -190,13 +215,11 @@ class SimulatedStore(WrappingStore):
 
     def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[Any, str], T]) -> T:
         task = self.world.scheduler.current()
-        return self.world.call(method, path, lambda: self._done(method, path, act, task))
+        return self.world.call(method, path, lambda: self._execute(method, path, act, task))
 
-    def _done(self, method: str, path: str, act: Callable[[Any, str], T], task: Task | None) -> T:
-        """Make the call; what it wrote gets the virtual time, and a manifest its author."""
+    def _execute(self, method: str, path: str, act: Callable[[Any, str], T], task: Task | None) -> T:
+        """Execute the call, set the virtual time of what it wrote, and report a published manifest."""
         result = act(self.inner, path)
-        if result is PutOutcome.LOST and self.shows_rival:
-            note_met(bytes(self.inner.read_all(path)))
         if method in ("put", "writer.close") or result is PutOutcome.WON:
             objects = cast("MemoryStore", self.inner)._space.objects
             if path in objects:
@@ -206,8 +229,19 @@ class SimulatedStore(WrappingStore):
                 self.world.on_publish(path, task)
         return result
 
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        """See ObjectStore. If `shows_rival` is set, a create that loses reads the existing object."""
+
+        def create(store: ObjectStore, at: str) -> PutOutcome:
+            outcome = store.put_if_absent(at, data)
+            if outcome is PutOutcome.LOST and self.shows_rival and on_existing is not None:
+                on_existing(bytes(store.read_all(at)))
+            return outcome
+
+        return self._call("put_if_absent", path, (), create)
+
     def delete(self, paths: Iterable[str]) -> None:
-        """See ObjectStore."""
+        """Delete objects and report removed manifests. See ObjectStore."""
         listed = list(paths)
         super().delete(listed)
         for path in listed:
@@ -217,7 +251,7 @@ class SimulatedStore(WrappingStore):
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
-        """Now and then as it was some listings ago, whatever part of it was asked for then."""
+        """Return the names, or with the fault `stale_list` those of one of the last listings. See ObjectStore."""
 
         def now() -> list[ObjectMeta]:
             if self.world.faults.stale_list:
@@ -226,33 +260,33 @@ class SimulatedStore(WrappingStore):
             return self.inner.list_names(prefix, start_after, limit, detail=detail)
 
         def stale() -> list[ObjectMeta] | None:
-            before = self._listings.get(prefix)
-            if not before:
+            listings = self._listings.get(prefix)
+            if not listings:
                 return None
-            names = [each for each in before[self.world.rng.randrange(len(before))] if each.name > (start_after or "")]
-            return names[:limit]
+            listing = listings[self.world.rng.randrange(len(listings))]
+            return [meta for meta in listing if meta.name > (start_after or "")][:limit]
 
         return self.world.call("list_names", prefix, now, stale)
 
     def age(self, path: str, seconds: float) -> None:
-        """Make an object look older than it is."""
+        """Move the modification time of an object into the past."""
         objects = cast("MemoryStore", self.inner)._space.objects
         data, modified = objects[path]
         objects[path] = (data, datetime.fromtimestamp(modified.timestamp() - seconds, timezone.utc))
 
 
 class SimulatedRows:
-    """An external manifest store in memory that fails like the object store."""
+    """External manifest store in memory with the same faults as the object store."""
 
     def __init__(self, world: World) -> None:
         self.world, self.inner = world, MemoryManifestStore()
 
     def key(self, store: Any, base: str) -> str:
-        """How the rows of a table are named."""
+        """Return the key of a table's rows."""
         return base
 
     def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
-        """The step that decides a version."""
+        """Create the row that decides a version."""
         return self.world.call("put_new", f"{table} {row.path}", lambda: self._put_new(table, row))
 
     def _put_new(self, table: str, row: ManifestRow) -> PutOutcome:
@@ -263,19 +297,19 @@ class SimulatedRows:
         return outcome
 
     def __getattr__(self, name: str) -> Any:
-        """Every other request of the protocol."""
+        """Return a function for any other request of the protocol."""
         method = getattr(self.inner, name)
 
         def request(table: str, *arguments: Any, **options: Any) -> Any:
-            said = " ".join(map(str, (table, *arguments)))
-            return self.world.call(name, said, lambda: method(table, *arguments, **options))
+            label = " ".join(map(str, (table, *arguments)))
+            return self.world.call(name, label, lambda: method(table, *arguments, **options))
 
         return request
 
 
 @contextlib.contextmanager
 def virtual(world: World) -> Iterator[None]:
-    """Replace time, sleep, chance and `memory://` for the tasks of a world, as long as the context lasts."""
+    """Replace time, sleep, random numbers and `memory://` for the tasks of a world while the context is open."""
     scheduler, rng = world.scheduler, world.rng
 
     def task() -> Task | None:
@@ -290,8 +324,8 @@ def virtual(world: World) -> Iterator[None]:
         return lambda *args, **kwargs: simulated(*args, **kwargs) if inside() else real(*args, **kwargs)
 
     def wall_ns() -> int:
-        mine = task()
-        return scheduler.now_ns + (mine.skew_ns if mine is not None else 0)
+        current = task()
+        return scheduler.now_ns + (current.skew_ns if current is not None else 0)
 
     def uuid4() -> uuid.UUID:
         return uuid.UUID(int=rng.getrandbits(128), version=4)
@@ -311,10 +345,10 @@ def virtual(world: World) -> Iterator[None]:
         (uuid, "uuid4", choose(uuid.uuid4, uuid4)),
         (secrets, "randbits", choose(secrets.randbits, rng.getrandbits)),
         (os, "urandom", choose(os.urandom, rng.randbytes)),
-        (memory, "MemoryStore", _Door(memory.MemoryStore, open_memory)),
+        (memory, "MemoryStore", _StoreFactory(memory.MemoryStore, open_memory)),
         (external, "uuid4", choose(uuid.uuid4, uuid4)),
-        (compact, "ThreadPoolExecutor", choose(ThreadPoolExecutor, _AtOnce)),
-        (backoff, "_crowds", OrderedDict()),  # what a process remembers of other runs
+        (compact, "ThreadPoolExecutor", choose(ThreadPoolExecutor, _InlineExecutor)),
+        (backoff, "_contentions", OrderedDict()),  # process-wide state of other runs
         (choose_module, "_external_store", choose(choose_module._external_store, lambda *_: world.rows)),
     ]
     with contextlib.ExitStack() as stack:
@@ -327,8 +361,8 @@ def virtual(world: World) -> Iterator[None]:
         yield
 
 
-class _AtOnce:
-    """An executor that does everything when it is submitted: a task of the simulation is one thread."""
+class _InlineExecutor:
+    """Executor that runs work in `submit`, because a task of the simulation is one thread."""
 
     def __init__(self, max_workers: int | None = None) -> None:
         del max_workers
@@ -340,10 +374,10 @@ class _AtOnce:
         return None
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Nothing waits."""
+        """Do nothing: all work is finished."""
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run it; an error is kept for the one who asks, the death of the process is not."""
+        """Run the work. An exception is stored in the future; a Crash is raised."""
         future: Future[Any] = Future()
         try:
             future.set_result(work(*arguments))
@@ -352,8 +386,8 @@ class _AtOnce:
         return future
 
 
-class _Door:
-    """Stands for the class MemoryStore: making one gives the simulated store."""
+class _StoreFactory:
+    """Replacement of the class MemoryStore whose calls return the simulated store."""
 
     def __init__(self, real: type[MemoryStore], make: Callable[[Callable[[], Any]], Any]) -> None:
         self._real, self._make = real, make
@@ -366,5 +400,5 @@ class _Door:
 
 
 def as_worker() -> None:
-    """Let work that would go to the thread pool run in the calling thread: a task is one thread."""
+    """Mark this thread as a pool worker, so that work for the thread pool runs in it: a task is one thread."""
     pool._here.worker = True

@@ -353,7 +353,7 @@ class Serialized:
 def test_unknown_members_of_the_oneofs_are_refused() -> None:
     # A field that no version of the messages has.
     layout = pb.PageLayout.FromString(bytes([15 << 3 | 2, 0]))
-    with pytest.raises(CorruptFileError, match="layout is missing"):
+    with pytest.raises(CorruptFileError, match="without a page layout"):
         read(INTS, 3, layout, PLAIN)
 
 

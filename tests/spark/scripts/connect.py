@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 import lancetable
 from lancetable.spark import SparkTable, register, write_table
-from lancetable.spark.pipeline import Pipeline, Stream
 from lancetable.spark.merge.broadcast_source import _estimated_bytes
+from lancetable.spark.pipeline import Pipeline, Stream
 
 base = sys.argv[1]
 path = f"{base}/t.lance"

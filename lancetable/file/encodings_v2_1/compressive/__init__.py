@@ -1,1 +1,1 @@
-"""Arms of CompressiveEncoding: how values become bytes."""
+"""Compressive encodings: one module for each arm of CompressiveEncoding."""

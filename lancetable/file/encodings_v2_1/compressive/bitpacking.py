@@ -1,7 +1,7 @@
 """Bit packing in transposed blocks of 1,024 values; see kernels/bitpacking.py.
 
     inline        [W as a word of T bits][block]                 one chunk, at most 1,024 values
-    out of line   [block][block] ... [rest: a block, or raw]     W stands in the message
+    out of line   [block][block] ... [rest: a block, or raw]     W is part of the message
 
 Source: protos/encodings_v2_1.proto, InlineBitpacking and OutOfLineBitpacking.
 """
@@ -54,7 +54,7 @@ _DTYPES: Final[dict[int, np.dtype[Any]]] = {
 
 def _check_bits(bits: int) -> int:
     if bits not in _DTYPES:
-        raise CorruptFileError("bit-packed values of an odd width", expected="8, 16, 32 or 64", found=bits)
+        raise CorruptFileError("bit-packed values have an unsupported width", expected="8, 16, 32 or 64", found=bits)
     return bits
 
 
@@ -111,7 +111,7 @@ class OutOfLineBitpacking:
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         dtype = _DTYPES[self.bits_per_value]
         if int(counts.sum()) * dtype.itemsize > limit:
-            raise CorruptFileError("packed values that expand too far", expected=f"at most {limit} bytes")
+            raise CorruptFileError("packed values expand to too many bytes", expected=f"at most {limit} bytes")
         values = miniblock.unpack_out_of_line(*chunks, counts, self.packed.bits_per_value, dtype)
         return FixedWidth(self.bits_per_value, values.view(np.uint8), len(values))
 
@@ -123,7 +123,9 @@ class OutOfLineBitpacking:
         packed = compressive_from_message(message.values)
         bits = _check_bits(message.uncompressed_bits_per_value)
         if not isinstance(packed, Flat) or packed.bits_per_value > bits:
-            raise CorruptFileError("packed values that are not flat, or wider than their type", expected=bits)
+            raise CorruptFileError(
+                "packed values must be flat and not wider than their type", expected=f"at most {bits} bits"
+            )
         return cls(bits, packed)
 
     def to_proto(self) -> pb.OutOfLineBitpacking:
@@ -135,30 +137,30 @@ class OutOfLineBitpacking:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-_BLOCK_BYTES: Final = BLOCK_VALUES // 8  # of a block packed to one bit
+_BLOCK_BYTES: Final = BLOCK_VALUES // 8  # size of a block for each bit of its width
 
 
 def inline_bytes(widths: Ints, bits: int) -> int:
-    """Bytes of blocks of these widths, each behind a word that tells its width."""
+    """Return the size of blocks of the given widths, each with a leading word that stores its width."""
     return len(widths) * (bits // 8) + int(widths.sum()) * _BLOCK_BYTES
 
 
 def encode_inline(values: npt.NDArray[Any]) -> Chunked:
-    """(n,) unsigned values in blocks of 1,024, each packed to the width it needs."""
+    """Encode (n,) unsigned values in blocks of 1,024, each packed to the width of its largest value."""
     packed, sizes = bitpacking.pack_inline(values)
     encoding = InlineBitpacking(8 * values.dtype.itemsize)
     return Chunked(encoding, even_counts(len(values), BLOCK_VALUES), [[runs_of(packed, sizes)]])
 
 
 def out_of_line_bytes(counts: Ints, width: int, bits: int) -> int:
-    """Bytes of chunks of `counts` values of `bits` bits, packed to one width."""
+    """Return the size of chunks of `counts` values of `bits` bits, packed to one width."""
     blocks, rest = np.divmod(counts, BLOCK_VALUES)
     tail_packed = _tail_packed(rest, width, bits)
     return int((blocks + tail_packed).sum()) * width * _BLOCK_BYTES + bits // 8 * int(rest[~tail_packed].sum())
 
 
 def encode_out_of_line(values: npt.NDArray[Any], bounds: Ints, width: int) -> tuple[OutOfLineBitpacking, list[Runs]]:
-    """(n,) unsigned values cut at (k + 1,) `bounds`, all packed to one width: the streams of the chunks."""
+    """Encode (n,) unsigned values, split at the (k + 1,) `bounds`, as streams of chunks packed to one width."""
     bits = values.dtype.itemsize * 8
     encoding = OutOfLineBitpacking(bits, Flat(width))
     counts = np.diff(bounds)
@@ -178,7 +180,7 @@ def encode_out_of_line(values: npt.NDArray[Any], bounds: Ints, width: int) -> tu
         octets, word = values.view(np.uint8), bits // 8
         raw = miniblock.join_pieces(octets, (bounds[1:] - raw_counts) * word, raw_counts * word)
         kept = miniblock.join_pieces(octets, bounds[:-1] * word, kept_counts * word)
-    # What is packed begins at a block of its own in every chunk.
+    # In every chunk, the packed values begin a new block.
     runs = runs_of(kept, kept_counts * (bits // 8))
     padded = interleave([runs, padding(runs.sizes, BLOCK_VALUES * bits // 8, 0)])
     packed = bitpacking.pack_blocks(np.frombuffer(padded, values.dtype), width)
@@ -186,6 +188,6 @@ def encode_out_of_line(values: npt.NDArray[Any], bounds: Ints, width: int) -> tu
 
 
 def _tail_packed(rest: Ints, width: int, bits: int) -> npt.NDArray[np.bool_]:
-    """Whether values after the last full block are packed too, with zeros behind: where that is smaller."""
+    """Return whether the values after the last full block are packed too, padded with zeros, if that is smaller."""
     packed: npt.NDArray[np.bool_] = width * (BLOCK_VALUES - rest) < (bits - width) * rest
     return packed

@@ -1,4 +1,4 @@
-"""Byte stream split: byte k of every value of a chunk side by side.   [a0 b0][a1 b1] -> [a0 a1][b0 b1]
+"""Byte stream split: stores byte k of all values of a chunk contiguously.   [a0 b0][a1 b1] -> [a0 a1][b0 b1]
 
 Source: protos/encodings_v2_1.proto, ByteStreamSplit.
 """
@@ -53,7 +53,7 @@ class ByteStreamSplit:
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         bits = self.values.bits_per_value
         if (chunks.sizes != counts * (bits // 8)).any():
-            raise CorruptFileError("values that do not fill their chunk")
+            raise CorruptFileError("values do not fill their chunk")
         data = miniblock.byte_streams(chunks.data, chunks.starts, counts, bits // 8)
         return FixedWidth(bits, data, int(counts.sum()))
 
@@ -64,7 +64,7 @@ class ByteStreamSplit:
     def from_proto(cls, message: pb.ByteStreamSplit) -> Self:
         values = compressive_from_message(message.values)
         if not isinstance(values, Flat) or values.bits_per_value not in (32, 64):
-            raise CorruptFileError("byte streams that are not flat or of an odd width", expected="32 or 64")
+            raise CorruptFileError("byte streams must store flat values of a supported width", expected="32 or 64 bits")
         return cls(values)
 
     def to_proto(self) -> pb.ByteStreamSplit:
@@ -75,7 +75,7 @@ class ByteStreamSplit:
 
 
 def encode_byte_streams(block: FixedWidth, limits: Limits) -> Chunked:
-    """Values of 32 or 64 bits."""
+    """Encode values of 32 or 64 bits as byte streams."""
     values = block.numbers()
     per_chunk = flat_count(block.bits, limits)
     counts = even_counts(block.length, per_chunk)

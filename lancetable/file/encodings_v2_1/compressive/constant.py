@@ -1,10 +1,10 @@
-"""Constant: one value for all, without bytes; no value means null.
+"""Constant: one value, stored in the message, for all items; without a value all items are null.
 
-    items of a fixed-size list   null null null null ...        no buffer: the value stands in the message
-    entries of a full-zip page   [levels][levels][levels]       no bytes behind the levels
+    items of a fixed-size list   null null null null ...        no buffer: the value is part of the message
+    entries of a full-zip page   [levels][levels][levels]       no bytes after the levels
 
-Stands for the items of fixed-size lists whose items are all null; old releases of pylance leave out the innermost lists
-as well. Pages of one value are another thing: see layouts/constant.py.
+Encodes the items of fixed-size lists whose items are all null; old releases of pylance omit the innermost lists as
+well. Pages with a single value are encoded differently: see layouts/constant.py.
 
 Source: protos/encodings_v2_1.proto, Constant.
 """
@@ -48,7 +48,7 @@ class Constant:
         return self.repeat(values.length)
 
     def repeat(self, count: int) -> Block:
-        """`count` of the value."""
+        """Return a block of `count` copies of the value."""
         if self.value is None:
             return NullItems(count)
         return Repeated(FixedWidth(8 * len(self.value), self.value, 1), count)

@@ -2,8 +2,8 @@
 
     buffers   those of `indices`, then those of `items`, of which there are `num_items`
 
-No writer uses this arm, and it is refused by name: the dictionary of a page stands in its mini-block layout, whose
-chunks hold the indices and whose third buffer the items; see layouts/miniblock.py.
+Known writers do not use this arm, and reading it raises UnsupportedFeatureError. The dictionary of a page is part of
+its mini-block layout, whose chunks store the indices and whose third buffer stores the items; see layouts/miniblock.py.
 
 Source: protos/encodings_v2_1.proto, Dictionary.
 """

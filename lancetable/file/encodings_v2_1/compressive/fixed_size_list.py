@@ -1,7 +1,7 @@
-"""FixedSizeList: rows of a fixed number of items; the items may be null.
+"""FixedSizeList: values of a fixed number of items; the items may be null.
 
     chunk      one validity buffer for each level with nulls, outermost first, one bit for each item; the items
-    full-zip   the same bytes in front of the items of every row, validity rounded up to whole bytes
+    full-zip   the same bytes before the items of every value, validity padded to whole bytes
 
 Source: protos/encodings_v2_1.proto, FixedSizeList.
 """
@@ -60,7 +60,7 @@ class FixedSizeList:
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
         size = self.items_per_value
         if self._total_items() * int(counts.sum()) > 8 * limit:
-            raise CorruptFileError("fixed-size lists of too many items")
+            raise CorruptFileError("fixed-size lists have too many items", expected=f"at most {8 * limit}")
         items = self.values.decode_chunks(buffers[int(self.has_validity) :], counts * size, limit)
         if not self.has_validity:
             return _grouped(items, size)
@@ -81,12 +81,12 @@ class FixedSizeList:
         if not self._has_any_validity():
             bits = self._bits()
             if values.bits != bits:
-                raise CorruptFileError("values of a wrong width", expected=bits, found=values.bits)
+                raise CorruptFileError("fixed-size lists have the wrong width", expected=bits, found=values.bits)
             return values if bits else self._without_bytes(values.length)
         return self._split(values.rows(), 1)
 
     def _without_bytes(self, count: int) -> Block:
-        """(count,) values whose items all stand in the message."""
+        """Return `count` values whose items are all stored in the message."""
         size = self.items_per_value
         if isinstance(self.values, FixedSizeList):
             return _grouped(self.values._without_bytes(count * size), size)
@@ -94,14 +94,14 @@ class FixedSizeList:
         return _grouped(self.values.repeat(count * size), size)
 
     def _split(self, rows: Bytes, outer: int) -> Block:
-        """(n, bytes) -> n * outer values."""
+        """Split (n, bytes) rows into n * outer values."""
         size = self.items_per_value
         count = outer * size
         own = None
         if self.has_validity:
             room = (count + 7) // 8
             if rows.shape[1] < room:
-                raise CorruptFileError("values without room for their validity", expected=room, found=rows.shape[1])
+                raise CorruptFileError("value is too short for its validity", expected=room, found=rows.shape[1])
             bits = np.ascontiguousarray(rows[:, :room])
             rows = rows[:, room:]
             if count % 8:
@@ -113,7 +113,9 @@ class FixedSizeList:
         else:
             width = self._item_bits()
             if rows.shape[1] * 8 != count * width:
-                raise CorruptFileError("values of a wrong width", expected=count * width, found=rows.shape[1] * 8)
+                raise CorruptFileError(
+                    "fixed-size lists have the wrong width", expected=count * width, found=rows.shape[1] * 8
+                )
             if isinstance(self.values, Constant):
                 items = self.values.repeat(len(rows) * count)
             else:
@@ -142,7 +144,7 @@ class FixedSizeList:
             raise misplaced(values, "items of fixed-size lists")
         if not 0 < found._total_items() <= _MAX_ITEMS:
             raise CorruptFileError(
-                "impossible number of items", expected=f"1 to {_MAX_ITEMS}", found=found._total_items()
+                "number of items out of range", expected=f"1 to {_MAX_ITEMS}", found=found._total_items()
             )
         return found
 
@@ -155,10 +157,10 @@ class FixedSizeList:
 
 
 def _grouped(items: Block, size: int) -> Block:
-    """Items without nulls, `size` of them as one value."""
+    """Group items without nulls into values of `size` items."""
     if isinstance(items, FixedWidth):
         return FixedWidth(items.bits * size, items.data, items.length // size)
-    # Nulls lie deeper: all items of this level are valid.
+    # The items contain lists with null items; all items of this level are valid.
     count = items.length
     return Items(size, np.full((count + 7) // 8, 0xFF, np.uint8), items)
 
@@ -167,8 +169,10 @@ def _grouped(items: Block, size: int) -> Block:
 
 
 class FixedSizeLists(NamedTuple):
-    """Values to be written: the encoding, all innermost values, and for each level with null items, outermost first,
-    which items are valid and how many belong to one value.
+    """Fixed-size lists to encode.
+
+    `items` are all innermost values. `validity` has, for each level with null items, outermost first, which items are
+    valid and how many of them belong to one value.
     """
 
     encoding: FixedSizeList
@@ -183,7 +187,7 @@ class FixedSizeLists(NamedTuple):
 
 
 def lists_of(array: pa.Array) -> FixedSizeLists:
-    """A fixed-size list array of values of fixed width. Its own nulls are left to the levels."""
+    """Collect the items of a fixed-size list array of values of fixed width. Nulls of the lists are not included."""
     validity = []
     sizes: list[tuple[int, bool]] = []
     items = array
@@ -204,7 +208,7 @@ def lists_of(array: pa.Array) -> FixedSizeLists:
 
 
 def encode_lists(lists: FixedSizeLists, limits: Limits) -> Chunked:
-    """Validity of the items of each level, then the items."""
+    """Encode the validity of the items of each level, then the items."""
     bits_of_value = lists.item_bits + sum(width for _, width in lists.validity)
     counts = even_counts(lists.length, flat_count(bits_of_value, limits))
     buffers = [
@@ -215,14 +219,14 @@ def encode_lists(lists: FixedSizeLists, limits: Limits) -> Chunked:
 
 
 def zip_lists(lists: FixedSizeLists) -> FixedWidth:
-    """Each value in whole bytes: the validity of its items, then the items."""
+    """Combine each value into whole bytes: the validity of its items, then the items."""
     bits = lists.item_bits
     if not lists.validity and bits % 8 == 0:
         return FixedWidth(bits, lists.items.data, lists.length)
     validity = [np.packbits(valid.reshape(-1, width), axis=1, bitorder="little") for valid, width in lists.validity]
     octets = np.frombuffer(lists.items.data, np.uint8)
     if bits % 8:
-        every = np.unpackbits(octets, bitorder="little", count=lists.length * bits).reshape(lists.length, bits)
-        octets = np.packbits(every, axis=1, bitorder="little")
+        rows_of_bits = np.unpackbits(octets, bitorder="little", count=lists.length * bits).reshape(lists.length, bits)
+        octets = np.packbits(rows_of_bits, axis=1, bitorder="little")
     rows = np.concatenate([*validity, octets.reshape(lists.length, -1)], axis=1)
     return FixedWidth(8 * rows.shape[1], rows.reshape(-1), lists.length)

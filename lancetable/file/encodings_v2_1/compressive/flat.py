@@ -1,4 +1,4 @@
-"""Flat: values side by side.   bits 1: lowest bit of a byte first; otherwise whole bytes, little-endian
+"""Flat: uncompressed values.   bits 1: lowest bit of a byte first; otherwise whole bytes, little-endian
 
 Source: protos/encodings_v2_1.proto, Flat.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Flat", "encode_flat", "flat_count", "flat_runs", "join_bits", "pack_bits"]
 
-_MAX_BITS = 1 << 34  # of one value: Arrow counts the bytes of a fixed width with 31 bits
+_MAX_BITS = 1 << 34  # of one value: Arrow stores the byte width of fixed-size values in 31 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Flat:
             raise UnsupportedFeatureError("compressed flat data is not supported", feature="compressed flat data")
         if message.bits_per_value > _MAX_BITS:
             raise CorruptFileError(
-                "impossible width of a value", expected=f"at most {_MAX_BITS}", found=message.bits_per_value
+                "width of a value out of range", expected=f"at most {_MAX_BITS} bits", found=message.bits_per_value
             )
         return cls(message.bits_per_value)
 
@@ -73,9 +73,9 @@ class Flat:
 
 
 def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
-    """Chunks of `counts[i]` values of `bits` bits, each starting at a byte, as one block.
+    """Concatenate chunks of `counts[i]` values of `bits` bits, each starting at a byte, into one block.
 
-    Raises CorruptFileError if a chunk has another size.
+    Raises CorruptFileError if the size of a chunk does not match its values.
     """
     data, starts, sizes = chunks
     if len(counts) == 1:
@@ -86,28 +86,28 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
     widths = counts * bits
     if (sizes != (widths + 7) >> 3).any():
         raise CorruptFileError(
-            "values that do not fill their chunk", expected=((widths + 7) >> 3)[:4].tolist(), found=sizes[:4].tolist()
+            "values do not fill their chunk", expected=((widths + 7) >> 3)[:4].tolist(), found=sizes[:4].tolist()
         )
     joined = miniblock.join_pieces(data, starts, sizes)
     if bits % 8 == 0 or not (widths[:-1] & 7).any():
         return FixedWidth(bits, joined, total)
-    every = np.unpackbits(joined, bitorder="little")
+    unpacked = np.unpackbits(joined, bitorder="little")
     begins = np.cumsum(sizes * 8) - sizes * 8
     keep = np.repeat(begins - (np.cumsum(widths) - widths), widths) + np.arange(int(widths.sum()))
-    return FixedWidth(bits, np.packbits(every[keep], bitorder="little"), total)
+    return FixedWidth(bits, np.packbits(unpacked[keep], bitorder="little"), total)
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
 def encode_flat(block: FixedWidth, limits: Limits, per_chunk: int | None = None) -> Chunked:
-    """Values as they are."""
+    """Encode values without compression."""
     counts = even_counts(block.length, per_chunk or flat_count(block.bits, limits))
     return Chunked(Flat(block.bits), counts, [[flat_runs(block, counts)]])
 
 
 def flat_count(bits: int, limits: Limits) -> int:
-    """Values for a chunk of plain values, a power of two."""
+    """Return the number of values for a chunk of uncompressed values, a power of two."""
     most = max(limits.target_bytes * 8 // bits, 1)
     if most < 2 and 2 * bits <= 8 * limits.max_bytes:
         most = 2
@@ -115,7 +115,7 @@ def flat_count(bits: int, limits: Limits) -> int:
 
 
 def flat_runs(block: FixedWidth, counts: Ints) -> Runs:
-    """The bytes of each chunk. Chunks of single bits begin at a byte of their own."""
+    """Return the bytes of each chunk. Every chunk begins at a byte."""
     if block.bits % 8 == 0:
         return runs_of(block.data, counts * (block.bits // 8))
     sizes = (counts * block.bits + 7) // 8
@@ -126,7 +126,7 @@ def flat_runs(block: FixedWidth, counts: Ints) -> Runs:
 
 
 def pack_bits(bits: npt.NDArray[np.bool_], counts: Ints) -> npt.NDArray[np.uint8]:
-    """Bits packed so that each chunk of `counts` bits begins at a byte of its own; all but the last are equal."""
+    """Pack bits so that each chunk of `counts` bits begins at a byte; all counts but the last are equal."""
     per_chunk = int(counts[0]) if len(counts) else 0
     whole = len(counts) - 1
     if whole < 1 or per_chunk % 8 == 0:

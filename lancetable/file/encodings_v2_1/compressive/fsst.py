@@ -1,13 +1,13 @@
-"""FSST: variable values, compressed one by one through a symbol table; see kernels/fsst.py.
+"""FSST: strings compressed one by one with a symbol table; see kernels/fsst.py.
 
     message   symbol_table   2,312 bytes: header of 8 with the number of symbols, symbols of 8, their lengths of 1
               values         how the codes are stored: as variable values, offsets and bytes
-    codes     one byte each: the number of a symbol of 1 to 8 bytes; 255: the next byte stands for itself
+    codes     one byte each: the index of a symbol of 1 to 8 bytes; 255: an escape, the next byte is a literal
 
     "http://a", "http://b"   with the symbol 0 = "http://"   ->   offsets 0 3 6, bytes 00 ff 61 | 00 ff 62
 
-One table for a page; codes never run over the end of a value, so that each is expanded alone. Values are kept as codes
-(`Coded`) until somebody wants them. A table that says it is not in use stands above plain values.
+A page has one table. Codes never span values, so each value can be decompressed alone. Values stay compressed
+(`Coded`) until an Arrow array is built. With a table that is marked as unused, values are stored uncompressed.
 
 Source: protos/encodings_v2_1.proto, Fsst.
 """
@@ -72,7 +72,7 @@ class Fsst:
         return self.coded(self.values.decode_values(values, limit))
 
     def coded(self, codes: Block) -> Block:
-        """What the values stand for; they are expanded when they are wanted."""
+        """Combine codes with the symbol table; they are decompressed only when an array is built."""
         if not isinstance(codes, VariableWidth):
             raise misplaced(self, "values of a fixed width")
         return Coded(codes, self.table) if self.table.encoded else codes
@@ -88,7 +88,7 @@ class Fsst:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-# Training on more gains little, and takes as long as the compression of some hundred times as much.
+# A larger sample improves the table little, and training costs as much as compressing some hundred times the sample.
 _TRAINING_BYTES: Final = 64 << 10
 _MIN_TRAINING_BYTES: Final = 16 << 10
 _TRAINING_SHARE: Final = 64
@@ -96,9 +96,9 @@ _PART_BYTES: Final = 2 << 20
 
 
 def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
-    """The codes of all values and the encoding that expands them, None where that would not be smaller.
+    """Compress strings; return the codes and the encoding that decompresses them, None if they would not be smaller.
 
-    The result keeps the width of the offsets.
+    The codes have offsets of the same width.
     """
     data = np.frombuffer(block.data, np.uint8)
     content = int(block.offsets[-1]) - int(block.offsets[0])
@@ -111,11 +111,11 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
         parts = [block.offsets[bounds[number] : bounds[number + 1] + 1] for number in range(len(bounds) - 1)]
     else:
         parts = [block.offsets]
-    every = pool.pool().map if len(parts) > 1 else map
-    pieces = every(lambda part: fsst.compress(data, part, table), parts)
+    run_all = pool.pool().map if len(parts) > 1 else map
+    pieces = run_all(lambda part: fsst.compress(data, part, table), parts)
     codes, offsets, base = [], [np.zeros(1, np.int64)], 0
-    for found, ends, _ in pieces:
-        codes.append(found[: int(ends[-1])])
+    for compressed, ends, _ in pieces:
+        codes.append(compressed[: int(ends[-1])])
         offsets.append(ends[1:] + base)
         base += int(ends[-1])
     if base + fsst.TABLE_BYTES >= content or base > np.iinfo(block.offsets.dtype).max:
@@ -127,7 +127,7 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
 
 
 def _parts(offsets: npt.NDArray[Any], content: int) -> list[int]:
-    """Rows at which parts of about equal size begin, and the end."""
+    """Return the first rows of parts of about equal size, and the number of rows."""
     count = min(max(content // _PART_BYTES, 1), 4 * pool.size())
     targets = int(offsets[0]) + content * np.arange(1, count) // count
     inside = np.searchsorted(offsets, targets).tolist()

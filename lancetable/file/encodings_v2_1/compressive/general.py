@@ -1,8 +1,8 @@
-"""General: zstd or LZ4 around another encoding; see kernels/general.py.
+"""General compression: zstd or LZ4 applied to another encoding; see kernels/general.py.
 
-    chunk      buffer 0 of every chunk is compressed, the others are not
-    block      the one buffer is
-    full-zip   every value is
+    chunk      compresses buffer 0 of every chunk, and no other buffer
+    block      compresses the single buffer
+    full-zip   compresses every value
 
 Source: protos/encodings_v2_1.proto, General.
 """
@@ -58,8 +58,8 @@ class General:
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         data, starts, sizes, counts, places = buffers[0]
-        found = self._decompress(Chunks(data, starts, sizes), limit)  # each chunk once
-        return pick_values(self.values, [Pieces(*found, counts, places), *buffers[1:]], limit)
+        unpacked = self._decompress(Chunks(data, starts, sizes), limit)  # decompresses each chunk once
+        return pick_values(self.values, [Pieces(*unpacked, counts, places), *buffers[1:]], limit)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         return self.values.decode_blocks(self._decompress(chunks, limit), counts, limit)
@@ -71,12 +71,12 @@ class General:
         octets = np.frombuffer(values.data, np.uint8) if len(values.data) else np.empty(0, np.uint8)
         sizes = np.diff(base)
         filled = np.flatnonzero(sizes)
-        found = self._decompress(Chunks(octets, base[:-1][filled], sizes[filled]), limit)
+        unpacked = self._decompress(Chunks(octets, base[:-1][filled], sizes[filled]), limit)
         lengths = np.zeros(values.length, np.int64)
-        lengths[filled] = found.sizes
+        lengths[filled] = unpacked.sizes
         offsets = np.zeros(values.length + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        return self.values.decode_values(VariableWidth(offsets, found.data), limit)
+        return self.values.decode_values(VariableWidth(offsets, unpacked.data), limit)
 
     def _decompress(self, chunks: Chunks, limit: int) -> Chunks:
         return Chunks(*general.decompress_pieces(self.scheme, chunks.data, chunks.starts, chunks.sizes, limit))
@@ -87,7 +87,7 @@ class General:
         if scheme is None:
             number = int(message.compression.scheme)
             if number == 0:
-                raise CorruptFileError("a compression scheme is missing")
+                raise CorruptFileError("general compression without a scheme")
             raise UnsupportedFeatureError(
                 f"compression scheme {number} is not supported", feature=f"compression scheme {number}"
             )
@@ -104,7 +104,7 @@ class General:
 
 
 def compress_chunks(chunked: Chunked, scheme: str, level: int | None) -> Chunked:
-    """The first value buffer of every chunk compressed on its own."""
+    """Compress the first value buffer of every chunk separately."""
     streams = chunked.buffers[0]
     sizes = total_sizes(streams)
     data = memoryview(streams[0].data if len(streams) == 1 else interleave(streams)).cast("B")
@@ -114,19 +114,19 @@ def compress_chunks(chunked: Chunked, scheme: str, level: int | None) -> Chunked
 
 
 def compress_block(encoding: Compressive, data: bytes, scheme: str, level: int | None) -> tuple[Compressive, bytes]:
-    """The block form, if it is smaller."""
+    """Compress an encoded block; return it unchanged if it would not become smaller."""
     packed = general.compress(scheme, data, level)
     return (General(scheme, encoding, level), packed) if len(packed) < len(data) else (encoding, data)
 
 
 def compress_values(block: VariableWidth, scheme: str, level: int | None) -> VariableWidth:
-    """Every value compressed on its own; empty ones stay empty."""
+    """Compress every value separately; empty values stay empty."""
     offsets = block.offsets.astype(np.int64)
     filled = np.flatnonzero(np.diff(offsets))
     data = memoryview(block.data).cast("B")
-    packed, found = _compress_pieces(data, offsets[:-1][filled], offsets[1:][filled], scheme, level)
+    packed, packed_sizes = _compress_pieces(data, offsets[:-1][filled], offsets[1:][filled], scheme, level)
     sizes = np.zeros(block.length + 1, np.int64)
-    sizes[1:][filled] = found
+    sizes[1:][filled] = packed_sizes
     return VariableWidth(np.cumsum(sizes).astype(block.offsets.dtype), packed)
 
 

@@ -1,4 +1,4 @@
-"""Packed structs: the children of a struct side by side in every row.
+"""Packed structs: stores the children of a struct contiguously, row by row.
 
     fixed      int64, float, uint8       [aaaaaaaabbbbc][aaaaaaaabbbbc] ...
     variable   int64, string             [aaaaaaaa][u32 length][bytes]      one value of a full-zip page
@@ -76,7 +76,7 @@ class PackedStruct:
 
     def _split(self, records: Block) -> Block:
         if not isinstance(records, FixedWidth) or records.bits != sum(self.bits_per_value):
-            raise CorruptFileError("packed structs of a wrong width", expected=sum(self.bits_per_value))
+            raise CorruptFileError("packed structs have the wrong width", expected=sum(self.bits_per_value))
         rows = records.rows()
         children = []
         at = 0
@@ -92,7 +92,9 @@ class PackedStruct:
     def from_proto(cls, message: pb.PackedStruct) -> Self:
         widths = tuple(message.bits_per_value)
         if any(bits % 8 for bits in widths):
-            raise CorruptFileError("packed structs with children of odd widths", expected="whole bytes", found=widths)
+            raise CorruptFileError(
+                "children of a packed struct are not whole bytes", expected="multiples of 8 bits", found=widths
+            )
         return cls(widths, compressive_from_message(message.values))
 
     def to_proto(self) -> pb.PackedStruct:
@@ -100,7 +102,7 @@ class PackedStruct:
 
 
 class PackedField(NamedTuple):
-    """One child: its encoding, and the bits of its values or of their lengths."""
+    """One child: its encoding, and the width of its values or of their lengths."""
 
     value: Compressive
     bits_per_value: int | None
@@ -127,11 +129,11 @@ class VariablePackedStruct:
         if not isinstance(values, VariableWidth):
             raise misplaced(self, "values of a fixed width")
         data = np.frombuffer(values.data, np.uint8) if len(values.data) else np.empty(0, np.uint8)
-        # A null row has no bytes and no children; what stands for them is empty.
-        every_start = values.offsets[:-1].astype(np.int64)
-        every_end = values.offsets[1:].astype(np.int64)
-        rows = np.flatnonzero(every_end > every_start)
-        at, ends = every_start[rows], every_end[rows]
+        # A null row has no bytes and no children; its children are read as zeros and empty strings.
+        row_starts = values.offsets[:-1].astype(np.int64)
+        row_ends = values.offsets[1:].astype(np.int64)
+        rows = np.flatnonzero(row_ends > row_starts)
+        at, ends = row_starts[rows], row_ends[rows]
         children: list[Block] = []
         for field in self.fields:
             if field.bits_per_value is not None:
@@ -143,26 +145,26 @@ class VariablePackedStruct:
                 sizes = _lengths(data, at, room)
                 at = at + room
             if len(sizes) and int(sizes.min()) < 0:
-                raise CorruptFileError("a packed struct with an impossible length")
+                raise CorruptFileError("child of a packed struct has a negative length")
             _check_room(at + sizes, ends)
             children.append(self._child(field, data, at, sizes, rows, values.length, limit))
             at = at + sizes
         if (at != ends).any():
-            raise CorruptFileError("packed structs longer than their children")
+            raise CorruptFileError("packed structs are longer than their children")
         return Struct(children, values.length)
 
     def _child(self, field: PackedField, data: Any, at: Ints, sizes: Ints, rows: Ints, count: int, limit: int) -> Block:
-        offsets, found = fullzip.join_values(data, at, sizes)
+        offsets, joined = fullzip.join_values(data, at, sizes)
         if field.bits_per_value is not None:
             width = field.bits_per_value // 8
-            every = np.zeros((count, width), np.uint8)
-            every[rows] = found.reshape(-1, width)
-            return field.value.decode_values(FixedWidth(field.bits_per_value, every.reshape(-1), count), limit)
+            padded = np.zeros((count, width), np.uint8)
+            padded[rows] = joined.reshape(-1, width)
+            return field.value.decode_values(FixedWidth(field.bits_per_value, padded.reshape(-1), count), limit)
         lengths = np.zeros(count, np.int64)
         lengths[rows] = sizes
         offsets = np.zeros(count + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        return field.value.decode_values(VariableWidth(offsets, found), limit)
+        return field.value.decode_values(VariableWidth(offsets, joined), limit)
 
     @classmethod
     def from_proto(cls, message: pb.VariablePackedStruct) -> Self:
@@ -187,19 +189,23 @@ def _parse_field(message: pb.VariablePackedStruct.FieldEncoding) -> PackedField:
     if layout == "bits_per_value":
         if message.bits_per_value % 8 or not 0 < message.bits_per_value < 1 << 34:
             raise CorruptFileError(
-                "packed structs with children of odd widths", expected="whole bytes", found=message.bits_per_value
+                "child of a packed struct has an unsupported width",
+                expected="a multiple of 8 bits",
+                found=message.bits_per_value,
             )
         return PackedField(value, message.bits_per_value, None)
     if layout == "bits_per_length":
         if message.bits_per_length not in (8, 16, 32, 64):
-            raise CorruptFileError("lengths of an odd width", expected="8, 16, 32 or 64", found=message.bits_per_length)
+            raise CorruptFileError(
+                "lengths have an unsupported width", expected="8, 16, 32 or 64", found=message.bits_per_length
+            )
         return PackedField(value, None, message.bits_per_length)
-    raise CorruptFileError("a packed child without a width")
+    raise CorruptFileError("child of a packed struct without a width")
 
 
-def _check_room(found: Ints, ends: Ints) -> None:
-    if (found > ends).any():
-        raise CorruptFileError("a packed struct ends before its children")
+def _check_room(child_ends: Ints, ends: Ints) -> None:
+    if (child_ends > ends).any():
+        raise CorruptFileError("packed struct ends before its children")
 
 
 def _lengths(data: Any, at: Ints, width: int) -> Ints:
@@ -207,7 +213,7 @@ def _lengths(data: Any, at: Ints, width: int) -> Ints:
         return np.zeros(0, np.int64)
     words = np.ndarray((len(data) - width + 1,), f"<u{width}", data, 0, (1,))[at]
     if int(words.max()) > len(data):
-        raise CorruptFileError("a value longer than its page", expected=f"at most {len(data)}", found=int(words.max()))
+        raise CorruptFileError("value is longer than its page", expected=f"at most {len(data)}", found=int(words.max()))
     lengths: Ints = words.astype(np.int64)
     return lengths
 
@@ -216,7 +222,7 @@ def _lengths(data: Any, at: Ints, width: int) -> Ints:
 
 
 class PackedRows(NamedTuple):
-    """Structs to be written: the encoding, and a row of bytes for each."""
+    """Structs to encode: the encoding, and the bytes of each row."""
 
     encoding: PackedStruct
     rows: FixedWidth
@@ -227,8 +233,9 @@ class PackedRows(NamedTuple):
 
 
 def rows_of(array: pa.StructArray) -> PackedRows | None:
-    """Structs of simple children of fixed width; None if there are others. The struct's own nulls are left to the
-    levels. Raises UnsupportedFeatureError for null or boolean children.
+    """Pack structs whose children are all simple values of fixed width; return None for other children.
+
+    Nulls of the structs themselves are left to the levels. Raises UnsupportedFeatureError for null or boolean children.
     """
     children = [array.field(number) for number in range(array.type.num_fields)]
     if any(pa.types.is_fixed_size_list(child.type) or is_variable(child.type) for child in children):
@@ -244,16 +251,19 @@ def rows_of(array: pa.StructArray) -> PackedRows | None:
 
 
 def encode_rows(packed: PackedRows, limits: Limits) -> Chunked:
-    """Rows as they are."""
+    """Encode packed rows without compression."""
     return encode_flat(packed.rows, limits)._replace(encoding=packed.encoding)
 
 
 def variable_rows_of(
     array: pa.StructArray, valid: npt.NDArray[np.bool_] | None
 ) -> tuple[VariablePackedStruct, VariableWidth]:
-    """Structs with children of any width as rows of bytes, those of null structs empty."""
+    """Pack structs with children of any width into rows of bytes; rows of null structs are empty.
+
+    Raises UnsupportedFeatureError for null children, and for children of unsupported types.
+    """
     if valid is not None:
-        # Rebuilt from its start first: Arrow filters wrong items of slices of lists inside of lists.
+        # Copy the array first: Arrow's filter returns wrong items for slices of nested lists.
         array = pa.concat_arrays([array, array.slice(0, 0)]).filter(pa.array(valid))
     fields = []
     streams: list[Runs] = []
@@ -271,11 +281,11 @@ def variable_rows_of(
             streams.append(runs_of(part.data, part.bits // 8, len(child)))
             fields.append(PackedField(encoding, part.bits, None))
     sizes = total_sizes(streams)
-    every = sizes
+    row_sizes = sizes
     if valid is not None:
-        every = np.zeros(len(valid), np.int64)
-        every[valid] = sizes
-    offsets = runs_of(b"", every).offsets
+        row_sizes = np.zeros(len(valid), np.int64)
+        row_sizes[valid] = sizes
+    offsets = runs_of(b"", row_sizes).offsets
     narrow = int(offsets[-1]) < 1 << 31
     return VariablePackedStruct(tuple(fields)), VariableWidth(
         offsets.astype(np.int32) if narrow else offsets, interleave(streams)
@@ -283,7 +293,7 @@ def variable_rows_of(
 
 
 def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> tuple[Compressive, FixedWidth]:
-    """The encoding and the bytes of a child of fixed width; null items of a list stand in bits before its items."""
+    """Return the encoding and the bytes of a child of fixed width; the validity of list items precedes the items."""
     bits = type_bits(child.type)
     if bits is None or bits % 8 or bits == 0:
         raise UnsupportedFeatureError(
@@ -300,8 +310,8 @@ def _refuse_nulls(child: pa.Array, name: str, parent: pa.StructArray | None = No
     if not child.null_count:
         return
     if parent is not None and parent.null_count:
-        # A null child of a null struct is nobody's loss.
+        # A null child of a null struct loses nothing.
         hidden = parent.is_null().to_numpy(zero_copy_only=False)
         if not (child.is_null().to_numpy(zero_copy_only=False) & ~hidden).any():
             return
-    raise UnsupportedFeatureError(f"{name!r} in a packed struct is null", feature="packed null")
+    raise UnsupportedFeatureError(f"packed structs cannot store nulls, found some in {name!r}", feature="packed null")

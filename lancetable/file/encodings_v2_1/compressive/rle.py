@@ -1,4 +1,4 @@
-"""Run lengths: every value once with how often it repeats.   [a a a b] -> values [a b], lengths [3 1]
+"""Run-length encoding: every value once, with the number of its repetitions.   [a a a b] -> values [a b], lengths [3 1]
 
     chunk   buffer 0: values, buffer 1: lengths of one byte
     block   u64 size of the values, values, lengths
@@ -62,9 +62,9 @@ class Rle:
         runs = lengths.sizes
         if (values.sizes != runs * dtype.itemsize).any():
             raise CorruptFileError("run values and run lengths differ in number")
-        # At most 255 values for each byte of lengths, whatever the counts say.
+        # A byte of lengths expands to at most 255 values, independent of the counts.
         if int(runs.sum()) * 255 * dtype.itemsize > limit and int(counts.sum()) * dtype.itemsize > limit:
-            raise CorruptFileError("runs that expand too far", expected=f"at most {limit} bytes")
+            raise CorruptFileError("runs expand to too many bytes", expected=f"at most {limit} bytes")
         expanded = miniblock.run_lengths(
             miniblock.join_pieces(*values).view(dtype), miniblock.join_pieces(*lengths), runs, counts
         )
@@ -72,24 +72,24 @@ class Rle:
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         values, lengths = buffers
-        if values.data is not lengths.data:  # decompressed, which the lengths never are
+        if values.data is not lengths.data:  # the values are compressed, the lengths never are
             return pick_decoded(self, buffers, limit)
-        found = picks.runs(lengths, values.starts, values.sizes, _DTYPES[self.values.bits_per_value])
-        return FixedWidth(self.values.bits_per_value, found.view(np.uint8), len(found))
+        picked = picks.runs(lengths, values.starts, values.sizes, _DTYPES[self.values.bits_per_value])
+        return FixedWidth(self.values.bits_per_value, picked.view(np.uint8), len(picked))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         data, starts, sizes = chunks
         if len(counts) and int(sizes.min()) < 8:
-            raise CorruptFileError("runs without their size", expected=8, found=int(sizes.min()))
+            raise CorruptFileError("run-length block is truncated", expected="8 bytes or more", found=int(sizes.min()))
         head = miniblock.gather_rows(data, starts, 8).view("<u8").reshape(-1)
         if len(counts) and int(head.max()) > int(sizes.max()):
             raise CorruptFileError(
-                "run values beyond their buffer", expected=f"at most {int(sizes.max())}", found=int(head.max())
+                "run values exceed their buffer", expected=f"at most {int(sizes.max())} bytes", found=int(head.max())
             )
         values = head.astype(np.int64)
         lengths = sizes - 8 - values
         if len(counts) and int(lengths.min()) < 0:
-            raise CorruptFileError("run values beyond their buffer")
+            raise CorruptFileError("run values exceed their buffer")
         return self.decode_chunks(
             [Chunks(data, starts + 8, values), Chunks(data, starts + 8 + values, lengths)], counts, limit
         )
@@ -102,9 +102,9 @@ class Rle:
         values = compressive_from_message(message.values)
         lengths = compressive_from_message(message.run_lengths)
         if not isinstance(values, Flat) or values.bits_per_value not in _DTYPES:
-            raise CorruptFileError("run values that are not flat or of an odd width", expected="8, 16, 32 or 64")
+            raise CorruptFileError("run values must be flat and of a supported width", expected="8, 16, 32 or 64 bits")
         if not isinstance(lengths, Flat) or lengths.bits_per_value != 8:
-            raise CorruptFileError("run lengths that are not flat bytes", expected=8)
+            raise CorruptFileError("run lengths must be flat bytes", expected="8 bits")
         return cls(values, lengths)
 
     def to_proto(self) -> pb.Rle:
@@ -115,7 +115,7 @@ class Rle:
 
 
 def encode_runs(values: npt.NDArray[Any], per_chunk: int) -> Chunked:
-    """(n,) unsigned values as runs that end at the borders of chunks."""
+    """Encode (n,) unsigned values as runs that end at the bounds of chunks."""
     counts = even_counts(len(values), per_chunk)
     bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     run_values, lengths, offsets = _split_runs(values, run_starts(values, bounds), bounds)
@@ -125,7 +125,7 @@ def encode_runs(values: npt.NDArray[Any], per_chunk: int) -> Chunked:
 
 
 def encode_run_blocks(values: npt.NDArray[Any], starts: Ints, bounds: Ints) -> tuple[Rle, list[Runs]]:
-    """The block form of chunks cut at (k + 1,) `bounds`; runs begin at `starts`."""
+    """Encode chunks in the block form; they are split at the (k + 1,) `bounds`, and runs begin at `starts`."""
     run_values, lengths, offsets = _split_runs(values, starts, bounds)
     width = values.dtype.itemsize
     heads = (np.diff(offsets) * width).astype("<u8")
@@ -134,7 +134,7 @@ def encode_run_blocks(values: npt.NDArray[Any], starts: Ints, bounds: Ints) -> t
 
 
 def run_starts(values: npt.NDArray[Any], bounds: Ints) -> Ints:
-    """Where a run starts; none reaches across (k + 1,) bounds."""
+    """Return the positions where runs start; runs do not cross the (k + 1,) `bounds`."""
     first = np.empty(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=first[1:])
     first[bounds[:-1]] = True
@@ -144,7 +144,7 @@ def run_starts(values: npt.NDArray[Any], bounds: Ints) -> Ints:
 def _split_runs(
     values: npt.NDArray[Any], starts: Ints, bounds: Ints
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8], Ints]:
-    """Values and lengths of at most 255 of the runs that begin at `starts`, and which of them make up each chunk."""
+    """Return the values and lengths, at most 255, of the runs that begin at `starts`, and the offsets of the chunks."""
     lengths = np.diff(starts, append=len(values))
     run_values = values[starts]
     if len(lengths) and int(lengths.max()) > rle.MAX_RUN:

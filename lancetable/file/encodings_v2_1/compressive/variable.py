@@ -2,7 +2,7 @@
 
     chunk      n + 1 offsets from the start of the chunk, bytes
     block      u32 32, u32 start of the bytes, n + 1 u32 offsets from 0, bytes      64-bit: u64 instead of u32
-    full-zip   the bytes of each value as they are
+    full-zip   the bytes of each value
 
 Source: protos/encodings_v2_1.proto, Variable.
 """
@@ -65,16 +65,14 @@ class Variable:
         data = chunks.data[first : first + int(chunks.sizes[0])]
         width = int.from_bytes(data[:4], "little")
         if len(data) < 8 or width not in (32, 64) or (width == 64 and len(data) < 16):
-            raise CorruptFileError("variable values without a header", expected="32 or 64", found=width)
+            raise CorruptFileError("block of variable values without a header", expected="32 or 64", found=width)
         word = np.dtype(f"<u{width // 8}")
         start = int(data[word.itemsize : 2 * word.itemsize].view(word)[0])
         if start != (count + 3) * word.itemsize or start > len(data):
-            raise CorruptFileError("offsets of a wrong size", expected=(count + 3) * word.itemsize, found=start)
+            raise CorruptFileError("offsets have the wrong size", expected=(count + 3) * word.itemsize, found=start)
         offsets = data[2 * word.itemsize : start].view(word)
         if int(offsets[0]) != 0 or int(offsets[-1]) > len(data) - start or (offsets[1:] < offsets[:-1]).any():
-            raise CorruptFileError(
-                "offsets that decrease or leave their buffer", expected=f"at most {len(data) - start}"
-            )
+            raise CorruptFileError("offsets decrease or exceed their buffer", expected=f"at most {len(data) - start}")
         signed = np.int32 if int(offsets[-1]) <= _MAX_INT32 else np.int64
         return VariableWidth(offsets.astype(signed), data[start:])
 
@@ -91,7 +89,7 @@ class Variable:
             )
         offsets = compressive_from_message(message.offsets)
         if not isinstance(offsets, Flat) or offsets.bits_per_value not in (32, 64):
-            raise CorruptFileError("offsets that are not flat or of an odd width", expected="32 or 64")
+            raise CorruptFileError("offsets must be flat and of a supported width", expected="32 or 64 bits")
         return cls(offsets)
 
     def to_proto(self) -> pb.Variable:
@@ -105,12 +103,12 @@ _FILLER = 0x48
 
 
 def variable_of(block: VariableWidth) -> Variable:
-    """The encoding of values, which keeps the width of their offsets."""
+    """Return the encoding of values, which keeps the width of their offsets."""
     return Variable(Flat(8 * block.offsets.dtype.itemsize))
 
 
 def encode_variable_block(block: VariableWidth) -> bytes:
-    """The block form."""
+    """Encode values in the block form."""
     width = block.offsets.dtype.itemsize
     first, last = int(block.offsets[0]), int(block.offsets[-1])
     head = np.array([8 * width, (block.length + 3) * width], f"<u{width}")
@@ -119,7 +117,7 @@ def encode_variable_block(block: VariableWidth) -> bytes:
 
 
 def encode_variable(block: VariableWidth, limits: Limits) -> Chunked:
-    """Values without nulls. Raises ChunkTooLarge if two of them do not fit into one chunk."""
+    """Encode values without nulls. Raises ChunkTooLarge if two values do not fit into one chunk."""
     word = block.offsets.dtype.itemsize
     counts = _counts(block.offsets, limits)
     ends = np.cumsum(counts)
@@ -135,7 +133,7 @@ def encode_variable(block: VariableWidth, limits: Limits) -> Chunked:
 
 
 def _relative_offsets(offsets: npt.NDArray[Any], counts: Ints, starts: Ints, table_bytes: Ints) -> npt.NDArray[Any]:
-    """For each chunk the offsets of its values from its first byte on."""
+    """Return for each chunk the offsets of its values, relative to the start of the chunk."""
     shifts = table_bytes - offsets[starts].astype(np.int64)
     per_chunk = int(counts[0]) if len(counts) else 0
     even = len(counts) - 1 if (counts[:-1] == per_chunk).all() else 0
@@ -154,13 +152,13 @@ def _relative_offsets(offsets: npt.NDArray[Any], counts: Ints, starts: Ints, tab
 
 
 def values_per_chunk(offsets: npt.NDArray[Any], limits: Limits) -> int:
-    """How many values make a chunk as large as it should be: a power of two."""
+    """Return the number of values, a power of two, for which a chunk has about the target size."""
     mean = (int(offsets[-1]) - int(offsets[0])) / (len(offsets) - 1) + offsets.dtype.itemsize
     return power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / mean))))
 
 
 def _counts(offsets: npt.NDArray[Any], limits: Limits) -> Ints:
-    """Values per chunk: the same power of two throughout, less where values are long."""
+    """Return the values per chunk: the same power of two for all chunks, fewer where values are long."""
     total = len(offsets) - 1
     word = offsets.dtype.itemsize
     per_chunk = values_per_chunk(offsets, limits)
@@ -174,7 +172,7 @@ def _counts(offsets: npt.NDArray[Any], limits: Limits) -> Ints:
         if per_chunk == 1:
             raise ChunkTooLarge
         if int(over.sum()) * 8 <= len(counts):
-            # A few chunks are cut further, by halves, so that the others stay large.
+            # Halve only the few oversized chunks, so that the others stay large.
             pieces: list[int] = []
             for start, count, large in zip((ends - counts).tolist(), counts.tolist(), over.tolist()):
                 pieces += _halves(offsets, start, count, max_bytes) if large else [count]

@@ -1,1 +1,1 @@
-"""Page layouts: how the values and levels of a page lie in its buffers."""
+"""Page layouts: how the values and levels of a page are arranged in its buffers."""

@@ -1,12 +1,12 @@
-"""Blob: large values that lie apart from their column, which holds where they are.
+"""Blob layout: large values stored outside their column, whose pages store their positions and sizes.
 
     [b'abc', b'', null]     inner page: packed struct of two u64   position  size
                                                                        p     3     file[p : p + 3]
                                                                        0     0     empty
                                                                    1 << 16   0     null: definition << 16 | repetition
 
-Positions are absolute in the file. A reader gives the bytes, or the descriptors as struct<position, size> where that is
-the type it is asked for. Source: protos/encodings_v2_1.proto.
+Positions are absolute in the file. A reader returns the bytes, or the descriptors if struct<position, size> is the
+requested type. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["DESCRIPTOR", "Blob", "encode_blobs"]
 
 DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
-"""What the pages of a blob column hold."""
+"""The type of the descriptors that the pages of a blob column store."""
 
 _EMPTY: Final = np.empty(0, np.uint8)
 
@@ -59,7 +59,7 @@ class Blob:
             raise page.unsupported("lists of blobs")
         inner = yield from self.inner.read(page, column._replace(data_type=DESCRIPTOR), rows, gap)
         if not isinstance(inner.values, Struct) or len(inner.values.children) != 2 or inner.definition is not None:
-            raise CorruptFileError("no descriptors where those of blobs should be")
+            raise CorruptFileError("blob page without descriptors", expected="structs of two 64-bit numbers")
         parts = [_numbers(child) for child in inner.values.children]
         positions, sizes = parts
         definition = None
@@ -76,7 +76,7 @@ class Blob:
     def from_proto(cls, message: pb.BlobLayout) -> Self:
         inner = layout_from_message(message.inner_layout)
         if isinstance(inner, Blob):
-            raise CorruptFileError("a blob page inside a blob page")
+            raise CorruptFileError("blob layout nested in a blob layout")
         return cls(inner, tuple(int(layer) for layer in message.layers))
 
     def to_proto(self) -> pb.BlobLayout:
@@ -88,22 +88,22 @@ class Blob:
 
 def _numbers(block: Any) -> npt.NDArray[np.uint64]:
     if not isinstance(block, FixedWidth) or block.bits != 64:
-        raise CorruptFileError("no descriptors where those of blobs should be")
+        raise CorruptFileError("blob page without descriptors", expected="structs of two 64-bit numbers")
     return np.frombuffer(block.data, "<u8", block.length)
 
 
 def _fetch(
     page: Page, file_bytes: int, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], gap: int
 ) -> ReadPlan[VariableWidth]:
-    """The bytes of all values."""
+    """Fetch the bytes of all values."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     filled = sizes > 0
     starts, lengths = positions[filled], sizes[filled]
     if len(starts) == 0:
         return VariableWidth(offsets, _EMPTY)
-    # Each alone, because a sum may wrap around.
+    # Compare each term alone first, because the sum may overflow.
     if int(lengths.max()) > file_bytes or int(starts.max()) > file_bytes or int((starts + lengths).max()) > file_bytes:
-        raise CorruptFileError("a blob ends beyond the file", expected=f"at most {file_bytes}")
+        raise CorruptFileError("blob extends past the end of the file", expected=f"at most {file_bytes}")
     page.check_memory(sum(lengths.tolist()))
     np.cumsum(sizes.astype(np.int64), out=offsets[1:])
     first, end = starts.astype(np.int64), (starts + lengths).astype(np.int64)
@@ -112,7 +112,7 @@ def _fetch(
         buffers = yield ranges
         _, data = fullzip.join_values(np.frombuffer(join(buffers), np.uint8), first - shift, end - first)
         return VariableWidth(offsets, data)
-    # Not in the order of rows: a foreign writer, or rows that share a payload.
+    # The positions do not ascend: another writer, or rows that share a payload.
     buffers = yield [ByteRange(a, b) for a, b in zip(first.tolist(), end.tolist())]
     return VariableWidth(offsets, b"".join(buffers))
 
@@ -126,7 +126,7 @@ _LIMITS: Final = Limits(max_values=1024, max_bytes=32 << 10, target_bytes=16 << 
 def encode_blobs(
     positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], layers: tuple[int, ...], large: bool
 ) -> EncodedLayout:
-    """A page of (n,) descriptors; `layers` are those of the column, whose nulls the descriptors hold."""
+    """Encode (n,) descriptors as a page; `layers` are those of the column, whose nulls the descriptors encode."""
     count = len(positions)
     rows = FixedWidth(128, np.stack((positions, sizes), axis=1).reshape(-1).view(np.uint8), count)
     chunked = encode_flat(rows, _LIMITS)._replace(encoding=PackedStruct((64, 64), Flat(128)))

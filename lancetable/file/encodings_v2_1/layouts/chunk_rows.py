@@ -1,10 +1,10 @@
-"""Single rows out of mini-block pages: their chunks are found and read, their values picked, nothing else is decoded.
+"""Random access to rows of mini-block pages: fetch the chunks of the rows and decode only the selected values.
 
-    rows  7  1003  5120            page 0     page 1            pages of one column are read together, as if they were
-          |    |     `---------->  [chunk]    [chunk][chunk]    one, even where their encodings differ: then each picks
-          `----`-- chunk, place       `-- places --'            its own values, and these are joined
+    rows  7  1003  5120            page 0     page 1            Pages of one column are read together as if they were
+          |    |     `---------->  [chunk]    [chunk][chunk]    one page. If their encodings differ, the values of each
+          `----`-- chunk, position    `-- positions --'         page are decoded separately and concatenated.
 
-Rows of lists may span chunks: the repetition index says which ones, their levels where a row begins and ends.
+A row of lists may span chunks: the repetition index gives its chunks, and their levels its start and end.
 Source: protos/encodings_v2_1.proto.
 """
 
@@ -42,16 +42,16 @@ from lancetable.file.kernels.picks import Pieces, Stored
 __all__ = ["ChunkPage", "chunk_page", "has_form", "read_rows"]
 
 _LEVEL_BITS: Final = 16
-_JOINED_ITEMS_BYTES: Final = 64 * 1024  # dictionaries of several pages that are looked at as one
-_DENSE: Final = 4  # chunks of which more than one value in so many is wanted are decoded
+_JOINED_ITEMS_BYTES: Final = 64 * 1024  # up to this size, the dictionaries of several pages are concatenated
+_DENSE: Final = 4  # decode whole chunks if more than one in this many of their values is selected
 
 
 class ChunkPage(NamedTuple):
-    """A page, as far as its rows are concerned."""
+    """The parts of a page from which its rows are read."""
 
     table: ChunkTable
     row_index: RowIndex | None
-    forms: tuple[int, int]  # of the levels, as picks.py calls them; 0 where there are none or no lists
+    forms: tuple[int, int]  # of repetition and definition levels, as in kernels/picks.py; 0 without them
     repetition: Compressive | None
     definition: Compressive | None
     values: Compressive
@@ -59,7 +59,7 @@ class ChunkPage(NamedTuple):
 
 
 def has_form(encoding: Compressive | None) -> bool:
-    """Whether the levels of single chunks can be found in this encoding."""
+    """Return whether the levels of single chunks can be located in this encoding."""
     return _form(encoding) is not None
 
 
@@ -71,13 +71,13 @@ def chunk_page(
     values: Compressive,
     items: pa.Array | None,
 ) -> ChunkPage:
-    """What `read_rows` wants to know about a page."""
+    """Collect the parts of a page that `read_rows` needs."""
     forms = (_form(repetition) or 0, _form(definition) or 0)
     return ChunkPage(table, row_index, forms, repetition, definition, values, items)
 
 
 def _form(encoding: Compressive | None) -> int | None:
-    """How picks.py calls an encoding of levels; 0 where there are none, None for those it does not know."""
+    """Return the form of encoded levels as defined in kernels/picks.py; 0 without levels, None for unsupported ones."""
     if encoding is None:
         return 0
     if isinstance(encoding, OutOfLineBitpacking) and encoding.bits_per_value == _LEVEL_BITS:
@@ -94,13 +94,31 @@ def _form(encoding: Compressive | None) -> int | None:
 def read_rows(
     pages: Sequence[ChunkPage], rows: Sequence[Ints], layers: Layers, *, large: bool, gap: int, limit: int
 ) -> ReadPlan[Decoded]:
-    """Some `rows` of each of the pages, which lie one after the other and have these layers, buffers and sizes.
+    """Read `rows` of each of several consecutive pages that share layers, number of buffers and size of chunk words.
 
-    Rows ascend; sizes are those of `large` chunks or not. Pages with lists need an index, and levels for which
-    `has_form` holds.
+    Parameters
+    ----------
+    pages
+        The pages, in the order of their rows. Pages with lists need a repetition index, and levels for which
+        `has_form` is true.
+    rows
+        For each page its selected rows, ascending.
+    layers
+        The layers of the pages.
+    large
+        Whether chunks have 32-bit sizes, as in version 2.2.
+    gap
+        Chunks that are at most this many bytes apart are fetched in one request.
+    limit
+        The maximum number of bytes to decode.
+
+    Raises
+    ------
+    CorruptFileError
+        If levels, chunks or values are inconsistent.
     """
     if (pages[0].repetition is None) != (layers.num_lists == 0):
-        raise CorruptFileError("repetition levels and list layers contradict each other")
+        raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
     if layers.num_lists:
         return (yield from _rows_of_lists(pages, rows, layers, large, gap, limit))
     first = pages[0]
@@ -167,8 +185,8 @@ def _rows_of_lists(
     span_ends = spans[2].cumsum()
     count = int(span_ends[-1]) if len(span_ends) else 0
     if _DENSE * count > int(counts.sum()):
-        # Long lists fill their chunks: decoding these costs less than finding each value.
-        buffers = [Chunks(data, *each) for each in zip(found[skip:], sizes[skip:])]
+        # Long lists fill their chunks, and decoding whole chunks costs less than locating each value.
+        buffers = [Chunks(data, at, size) for at, size in zip(found[skip:], sizes[skip:])]
         values = _decode(pages, bounds[1:], buffers, counts, limit)
         if count < values.length:
             values = take_spans(values, (np.cumsum(counts) - counts)[spans[0]] + spans[1], spans[2])
@@ -183,7 +201,7 @@ def _rows_of_lists(
 
 
 def _values_before(span_chunks: Ints, span_ends: Ints, bounds: Sequence[int], count: int) -> list[int]:
-    """How many values of the spans lie in the chunks before each bound, the last of which is behind all of them."""
+    """Count the values of the spans in the chunks before each bound; the last bound is after all chunks."""
     first = [int(span_chunks.searchsorted(bound)) for bound in bounds[:-1]]
     return [*[int(span_ends[at - 1]) if at else 0 for at in first], count]
 
@@ -191,7 +209,7 @@ def _values_before(span_chunks: Ints, span_ends: Ints, bounds: Sequence[int], co
 def _runs(
     pages: Sequence[ChunkPage], ends: Sequence[int], same: Callable[[ChunkPage, ChunkPage], bool]
 ) -> list[tuple[ChunkPage, int, int]]:
-    """(first page, begin, end) of the values of pages that follow each other and are the same in this respect."""
+    """Merge consecutive pages that are the `same`: (first page, begin, end) of the values of each run."""
     if len(pages) == 1:
         return [(pages[0], 0, ends[0])]
     runs: list[tuple[ChunkPage, int, int]] = []
@@ -221,7 +239,7 @@ def _same_chunks(one: ChunkPage, other: ChunkPage) -> bool:
 
 
 def _stored(values: Compressive) -> Compressive:
-    """How values lie in their chunks; symbol tables, of which every page has its own, expand them later."""
+    """Return the encoding of values inside their chunks, without the symbol table, which differs for every page."""
     return values.values if isinstance(values, Fsst) else values
 
 
@@ -229,44 +247,44 @@ def _piece(pieces: Pieces, begin: int, end: int) -> Pieces:
     if begin == 0 and end == len(pieces.starts):
         return pieces
     data, *columns = pieces
-    return Pieces(data, *[each[begin:end] for each in columns])
+    return Pieces(data, *[column[begin:end] for column in columns])
 
 
 def _pick(pages: Sequence[ChunkPage], ends: Sequence[int], buffers: Sequence[Pieces], count: int, limit: int) -> Block:
-    """One value of each piece; those of a page end at `ends`."""
+    """Decode one value of each piece; the values of the pages end at `ends`."""
     blocks = []
     for page, begin, end in _runs(pages, ends, _same_chunks):
         if buffers:
-            block = pick_values(_stored(page.values), [_piece(each, begin, end) for each in buffers], limit)
+            block = pick_values(_stored(page.values), [_piece(pieces, begin, end) for pieces in buffers], limit)
         else:
             block = page.values.decode_chunks([], np.array([end - begin], np.int64), limit)
         if isinstance(page.values, Fsst):
-            for each, start, stop in _parts(pages, ends, begin, end):
-                assert isinstance(each.values, Fsst)
-                blocks.append(each.values.coded(block.slice(start, stop)))
+            for owner, start, stop in _parts(pages, ends, begin, end):
+                assert isinstance(owner.values, Fsst)
+                blocks.append(owner.values.coded(block.slice(start, stop)))
         else:
-            blocks.append(_named(block, pages, ends, begin, end))
+            blocks.append(_with_items(block, pages, ends, begin, end))
     return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), count)
 
 
 def _decode(
     pages: Sequence[ChunkPage], ends: Sequence[int], buffers: Sequence[Chunks], counts: Ints, limit: int
 ) -> Block:
-    """All values of chunks; those of a page end at `ends`."""
+    """Decode all values of chunks; the chunks of the pages end at `ends`."""
     blocks = []
     before = [0, *np.cumsum(counts).tolist()]
     value_ends = [before[end] for end in ends]
     for page, begin, end in _runs(pages, ends, _same_values):
-        part = [Chunks(each.data, each.starts[begin:end], each.sizes[begin:end]) for each in buffers]
+        part = [Chunks(chunks.data, chunks.starts[begin:end], chunks.sizes[begin:end]) for chunks in buffers]
         block = page.values.decode_chunks(part, counts[begin:end], limit)
-        blocks.append(_named(block, pages, value_ends, before[begin], before[end]))
+        blocks.append(_with_items(block, pages, value_ends, before[begin], before[end]))
     return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), before[-1])
 
 
 def _parts(pages: Sequence[ChunkPage], ends: Sequence[int], begin: int, end: int) -> list[tuple[ChunkPage, int, int]]:
-    """Which of the values `begin` to `end`, counted from `begin` on, are of which page; those of a page end at `ends`.
+    """Split the values `begin` to `end` by page: (page, start, stop), counted from `begin`.
 
-    At least one part, which may be empty.
+    The values of the pages end at `ends`. There is at least one part, which may be empty.
     """
     parts = []
     at = begin
@@ -277,29 +295,32 @@ def _parts(pages: Sequence[ChunkPage], ends: Sequence[int], begin: int, end: int
     return parts or [(pages[0], 0, 0)]
 
 
-def _named(block: Block, pages: Sequence[ChunkPage], ends: Sequence[int], begin: int, end: int) -> Block:
-    """The values `begin` to `end` of the pages, whose values end at `ends`; their dictionaries, if any, as one."""
+def _with_items(block: Block, pages: Sequence[ChunkPage], ends: Sequence[int], begin: int, end: int) -> Block:
+    """Combine the indices `begin` to `end` of the pages with the dictionaries of these pages, if there are any.
+
+    The values of the pages end at `ends`. Small dictionaries are concatenated.
+    """
     if pages[0].items is None:
         return block
     if not isinstance(block, FixedWidth):
-        raise CorruptFileError("indices of a dictionary that are not numbers")
+        raise CorruptFileError("dictionary indices are not numbers")
     parts = _parts(pages, ends, begin, end)
     if len(parts) == 1:
         return Indices(block, parts[0][0].items)
-    every = [page.items for page, _, _ in parts if page.items is not None]
-    if sum([items.nbytes for items in every]) > _JOINED_ITEMS_BYTES:
+    dictionaries = [page.items for page, _, _ in parts if page.items is not None]
+    if sum([items.nbytes for items in dictionaries]) > _JOINED_ITEMS_BYTES:
         return Joined(tuple([Indices(block.slice(a, b), page.items) for page, a, b in parts]), block.length)
-    sizes = np.array([len(items) for items in every])
+    sizes = np.array([len(items) for items in dictionaries])
     lengths = [stop - start for _, start, stop in parts]
     numbers = block.numbers()
-    places = np.repeat(np.cumsum(sizes) - sizes, lengths) + numbers.astype(np.int64)
-    # A number beyond the dictionary of its page must not name an item of the next one.
-    np.copyto(places, sizes.sum(), where=numbers >= np.repeat(sizes, lengths).astype(np.uint64))
-    return Indices(FixedWidth(32, places.astype(np.uint32), block.length), pa.concat_arrays(every))
+    shifted = np.repeat(np.cumsum(sizes) - sizes, lengths) + numbers.astype(np.int64)
+    # An index out of range for the dictionary of its page must not refer to an item of the next one.
+    np.copyto(shifted, sizes.sum(), where=numbers >= np.repeat(sizes, lengths).astype(np.uint64))
+    return Indices(FixedWidth(32, shifted.astype(np.uint32), block.length), pa.concat_arrays(dictionaries))
 
 
 def _pick_levels(encoding: Compressive | None, pieces: Pieces, limit: int) -> Levels:
-    """One level of each piece."""
+    """Decode one level of each piece."""
     assert encoding is not None
     form = _form(encoding)
     if form == picks.FLAT:

@@ -1,7 +1,7 @@
-"""Where the chunks of a mini-block page lie, what they hold, and which rows start in them.
+"""Chunk table and repetition index of a mini-block page: positions, sizes and rows of its chunks.
 
-    buffer 0    one word a chunk     (bytes / 8 - 1) << 4 | log2 of its values     the last chunk holds what is left
-    the last    repetition index, if there are lists: (rows that end here, entries left over) of every chunk, u64
+    buffer 0       one word per chunk    (bytes / 8 - 1) << 4 | log2 of the number of values; last chunk: the rest
+    last buffer    repetition index, if there are lists: (rows that end here, entries left over) of every chunk, u64
 
 Source: protos/encodings_v2_1.proto.
 """
@@ -19,13 +19,13 @@ from lancetable.file.encodings_v2_1.base import Bytes, Ints
 from lancetable.file.fetch import ReadPlan, cluster, join
 from lancetable.store.base import ByteRange
 
-__all__ = ["ChunkTable", "Kept", "RowIndex", "fetch_chunks", "fetch_pieces", "parse_index", "parse_table"]
+__all__ = ["ChunkTable", "PageMetadata", "RowIndex", "fetch_chunks", "fetch_pieces", "parse_index", "parse_table"]
 
-_MAX_VALUES: Final = 1 << 15  # of a chunk
+_MAX_VALUES: Final = 1 << 15  # in one chunk
 
 
 class ChunkTable(NamedTuple):
-    """(chunks,) where chunks begin and end in the file, and (chunks + 1,) the values before each."""
+    """(chunks,) start and end positions of chunks in the file, and (chunks + 1,) the number of values before each."""
 
     starts: Ints
     ends: Ints
@@ -33,22 +33,26 @@ class ChunkTable(NamedTuple):
 
     @property
     def counts(self) -> Ints:
-        """(chunks,) values in each."""
+        """The (chunks,) numbers of values."""
         return self.values[1:] - self.values[:-1]
 
 
 class RowIndex(NamedTuple):
-    """`starts` (chunks + 1,): rows that start before each chunk; `continues` (chunks,): whether the last row of a chunk
-    goes on in the next one.
+    """The rows of chunks.
+
+    `starts` (chunks + 1,): the number of rows that start before each chunk; `continues` (chunks,): whether the last row
+    of a chunk continues in the next one.
     """
 
     starts: Ints
     continues: npt.NDArray[np.bool_]
 
 
-class Kept:
-    """What has been parsed of a page and is small enough to stay. `layout` tells whose it is; `row_key` what must be
-    the same in pages whose rows are read together; `rows` what chunk_rows.py needs, once all of it is known.
+class PageMetadata:
+    """Parsed metadata of a page, cached with the page.
+
+    `layout` is the layout that it was parsed for. `row_key` must be equal for pages whose rows are read together.
+    `rows` is the `ChunkPage` once all metadata has been read.
     """
 
     __slots__ = ("index", "items", "layout", "row_key", "rows", "table")
@@ -63,11 +67,14 @@ class Kept:
 
 
 def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bool) -> ChunkTable:
-    """Read the words of chunks that fill `where`; with `large` ones of 32 bits."""
+    """Parse the words of the chunks that fill `where`; words have 32 bits if `large`, else 16.
+
+    Raises CorruptFileError if the chunks do not fill `where` or do not have `num_items` values.
+    """
     word = np.dtype("<u4" if large else "<u2")
     if len(data) == 0 or len(data) % word.itemsize:
         raise CorruptFileError(
-            "chunk words of a wrong size", expected=f"a multiple of {word.itemsize}", found=len(data)
+            "chunk table has the wrong size", expected=f"a multiple of {word.itemsize}", found=len(data)
         )
     if len(data) == word.itemsize:
         return _one_chunk(int.from_bytes(data, "little"), where, num_items)
@@ -76,13 +83,13 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     np.cumsum(((words >> 4) + 1) << 3, out=starts[1:])
     size = where.end - where.start
     if int(starts[-1]) != size:
-        raise CorruptFileError("chunks that do not fill their buffer", expected=int(starts[-1]), found=size)
+        raise CorruptFileError("chunks do not fill their buffer", expected=int(starts[-1]), found=size)
     values = np.zeros(len(words) + 1, np.int64)
     np.cumsum(np.left_shift(1, words[:-1] & 15), out=values[1:-1])
     left = num_items - int(values[-2])
     if not 0 <= left <= _MAX_VALUES:
         raise CorruptFileError(
-            "the last chunk holds a wrong number of values", expected=f"at most {_MAX_VALUES}", found=left
+            "number of values in the last chunk is out of range", expected=f"0 to {_MAX_VALUES}", found=left
         )
     values[-1] = num_items
     starts += where.start
@@ -90,49 +97,50 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
 
 
 def _one_chunk(word: int, where: ByteRange, num_items: int) -> ChunkTable:
-    """The same for a page of one chunk, as all pages of small files are."""
+    """Parse the word of a page with one chunk, the usual case in small files; equivalent to `parse_table`."""
     start, end = where
     if ((word >> 4) + 1) << 3 != end - start:
-        raise CorruptFileError(
-            "chunks that do not fill their buffer", expected=((word >> 4) + 1) << 3, found=end - start
-        )
+        raise CorruptFileError("chunks do not fill their buffer", expected=((word >> 4) + 1) << 3, found=end - start)
     if num_items > _MAX_VALUES:
         raise CorruptFileError(
-            "the last chunk holds a wrong number of values", expected=f"at most {_MAX_VALUES}", found=num_items
+            "number of values in the last chunk is out of range", expected=f"0 to {_MAX_VALUES}", found=num_items
         )
-    places = np.array((start, end, 0, num_items), np.int64)
-    return ChunkTable(places[:1], places[1:2], places[2:])
+    table = np.array((start, end, 0, num_items), np.int64)
+    return ChunkTable(table[:1], table[1:2], table[2:])
 
 
 def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
-    """Read the repetition index of a page."""
+    """Parse the repetition index of a page.
+
+    Raises CorruptFileError if its size or its number of rows is wrong.
+    """
     if len(data) != 16 * num_chunks:
-        raise CorruptFileError("a repetition index of a wrong size", expected=16 * num_chunks, found=len(data))
+        raise CorruptFileError("repetition index has the wrong size", expected=16 * num_chunks, found=len(data))
     pairs = np.frombuffer(data, "<u8").reshape(num_chunks, 2)
     if int(pairs[:, 0].max()) > num_rows:
         raise CorruptFileError(
-            "a repetition index with too many rows", expected=f"at most {num_rows}", found=int(pairs[:, 0].max())
+            "repetition index has too many rows", expected=f"at most {num_rows}", found=int(pairs[:, 0].max())
         )
     continues = pairs[:, 1] != 0
-    # A row counts where it ends; what is wanted is where it starts.
+    # The index counts a row in the chunk where it ends; convert that to the chunk where it starts.
     starting = pairs[:, 0].astype(np.int64) + continues
     starting[1:] -= continues[:-1]
     starts = np.zeros(num_chunks + 1, np.int64)
     np.cumsum(starting, out=starts[1:])
     if int(starting.min()) < 0 or int(starts[-1]) != num_rows:
         raise CorruptFileError(
-            "a repetition index with a wrong number of rows", expected=num_rows, found=int(starts[-1])
+            "repetition index has the wrong number of rows", expected=num_rows, found=int(starts[-1])
         )
     return RowIndex(starts, continues)
 
 
 def fetch_chunks(table: ChunkTable, chosen: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
-    """Ascending chunks, which may be named repeatedly: a buffer that holds them, and their positions in it."""
+    """Fetch ascending chunks, possibly repeated; return a buffer that contains them, and their positions in it."""
     return (yield from fetch_pieces(table.starts[chosen], table.ends[chosen], gap))
 
 
 def fetch_pieces(starts: Ints, ends: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
-    """Ascending pieces of the file: a buffer that holds them, and their positions in it."""
+    """Fetch ascending pieces of the file; return a buffer that contains them, and their positions in it."""
     ranges, shift = cluster(starts, ends, gap)
     buffers = yield ranges
     return np.frombuffer(join(buffers), np.uint8), starts - shift

@@ -1,12 +1,12 @@
-"""Constant: every value of a page is null, or (2.2 on) the same.
+"""Constant layout: every value of a page is null or, from version 2.2 on, the same.
 
     buffers      inline value   meaning
     none         no             all null
-    rep, def     no             all null, in structs and lists; the levels raw or (2.2) compressed
-    none         yes            all the same
-    rep, def     yes            all the same or null; raw levels
-    value        no             as before, the value too long for the message
-    value, rep, def
+    rep, def     no             all null, in structs and lists; levels uncompressed or, in 2.2, compressed
+    none         yes            all equal
+    rep, def     yes            all equal or null; levels uncompressed
+    value        no             all equal; the value is too long for the message
+    value, rep, def             all equal or null; likewise
 
     value buffer: u32 number of buffers, u32 size of each, the Arrow buffers of one value
 
@@ -74,17 +74,17 @@ class ConstantPage:
     num_definition: int = 0
 
     def has_value(self, page: Page) -> bool:
-        """Whether there is a value at all; otherwise everything is null."""
+        """Return whether the page stores a value; otherwise all values are null."""
         return self.inline_value is not None or len(page.buffers) in (1, 3)
 
     def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
         layers = layers_of(self.layers)
         count = len(page.buffers)
         if count not in ((0, 2) if self.inline_value is not None else (0, 1, 2, 3)):
-            raise CorruptFileError("a wrong number of buffers", expected="0 to 3", found=count)
+            raise CorruptFileError("wrong number of buffers", expected="0 to 3", found=count)
         is_valued = self.has_value(page)
         if is_valued and column.version is FileVersion.V2_1:
-            raise CorruptFileError("a page of one value in a file of version 2.1")
+            raise CorruptFileError("file of version 2.1 stores a constant value, which requires version 2.2")
         buffers = list((yield page.buffers) if count else ())
         value: Block | None = None
         if self.inline_value is not None:
@@ -93,9 +93,10 @@ class ConstantPage:
             value = _stored(buffers.pop(0), column.data_type)
         if not buffers:
             if layers.num_lists:
-                raise CorruptFileError("lists without levels")
-            wanted = len(rows)
-            return Decoded(Nulls(wanted) if value is None else Repeated(value, wanted), None, None, self.layers, wanted)
+                raise CorruptFileError("page of lists has no levels")
+            num_rows = len(rows)
+            repeated: Block = Nulls(num_rows) if value is None else Repeated(value, num_rows)
+            return Decoded(repeated, None, None, self.layers, num_rows)
         repetition, definition = self._levels(buffers, layers, value is not None, page)
         if definition is not None:
             num_values = int(np.count_nonzero(definition <= layers.max_visible))
@@ -119,11 +120,11 @@ class ConstantPage:
                 found.append(level_array(data) if len(data) else None)
                 continue
             if count * 2 > limit:
-                raise CorruptFileError("too many levels", expected=f"at most {limit // 2}", found=count)
+                raise CorruptFileError("number of levels out of range", expected=f"at most {limit // 2}", found=count)
             found.append(decode_levels(encoding, whole(data), np.array([count], np.int64), limit) if count else None)
         repetition, definition = found
         if repetition is not None and not layers.num_lists:
-            raise CorruptFileError("repetition levels without lists")
+            raise CorruptFileError("page without lists has repetition levels")
         return repetition, definition
 
     @classmethod
@@ -131,7 +132,7 @@ class ConstantPage:
         inline = message.inline_value if message.HasField("inline_value") else None
         if inline is not None and len(inline) > _MAX_INLINE_BYTES:
             raise CorruptFileError(
-                "an inline value too long", expected=f"at most {_MAX_INLINE_BYTES}", found=len(inline)
+                "inline value is too long", expected=f"at most {_MAX_INLINE_BYTES} bytes", found=len(inline)
             )
         return cls(
             tuple(int(layer) for layer in message.layers),
@@ -156,33 +157,31 @@ class ConstantPage:
 def _inline(value: bytes, data_type: pa.DataType) -> FixedWidth:
     bits = type_bits(data_type)
     if bits is None or (bits + 7) // 8 != len(value):
-        raise CorruptFileError(
-            f"an inline value of the wrong width for {data_type}", expected=bits, found=8 * len(value)
-        )
+        raise CorruptFileError(f"inline value has the wrong width for {data_type}", expected=bits, found=8 * len(value))
     return FixedWidth(bits, value, 1)
 
 
 def _stored(data: memoryview, data_type: pa.DataType) -> Block:
     if len(data) < 4:
-        raise CorruptFileError("a value without its buffers", expected="4 bytes or more", found=len(data))
+        raise CorruptFileError("value buffer is truncated", expected="4 bytes or more", found=len(data))
     count = int.from_bytes(data[:4], "little")
     if not 1 <= count <= 2 or len(data) < 4 + 4 * count:
-        raise CorruptFileError("a value with a wrong number of buffers", expected="1 or 2", found=count)
+        raise CorruptFileError("value has the wrong number of buffers", expected="1 or 2", found=count)
     sizes = [int.from_bytes(data[4 + 4 * k : 8 + 4 * k], "little") for k in range(count)]
     start = 4 + 4 * count
     if start + sum(sizes) != len(data):
-        raise CorruptFileError("a value that does not fill its buffer", expected=len(data), found=start + sum(sizes))
+        raise CorruptFileError("value does not fill its buffer", expected=len(data), found=start + sum(sizes))
     width = offset_bytes(data_type)
     if width == 0:
         bits = type_bits(data_type)
         if count != 1 or bits is None or (bits + 7) // 8 != sizes[0]:
-            raise CorruptFileError(f"a value of the wrong width for {data_type}", expected=bits, found=8 * sizes[0])
+            raise CorruptFileError(f"value has the wrong width for {data_type}", expected=bits, found=8 * sizes[0])
         return FixedWidth(bits, data[start:], 1)
     if count != 2 or sizes[0] != 2 * width:
-        raise CorruptFileError("a value with offsets of a wrong size", expected=2 * width, found=sizes[0])
+        raise CorruptFileError("offsets of the value have the wrong size", expected=2 * width, found=sizes[0])
     offsets = np.frombuffer(data[start : start + 2 * width], np.int32 if width == 4 else np.int64)
     if offsets[0] != 0 or int(offsets[1]) != sizes[1]:
-        raise CorruptFileError("a value whose offsets are not its size", expected=sizes[1], found=offsets.tolist())
+        raise CorruptFileError("offsets of the value do not match its size", expected=sizes[1], found=offsets.tolist())
     return VariableWidth(offsets, data[start + 2 * width :])
 
 
@@ -190,7 +189,7 @@ def _stored(data: memoryview, data_type: pa.DataType) -> Block:
 
 
 def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
-    """No values at all: every entry is null or hidden. In 2.2 (`large`) levels are compressed."""
+    """Encode a page without values: every entry is null or hidden. Levels are compressed in version 2.2 (`large`)."""
     if shredded.layers == (NULLABLE_ITEM,):
         return EncodedLayout(ConstantPage(shredded.layers), [])
     shredded = _null_throughout(shredded)
@@ -217,22 +216,24 @@ def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
 
 
 def _null_throughout(shredded: Shredded) -> Shredded:
-    """Whatever lies in a null struct declared nullable too: pylance does not see that its nulls are hidden there."""
+    """Declare everything inside a null struct nullable: pylance does not detect that the values are hidden there."""
     layers, definition = shredded.layers, shredded.definition
     inner = next((number for number, kind in enumerate(layers) if kind in LISTS), len(layers))
     while inner and layers[inner - 1] != NULLABLE_ITEM:
         inner -= 1
-    places = [number + 1 for number, kind in enumerate(layers[:inner]) if kind == NULLABLE_ITEM]
-    if definition is None or len(places) == inner:
+    levels = [number + 1 for number, kind in enumerate(layers[:inner]) if kind == NULLABLE_ITEM]
+    if definition is None or len(levels) == inner:
         return shredded
-    more = layers_of(layers).num_levels - len(places)
-    table = np.array([0, *places, *range(inner + 1, inner + 1 + more)], LEVEL)
+    more = layers_of(layers).num_levels - len(levels)
+    table = np.array([0, *levels, *range(inner + 1, inner + 1 + more)], LEVEL)
     return replace(shredded, layers=(NULLABLE_ITEM,) * inner + layers[inner:], definition=table[definition])
 
 
 def encode_constant(shredded: Shredded, value: list[bytes]) -> EncodedLayout:
-    """One value for all entries that are neither null nor hidden: the buffers of an Arrow array of that one value,
-    or the bytes of a value of fixed width. Levels are stored as they are: readers know no other form beside a value.
+    """Encode a page with one value for all entries that are neither null nor hidden.
+
+    `value` are the buffers of an Arrow array of that one value, or the bytes of a value of fixed width. Levels are not
+    compressed, because readers support no other form next to a value.
     """
     shredded = _null_throughout(shredded)
     inline = value[0] if len(value) == 1 and len(value[0]) <= _MAX_INLINE_BYTES else None
@@ -241,6 +242,6 @@ def encode_constant(shredded: Shredded, value: list[bytes]) -> EncodedLayout:
         sizes = np.array([len(value), *map(len, value)], "<u4")
         buffers.append([sizes.tobytes(), *value])
     levels = (shredded.repetition, shredded.definition)
-    if any(each is not None for each in levels):
-        buffers += [[] if each is None else [each] for each in levels]
+    if any(array is not None for array in levels):
+        buffers += [[] if array is None else [array] for array in levels]
     return EncodedLayout(ConstantPage(shredded.layers, inline), buffers)

@@ -1,7 +1,7 @@
-"""Full-zip: large values, each behind its levels, so that one can be read without its neighbours.
+"""Full-zip layout: large values, each stored after its levels, so that a value is read without its neighbours.
 
     buffer 0    entries: control word | length, if values have no fixed width | value
-    buffer 1    row index: where each row begins, and the end; not where all entries have the same size
+    buffer 1    row index: the start of each row, and the end; absent if all entries have the same size
 
 Source: protos/encodings_v2_1.proto.
 """
@@ -68,10 +68,10 @@ class FullZip:
         layers = layers_of(self.layers)
         by_index = self.bits_per_value is None or layers.num_lists > 0
         if len(page.buffers) != 1 + by_index:
-            raise CorruptFileError("a wrong number of buffers", expected=1 + by_index, found=len(page.buffers))
+            raise CorruptFileError("wrong number of buffers", expected=1 + by_index, found=len(page.buffers))
         if not layers.num_lists:
             if self.bits_rep:
-                raise CorruptFileError("repetition levels without lists")
+                raise CorruptFileError("page without lists has repetition levels")
             if self.num_items != page.length:
                 raise CorruptFileError("rows and entries differ in number", expected=page.length, found=self.num_items)
         if not by_index:
@@ -96,7 +96,7 @@ class FullZip:
         where = page.buffers[0]
         if where.end - where.start != page.length * stride:
             raise CorruptFileError(
-                "entries that do not fill their buffer", expected=page.length * stride, found=where.end - where.start
+                "entries do not fill their buffer", expected=page.length * stride, found=where.end - where.start
             )
         page.check_memory(len(rows) * stride if control or not isinstance(rows, range) else 0)
         data = (yield from fetch_slots(where.start, stride, rows, gap)) if stride else b""
@@ -110,7 +110,7 @@ class FullZip:
         return Decoded(values, None, definition, self.layers, len(rows))
 
     def _levels(self, words: npt.NDArray[Any]) -> tuple[Levels | None, Levels | None]:
-        """Repetition and definition levels of control words."""
+        """Split control words into repetition and definition levels."""
         repetition = (words >> words.dtype.type(self.bits_def)).astype(LEVEL) if self.bits_rep else None
         definition = (words & words.dtype.type((1 << self.bits_def) - 1)).astype(LEVEL) if self.bits_def else None
         return repetition, definition
@@ -118,13 +118,13 @@ class FullZip:
     # -------------------------------------------------------------------------------------------------- by row index
 
     def _fetch_index(self, page: Page, rows: Rows, gap: int) -> ReadPlan[tuple[Ints, Ints]]:
-        """Where rows begin and end in buffer 0."""
+        """Fetch the positions in buffer 0 where rows begin and end."""
         where = page.buffers[1]
         width, rest = divmod(where.end - where.start, page.length + 1)
         word = _INDEX_WORDS.get(width)
         if rest or word is None:
             raise CorruptFileError(
-                "a row index of a wrong size",
+                "row index has the wrong size",
                 expected=f"1, 2, 4 or 8 times {page.length + 1}",
                 found=where.end - where.start,
             )
@@ -137,8 +137,8 @@ class FullZip:
         else:
             if gap == MAPPED:
                 (data,) = yield (ByteRange(where.start, where.end),)
-                every = np.frombuffer(data, word)
-                before, behind = every[rows], every[rows + 1]
+                whole_index = np.frombuffer(data, word)
+                before, behind = whole_index[rows], whole_index[rows + 1]
             else:
                 wanted = np.union1d(rows, rows + 1)
                 data = yield from fetch_slots(where.start, width, wanted, gap)
@@ -148,26 +148,26 @@ class FullZip:
         size = page.buffers[0].end - page.buffers[0].start
         if int(behind.max()) > size or (before > behind).any() or (behind[:-1] > before[1:]).any():
             raise CorruptFileError(
-                "a row index that decreases or leaves its page", expected=f"at most {size}", found=int(behind.max())
+                "row index decreases or exceeds its page", expected=f"at most {size}", found=int(behind.max())
             )
         if isinstance(rows, range):
             if rows.start == 0 and int(before[0]) != 0:
-                raise CorruptFileError("a row index that does not begin at 0", expected=0, found=int(before[0]))
+                raise CorruptFileError("row index does not begin at 0", expected=0, found=int(before[0]))
             if rows.stop == page.length and int(behind[-1]) != size:
                 raise CorruptFileError(
-                    "a row index that does not end with its page", expected=size, found=int(behind[-1])
+                    "row index does not end at the end of its page", expected=size, found=int(behind[-1])
                 )
         return before.astype(np.int64), behind.astype(np.int64)
 
     def _decode_variable(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers, page: Page) -> Decoded:
-        """One entry a row."""
+        """Decode rows of one entry of variable width each."""
         assert self.bits_per_offset is not None
         control = fullzip.control_bytes(self.bits_def)
         room = self.bits_per_offset // 8
         definition = None
         at = starts
         if (at + control > ends).any():
-            raise CorruptFileError("an entry passes the end of its row")
+            raise CorruptFileError("entry exceeds the end of its row")
         filled: npt.NDArray[Any] | None = None
         if control:
             _, definition = self._levels(_words(miniblock.gather_rows(data, starts, control)))
@@ -178,7 +178,7 @@ class FullZip:
                 filled = None
         where = at if filled is None else at[filled]
         if (where + room > (ends if filled is None else ends[filled])).any():
-            raise CorruptFileError("an entry passes the end of its row")
+            raise CorruptFileError("entry exceeds the end of its row")
         lengths = miniblock.gather_rows(data, where, room).view(f"<u{room}").reshape(-1).astype(np.int64)
         if filled is None:
             sizes, at = lengths, at + room
@@ -187,14 +187,14 @@ class FullZip:
             sizes[filled] = lengths
             at = at + np.where(filled, room, 0)
         if len(sizes) and (int(sizes.min()) < 0 or (sizes != ends - at).any()):
-            raise CorruptFileError("an entry that does not fill its row")
+            raise CorruptFileError("entry does not fill its row")
         offsets, joined = fullzip.join_values(data, at, sizes)
         values = self.values.decode_values(VariableWidth(offsets, joined), page.limits.page_bytes)
         check_levels(None, definition, layers, values.length, len(starts))
         return Decoded(values, None, definition, self.layers, len(starts))
 
     def _decode_lists(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers, page: Page) -> Decoded:
-        """Any number of entries a row."""
+        """Decode rows of any number of entries each."""
         width = (self.bits_per_value or 0) // 8
         room = (self.bits_per_offset or 0) // 8
         control = fullzip.control_bytes(self.bits_rep + self.bits_def)
@@ -202,9 +202,9 @@ class FullZip:
         words, positions, sizes, first = fullzip.walk(data, starts, ends, control, self.bits_def, top, width, room)
         repetition, definition = self._levels(words)
         if repetition is None:
-            raise CorruptFileError("lists without repetition levels")
+            raise CorruptFileError("page of lists has no repetition levels")
         if len(first) > 1 and (np.diff(first).min() < 1 or (repetition[first[:-1]] != layers.num_lists).any()):
-            raise CorruptFileError("a row that does not start where the row index says")
+            raise CorruptFileError("row index does not point at the start of a row")
         if definition is not None and len(definition) and int(definition.max()) > top:
             visible = definition <= top
             positions, sizes = positions[visible], sizes[visible]
@@ -223,19 +223,23 @@ class FullZip:
     def from_proto(cls, message: pb.FullZipLayout) -> Self:
         if message.bits_rep > _MAX_LEVEL_BITS or message.bits_def > _MAX_LEVEL_BITS:
             raise CorruptFileError(
-                "levels of too many bits", expected=_MAX_LEVEL_BITS, found=max(message.bits_rep, message.bits_def)
+                "levels have too many bits", expected=_MAX_LEVEL_BITS, found=max(message.bits_rep, message.bits_def)
             )
         details = message.WhichOneof("details")
         if details == "bits_per_value":
             if message.bits_per_value % 8:
-                raise CorruptFileError("values of an odd width", expected="whole bytes", found=message.bits_per_value)
+                raise CorruptFileError(
+                    "values are not whole bytes", expected="a multiple of 8 bits", found=message.bits_per_value
+                )
         elif details == "bits_per_offset":
             if message.bits_per_offset not in (32, 64):
-                raise CorruptFileError("lengths of an odd width", expected="32 or 64", found=message.bits_per_offset)
+                raise CorruptFileError(
+                    "lengths have an unsupported width", expected="32 or 64 bits", found=message.bits_per_offset
+                )
         else:
-            raise CorruptFileError("a full-zip page without the width of its values")
+            raise CorruptFileError("full-zip layout without the width of its values")
         if not message.HasField("value_compression"):
-            raise CorruptFileError("a full-zip page without an encoding of its values")
+            raise CorruptFileError("full-zip layout without an encoding of its values")
         return cls(
             message.bits_rep,
             message.bits_def,
@@ -261,7 +265,7 @@ class FullZip:
 
 
 def _words(octets: Bytes) -> npt.NDArray[Any]:
-    """(n, 1, 2 or 4) bytes -> (n,) words."""
+    """Convert (n, 1, 2 or 4) bytes to (n,) words."""
     width = octets.shape[1]
     return np.ascontiguousarray(octets).view(_INDEX_WORDS[width]).reshape(-1)
 
@@ -270,7 +274,7 @@ def _words(octets: Bytes) -> npt.NDArray[Any]:
 
 
 def encode_fullzip_fixed(shredded: Shredded, values: FixedWidth, encoding: Compressive) -> EncodedLayout:
-    """Entries of a control word and a value in whole bytes."""
+    """Encode entries of a control word and a value of fixed width, in whole bytes."""
     control, bits = _control_words(shredded)
     row_bytes = values.bits // 8
     word = control.shape[1]
@@ -294,7 +298,7 @@ def encode_fullzip_fixed(shredded: Shredded, values: FixedWidth, encoding: Compr
 
 
 def encode_fullzip_variable(shredded: Shredded, values: VariableWidth, encoding: Compressive) -> EncodedLayout:
-    """Entries of a control word, a length and a value; null and hidden ones end with the control word."""
+    """Encode entries of a control word, a length and a value; null and hidden entries are a control word only."""
     control, bits = _control_words(shredded)
     length_bytes = values.offsets.dtype.itemsize
     lengths = np.diff(values.offsets)
@@ -317,10 +321,10 @@ def encode_fullzip_variable(shredded: Shredded, values: VariableWidth, encoding:
 
 
 def _spread(sizes: npt.NDArray[Any], shredded: Shredded) -> Ints:
-    """Sizes of visible entries -> of all entries."""
-    every = np.zeros(shredded.num_entries, np.int64)
-    every[shredded.visible] = sizes
-    return every
+    """Convert the sizes of visible entries to sizes of all entries, 0 for hidden ones."""
+    all_sizes = np.zeros(shredded.num_entries, np.int64)
+    all_sizes[shredded.visible] = sizes
+    return all_sizes
 
 
 def _layout(
@@ -343,7 +347,7 @@ def _layout(
 
 
 def _control_words(shredded: Shredded) -> tuple[Bytes, tuple[int, int]]:
-    """(entries, width) control words, and the bits of their two halves."""
+    """Return (entries, width) control words, and the bits of repetition and definition levels in them."""
     layers = layers_of(shredded.layers)
     bits_rep, bits_def = layers.num_lists.bit_length(), layers.num_levels.bit_length()
     width = fullzip.control_bytes(bits_rep + bits_def)
@@ -356,7 +360,7 @@ def _control_words(shredded: Shredded) -> tuple[Bytes, tuple[int, int]]:
 
 
 def _row_index(shredded: Shredded, sizes: Ints) -> npt.NDArray[Any]:
-    """(rows + 1,) where each row begins, in the narrowest type."""
+    """Return the (rows + 1,) positions where rows begin, in the narrowest type."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     starts = ends - sizes

@@ -1,12 +1,13 @@
-"""Mini-block: small values in chunks of a few KiB, each compressed alone and read as a whole.
+"""Mini-block layout: small values in chunks of a few KiB, each compressed separately and read as a whole.
 
-    buffer 0    one word a chunk     (bytes / 8 - 1) << 4 | log2 of its values     the last chunk holds what is left
-    buffer 1    the chunks           u16 levels | u16 size of rep, def | u16 or u32 size of each value buffer | pad
-                                     rep | def | value buffers, each padded to 8
-    buffer 2    the dictionary, if there is one
-    the last    repetition index, if there are lists: (rows that end here, entries left over) of every chunk, u64
+    buffer 0       one word per chunk    (bytes / 8 - 1) << 4 | log2 of the number of values; last chunk: the rest
+    buffer 1       the chunks            u16 levels | u16 size of rep, def | u16 or u32 size of each value buffer | pad
+                                         rep | def | value buffers, each padded to 8
+    buffer 2       the dictionary, if there is one
+    last buffer    repetition index, if there are lists: (rows that end here, entries left over) of every chunk, u64
 
-Words and sizes of value buffers have 16 bits or, with large chunks (2.2 on), 32. Source: protos/encodings_v2_1.proto.
+Words and sizes of value buffers have 16 bits or, in large chunks (from 2.2 on), 32.
+Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from lancetable.file.encodings_v2_1.compound import Indices
 from lancetable.file.encodings_v2_1.layouts.chunk_rows import ChunkPage, chunk_page, has_form, read_rows
 from lancetable.file.encodings_v2_1.layouts.chunk_table import (
     ChunkTable,
-    Kept,
+    PageMetadata,
     RowIndex,
     fetch_chunks,
     parse_index,
@@ -69,10 +70,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodedItems", "FlatPage", "MiniBlock", "chunk_limits", "encode_miniblock"]
 
-_FEW: Final = 64  # rows that are picked one by one, though they lie side by side
+_FEW: Final = 64  # contiguous ranges up to this many rows are read as single rows
 _MAX_ITEMS: Final = (1 << 31) - 1  # of a dictionary
 _MAX_BUFFERS: Final = 1024
-_MAX_KEPT_BYTES: Final = 256 * 1024
+_MAX_KEPT_BYTES: Final = 256 * 1024  # larger dictionaries are not cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class MiniBlock:
     def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
         layers = layers_of(self.layers)
         everything = isinstance(rows, range) and len(rows) == page.length
-        if not everything and (not isinstance(rows, range) or len(rows) <= _FEW) and _kept(page, self).row_key:
+        if not everything and (not isinstance(rows, range) or len(rows) <= _FEW) and _metadata_of(page, self).row_key:
             return (yield from self.read_together([(page, self, _numbers(rows))], column, gap))
         by_index = layers.num_lists > 0 and not everything and self.indexed and isinstance(rows, range)
         everything = everything or (layers.num_lists > 0 and not by_index) or not isinstance(rows, range)
@@ -118,14 +119,14 @@ class MiniBlock:
         return select_rows(values, repetition, definition, layers, rows)
 
     def _has_rows(self, layers: Layers) -> bool:
-        """Whether single rows can be found without decoding whole chunks."""
+        """Return whether single rows can be located without decoding whole chunks."""
         if not layers.num_lists:
             return True
         return self.indexed and has_form(self.repetition) and has_form(self.definition)
 
     def row_key(self, page: Page) -> tuple[Any, ...] | None:
-        """What must be the same in pages whose rows are read together; None where they cannot be."""
-        return _kept(page, self).row_key
+        """Return a key that is equal for pages whose rows can be read together; None if they cannot be."""
+        return _metadata_of(page, self).row_key
 
     def _row_key(self, page: Page) -> tuple[Any, ...] | None:
         if len(page.buffers) < 2 or not self._has_rows(layers_of(self.layers)):
@@ -136,11 +137,11 @@ class MiniBlock:
     def read_together(
         self, parts: Sequence[tuple[Page, MiniBlock, Ints]], column: Column, gap: int
     ) -> ReadPlan[Decoded]:
-        """Some rows of each of several pages, whose layouts join this one, as if the pages were one."""
+        """Read rows of each of several pages with the same `row_key`, as if they were one page."""
         pages: list[ChunkPage] = []
         rows: list[Ints] = []
         for page, layout, wanted in parts:
-            kept = _kept(page, layout)
+            kept = _metadata_of(page, layout)
             if kept.rows is None or not (kept.items is None or kept.items[0].equals(column.data_type)):
                 pages = yield from self._chunk_pages([(page, layout) for page, layout, _ in parts], column)
                 rows = [wanted for _, _, wanted in parts]
@@ -155,21 +156,21 @@ class MiniBlock:
         known, _ = yield from _fetch_metadata(pages, column, self.indexed)
         found = []
         for (page, layout), (table, index, items) in zip(pages, known):
-            made = chunk_page(table, index, layout.repetition, layout.definition, layout.values, items)
-            kept = _kept(page, layout)
+            chunks = chunk_page(table, index, layout.repetition, layout.definition, layout.values, items)
+            kept = _metadata_of(page, layout)
             if items is None or (kept.items is not None and kept.items[1] is items):
-                kept.rows = made
-            found.append(made)
+                kept.rows = chunks
+            found.append(chunks)
         return found
 
     def _check(self, page: Page, column: Column, layers: Layers) -> None:
-        wanted = 2 + (self.dictionary is not None) + self.indexed
-        if len(page.buffers) != wanted:
-            raise CorruptFileError("a wrong number of buffers", expected=wanted, found=len(page.buffers))
+        num_buffers = 2 + (self.dictionary is not None) + self.indexed
+        if len(page.buffers) != num_buffers:
+            raise CorruptFileError("wrong number of buffers", expected=num_buffers, found=len(page.buffers))
         if self.large_chunks and column.version is FileVersion.V2_1:
             raise CorruptFileError("large chunks in a file of version 2.1")
         if self.indexed and not layers.num_lists:
-            raise CorruptFileError("a repetition index without lists")
+            raise CorruptFileError("page without lists has a repetition index")
         if not layers.num_lists and self.num_items != page.length:
             raise CorruptFileError("rows and values differ in number", expected=page.length, found=self.num_items)
 
@@ -180,7 +181,7 @@ class MiniBlock:
         limit = page.limits.page_bytes
         items = self.dictionary.decode_blocks(whole(data), counts, limit).to_array(value_type, None, limit)
         if items.nbytes <= _MAX_KEPT_BYTES:
-            items = pa.concat_arrays([items])  # what is kept must not keep the file mapped
+            items = pa.concat_arrays([items])  # copy, because cached items must not keep the file mapped
         return items
 
     # ------------------------------------------------------------------------------------------------------ decode
@@ -188,14 +189,14 @@ class MiniBlock:
     def _decode(
         self, data: Bytes, starts: Ints, sizes: Ints, counts: Ints, layers: Layers, page: Page
     ) -> tuple[Block, Levels | None, Levels | None, Ints]:
-        """Values, levels, and the (k,) number of entries of chunks at `starts` in `data`."""
+        """Decode the values, the levels, and the (k,) numbers of entries of chunks at `starts` in `data`."""
         num_levels, buffers = self._chunks(data, starts, sizes, counts, layers)
         return (*self._decode_chunks(buffers, num_levels, counts, page), num_levels)
 
     def _chunks(
         self, data: Bytes, starts: Ints, sizes: Ints, counts: Ints, layers: Layers
     ) -> tuple[Ints, list[Chunks]]:
-        """The (k,) number of entries of chunks at `starts` in `data`, and their buffers."""
+        """Parse the headers of chunks at `starts` in `data`: their (k,) numbers of entries, and their buffers."""
         num_kinds = (self.repetition is not None) + (self.definition is not None)
         num_levels, found_sizes, found_starts = miniblock.chunk_headers(
             data, starts, sizes, num_kinds, self.values.num_buffers, self.large_chunks
@@ -221,7 +222,7 @@ class MiniBlock:
     def _read_flat(
         self, page: Page, rows: range, gap: int, layers: Layers, table: ChunkTable, dictionary: pa.Array | None
     ) -> ReadPlan[Decoded]:
-        """Rows without lists are values; only their chunks are read."""
+        """Read a range of rows without lists, fetching only their chunks."""
         first = int(np.searchsorted(table.values, rows.start, "right")) - 1
         end = int(np.searchsorted(table.values, rows.stop, "left"))
         chosen = np.arange(first, end)
@@ -245,7 +246,7 @@ class MiniBlock:
         index: RowIndex,
         dictionary: pa.Array | None,
     ) -> ReadPlan[Decoded]:
-        """Rows of lists may span chunks; the repetition index says which ones."""
+        """Read a range of rows of lists, which may span chunks, fetching the chunks that the repetition index gives."""
         ends = picks.chunks_of_rows(index.starts, index.continues, np.array([rows.start, rows.stop - 1]))
         chosen = np.arange(int(ends[0]), int(ends[-1]) + 1)
         data, starts = yield from fetch_chunks(table, chosen, gap)
@@ -262,9 +263,12 @@ class MiniBlock:
         return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
 
     def open_flat(self, page: Page, column: Column) -> ReadPlan[FlatPage]:
-        """The page at hand, for many stretches of its rows. Takes all of its bytes. For columns without lists."""
+        """Read all bytes of a page without lists, and return a reader for ranges of its rows.
+
+        Raises CorruptFileError if the page has lists.
+        """
         if layers_of(self.layers).num_lists:
-            raise CorruptFileError("layers that do not fit the schema", expected="no lists", found=self.layers)
+            raise CorruptFileError("layers do not match the schema", expected="no lists", found=self.layers)
         (known,), (data,) = yield from _fetch_metadata([(page, self)], column, False, page.buffers[1:2])
         table, _, dictionary = known
         return FlatPage(page, self, table, dictionary, np.frombuffer(data, np.uint8))
@@ -274,21 +278,25 @@ class MiniBlock:
     @classmethod
     def from_proto(cls, message: pb.MiniBlockLayout) -> Self:
         if not message.HasField("value_compression"):
-            raise CorruptFileError("a mini-block page without an encoding of its values")
+            raise CorruptFileError("mini-block layout without an encoding of its values")
         values = compressive_from_message(message.value_compression)
         if message.num_buffers != values.num_buffers or message.num_buffers > _MAX_BUFFERS:
             raise CorruptFileError(
-                "a wrong number of value buffers", expected=values.num_buffers, found=message.num_buffers
+                "wrong number of value buffers", expected=values.num_buffers, found=message.num_buffers
             )
         if message.repetition_index_depth > 1:
             raise CorruptFileError(
-                "a repetition index of unknown depth", expected="0 or 1", found=message.repetition_index_depth
+                "unknown depth of the repetition index", expected="0 or 1", found=message.repetition_index_depth
             )
         dictionary = None
         if message.HasField("dictionary"):
             dictionary = compressive_from_message(message.dictionary)
             if message.num_dictionary_items > _MAX_ITEMS:
-                raise CorruptFileError("impossible number of items", found=message.num_dictionary_items)
+                raise CorruptFileError(
+                    "number of dictionary items out of range",
+                    expected=f"at most {_MAX_ITEMS}",
+                    found=message.num_dictionary_items,
+                )
         return cls(
             compressive_from_message(message.rep_compression) if message.HasField("rep_compression") else None,
             compressive_from_message(message.def_compression) if message.HasField("def_compression") else None,
@@ -320,14 +328,14 @@ class MiniBlock:
 
 
 class FlatPage:
-    """A page without lists, whose chunks have been looked at once: any stretch of its rows."""
+    """A page without lists in memory, with parsed chunk headers; reads any range of its rows."""
 
     __slots__ = ("_buffers", "_dictionary", "_layers", "_layout", "_num_levels", "_page", "_table")
 
     def __init__(
         self, page: Page, layout: MiniBlock, table: ChunkTable, dictionary: pa.Array | None, data: Bytes
     ) -> None:
-        """`data` is all of the page's chunks."""
+        """Parse the chunk headers; `data` are all chunks of the page."""
         self._page = page
         self._layout = layout
         self._table = table
@@ -358,19 +366,19 @@ class FlatPage:
 def _fetch_metadata(
     pages: Sequence[tuple[Page, MiniBlock]], column: Column, by_index: bool, more: Sequence[ByteRange] = ()
 ) -> ReadPlan[tuple[list[tuple[ChunkTable, RowIndex | None, pa.Array | None]], Sequence[memoryview]]]:
-    """The chunk table, the index if `by_index`, and the dictionary of each page, and in the same round `more`.
+    """Fetch and parse the metadata of pages in one round: chunk table, index if `by_index`, and dictionary.
 
-    What is small enough stays with the page.
+    The ranges `more` are fetched in the same round. Metadata that is small enough is cached with its page.
     """
     wanted: list[ByteRange] = []
-    # What is there now decides what is asked for: other plans fill it in meanwhile.
+    # Decide before fetching what to parse: other plans may fill the cache during the fetch.
     missing: list[tuple[bool, bool, bool]] = []
     known: list[tuple[ChunkTable | None, RowIndex | None, pa.Array | None]] = []
-    keeping: list[Kept] = []  # a page may lose its own meanwhile
+    caches: list[PageMetadata] = []  # references, because a page may evict its cache during the fetch
     for page, layout in pages:
         layout._check(page, column, layers_of(layout.layers))
-        kept = _kept(page, layout)
-        keeping.append(kept)
+        kept = _metadata_of(page, layout)
+        caches.append(kept)
         items = kept.items[1] if kept.items is not None and kept.items[0].equals(column.data_type) else None
         known.append((kept.table, kept.index if by_index else None, items))
         lacks = (
@@ -386,7 +394,7 @@ def _fetch_metadata(
     replies = iter(buffers)
     found: list[tuple[ChunkTable, RowIndex | None, pa.Array | None]] = []
     for (page, layout), kept, (table, index, items), (no_table, no_index, no_items) in zip(
-        pages, keeping, known, missing
+        pages, caches, known, missing
     ):
         if no_table:
             table = parse_table(next(replies), page.buffers[1], layout.num_items, large=layout.large_chunks)
@@ -403,12 +411,12 @@ def _fetch_metadata(
     return found, buffers[first_more:]
 
 
-def _kept(page: Page, layout: MiniBlock) -> Kept:
-    """What stays with a page; nothing that an encoding with another registration left there."""
+def _metadata_of(page: Page, layout: MiniBlock) -> PageMetadata:
+    """Return the cached metadata of a page; discard that of another layout, such as a replaced custom encoding."""
     kept = page.kept
-    if isinstance(kept, Kept) and kept.layout is layout:
+    if isinstance(kept, PageMetadata) and kept.layout is layout:
         return kept
-    kept = page.kept = Kept(layout, layout._row_key(page))
+    kept = page.kept = PageMetadata(layout, layout._row_key(page))
     return kept
 
 
@@ -416,7 +424,7 @@ def _indexed(values: Block, dictionary: pa.Array | None) -> Block:
     if dictionary is None:
         return values
     if not isinstance(values, FixedWidth):
-        raise CorruptFileError("indices of a dictionary that are not numbers")
+        raise CorruptFileError("dictionary indices are not numbers")
     return Indices(values, dictionary)
 
 
@@ -425,32 +433,32 @@ def _numbers(rows: Rows) -> Ints:
 
 
 def _check_index(index: RowIndex, repetition: Levels, num_levels: Ints, num_lists: int) -> None:
-    """Raise CorruptFileError unless the levels of chunks that follow each other start the rows that the index says."""
+    """Raise CorruptFileError unless the levels of consecutive chunks start the rows that the index gives."""
     entry_ends = np.cumsum(num_levels)
     row_starts = np.flatnonzero(repetition == num_lists)
     before = np.searchsorted(row_starts, np.append(0, entry_ends))
     if (before - before[0] != index.starts - index.starts[0]).any():
-        raise CorruptFileError("rows of a chunk differ from the repetition index")
-    # Whether a row goes on shows in the first level of the next chunk.
+        raise CorruptFileError("rows of a chunk do not match the repetition index")
+    # The first level of the next chunk shows whether a row continues in it.
     filled = entry_ends[:-1][num_levels[1:] > 0]
     goes_on = repetition[filled] != num_lists
     if (goes_on != index.continues[:-1][num_levels[1:] > 0]).any():
-        raise CorruptFileError("rows of a chunk differ from the repetition index")
+        raise CorruptFileError("rows of a chunk do not match the repetition index")
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
 _FILLER: Final = 0xFE
-_MAX_LEVELS: Final = 65535  # in one chunk: their number is stored in 16 bits
+_MAX_LEVELS: Final = 65535  # in one chunk, which stores their number in 16 bits
 _SMALL_CHUNK_BYTES: Final = 32 << 10
 _LARGE_CHUNK_BYTES: Final = 1 << 30
-_LEVEL_BYTES: Final = 8 << 10  # of a chunk of 32 KiB, for each kind of levels
-_HEADER_BYTES: Final = 64  # at least the header of any chunk
+_LEVEL_BYTES: Final = 8 << 10  # budget in a chunk of 32 KiB for each kind of levels
+_HEADER_BYTES: Final = 64  # upper bound of the size of a chunk header
 
 
 class EncodedItems(NamedTuple):
-    """The items of a dictionary in block form."""
+    """The items of a dictionary in the block form."""
 
     encoding: Compressive
     data: bytes
@@ -458,9 +466,9 @@ class EncodedItems(NamedTuple):
 
 
 def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values: int) -> Limits:
-    """What chunks of this page may hold beside their levels.
+    """Return the limits of the values of a chunk, such that its levels fit too.
 
-    Raises LevelsTooDense if even two values may come with more levels than a chunk can count.
+    Raises LevelsTooDense if even two values may have more levels than a chunk can store.
     """
     max_bytes = (_LARGE_CHUNK_BYTES if large else _SMALL_CHUNK_BYTES) - _HEADER_BYTES
     kinds = [levels for levels in (shredded.repetition, shredded.definition) if levels is not None]
@@ -479,7 +487,7 @@ def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values:
 
 
 def _most_levels(visible: Ints, per_chunk: int, num_entries: int) -> int:
-    """The most levels in a chunk of so many values, those behind the last value included."""
+    """Return the maximum number of levels in a chunk of `per_chunk` values, those after its last value included."""
     ends = visible[per_chunk - 1 : -1 : per_chunk] + 1
     return int(np.diff(ends, prepend=0, append=num_entries).max())
 
@@ -490,9 +498,23 @@ def encode_miniblock(
     large: bool,
     dictionary: EncodedItems | None = None,
 ) -> EncodedLayout:
-    """Chunks of levels and values, a word about each, the dictionary, the index of rows.
+    """Encode a page: chunks of levels and values, the chunk table, the dictionary and the repetition index.
 
-    `large`: chunks as version 2.2 has them. Raises ChunkTooLarge.
+    Parameters
+    ----------
+    shredded
+        Levels and layers of the page.
+    chunked
+        The encoded values, split into chunks.
+    large
+        Whether chunks have 32-bit sizes, as in version 2.2.
+    dictionary
+        The items, if the values are indices.
+
+    Raises
+    ------
+    ChunkTooLarge
+        If a chunk exceeds the limits of the format.
     """
     bounds = _level_bounds(shredded, chunked.counts)
     has_levels = shredded.repetition is not None or shredded.definition is not None
@@ -523,7 +545,10 @@ def encode_miniblock(
 
 
 def _level_bounds(shredded: Shredded, counts: Ints) -> Ints:
-    """(chunks + 1,) A chunk takes entries up to its last value; what is hidden behind it goes to the next chunk."""
+    """Return the (chunks + 1,) bounds of the entries of chunks.
+
+    A chunk ends with its last value; hidden entries after it belong to the next chunk.
+    """
     ends = np.cumsum(counts)
     bounds = np.zeros(len(counts) + 1, np.int64)
     if shredded.visible is None:
@@ -537,7 +562,7 @@ def _level_bounds(shredded: Shredded, counts: Ints) -> Ints:
 def _assemble(
     num_levels: Ints, level_buffers: Sequence[Sequence[Runs]], value_buffers: Sequence[Sequence[Runs]], large: bool
 ) -> tuple[Any, Ints]:
-    """The bytes of all chunks and the size of each."""
+    """Return the bytes of all chunks, and the size of each."""
     size_fields = [(num_levels, "<u2")]
     size_fields += [(total_sizes(streams), "<u2") for streams in level_buffers]
     size_fields += [(total_sizes(streams), "<u4" if large else "<u2") for streams in value_buffers]
@@ -569,7 +594,7 @@ def _chunk_words(chunk_bytes: Ints, counts: Ints, large: bool) -> npt.NDArray[An
 
 
 def _repetition_index(repetition: Levels, bounds: Ints, row_level: int) -> npt.NDArray[np.uint64]:
-    """(chunks, 2) rows that end in a chunk, entries of a row that goes on in the next."""
+    """Return (chunks, 2) the rows that end in a chunk, and the entries of a row that continues in the next one."""
     rows = np.flatnonzero(repetition == row_level)
     first, end = bounds[:-1], bounds[1:]
     before = np.searchsorted(rows, first, "right")
@@ -580,7 +605,7 @@ def _repetition_index(repetition: Levels, bounds: Ints, row_level: int) -> npt.N
     index[:, 1] = end - np.maximum(last, first)
     index[-1, 0] += 1
     index[-1, 1] = 0
-    # A row that ends where the next chunk starts a row has nothing left over.
+    # A row that ends where the next chunk starts a row leaves no entries over.
     ended = np.flatnonzero((repetition[first[1:]] == row_level) & (index[:-1, 1] != 0))
     index[ended, 0] += np.uint64(1)
     index[ended, 1] = 0
