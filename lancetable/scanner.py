@@ -295,19 +295,19 @@ class ScannerBuilder:
         return self._count("batch_size_bytes", batch_size_bytes)
 
     def batch_readahead(self, nbatches: int | None = None) -> ScannerBuilder:
-        """Set the number of batches to decode ahead."""
+        """Do nothing but check the argument; accepted for compatibility."""
         return self._count("batch_readahead", nbatches)
 
     def fragment_readahead(self, nfragments: int | None = None) -> ScannerBuilder:
-        """Set the number of fragments in flight."""
+        """Do nothing but check the argument; accepted for compatibility."""
         return self._count("fragment_readahead", nfragments)
 
     def io_buffer_size(self, io_buffer_size: int | None) -> ScannerBuilder:
-        """Set the maximum number of bytes to read ahead."""
+        """Do nothing but check the argument; accepted for compatibility."""
         return self._count("io_buffer_size", io_buffer_size)
 
     def scan_in_order(self, scan_in_order: bool | None = True) -> ScannerBuilder:
-        """Yield rows in table order (the default)."""
+        """Do nothing; accepted for compatibility, because rows are always in table order."""
         return self._set("scan_in_order", scan_in_order)
 
     def strict_batch_size(self, strict_batch_size: bool | None = False) -> ScannerBuilder:

@@ -139,7 +139,7 @@ class TestDynalite(HandlerSuite):
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_server_that_lies_is_refused(liar: dict[str, str], client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_proven", {})
+    monkeypatch.setattr(probe, "_probed", {})
     options, uri = {**liar, "client": client}, f"s3://lab/{uuid4()}"
     table = pa.table({"id": [1, 2, 3]})
     with pytest.raises(UnsupportedFeatureError, match="overwrites"):

@@ -23,13 +23,13 @@ from lancetable.proto import table_pb2
 __all__ = [
     "APP_PROPERTY",
     "NUMBER_PROPERTY",
+    "check_not_committed",
     "config_key",
     "is_done",
     "is_next_batch",
     "last_number",
-    "record_change",
     "properties_of",
-    "check_not_committed",
+    "record_change",
 ]
 
 APP_PROPERTY = "lancetable.txn.app"

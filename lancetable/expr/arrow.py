@@ -137,23 +137,23 @@ def _over_dictionary(
 def _compare(expr: Compare, rows: Rows) -> Values:
     right = _value(expr.right, rows)
     if isinstance(right, pa.Scalar):
-        found = _over_dictionary(expr, expr.left, rows, lambda values: kernels.compare(expr.op, values, right))
-        if found is not None:
-            return found
+        result = _over_dictionary(expr, expr.left, rows, lambda values: kernels.compare(expr.op, values, right))
+        if result is not None:
+            return result
     return kernels.compare(expr.op, _value(expr.left, rows), right)
 
 
 def _in_list(expr: InList, rows: Rows) -> Values:
-    found = _over_dictionary(expr, expr.arg, rows, lambda values: kernels.is_in(values, expr.values, expr.has_null))
-    return found if found is not None else kernels.is_in(_value(expr.arg, rows), expr.values, expr.has_null)
+    result = _over_dictionary(expr, expr.arg, rows, lambda values: kernels.is_in(values, expr.values, expr.has_null))
+    return result if result is not None else kernels.is_in(_value(expr.arg, rows), expr.values, expr.has_null)
 
 
 def _like(expr: Like, rows: Rows) -> Values:
     pattern = _value(expr.pattern, rows)
     if isinstance(pattern, pa.Scalar):
-        found = _over_dictionary(expr, expr.arg, rows, lambda values: kernels.like(values, pattern, expr.ignore_case))
-        if found is not None:
-            return found
+        result = _over_dictionary(expr, expr.arg, rows, lambda values: kernels.like(values, pattern, expr.ignore_case))
+        if result is not None:
+            return result
     return kernels.like(_value(expr.arg, rows), pattern, expr.ignore_case)
 
 

@@ -343,12 +343,12 @@ def array_has(args: list[Values], target: pa.DataType) -> Values:
     if hits.true_count * 8 < len(lists):
         # The lists are adjacent: a hit belongs to the first list that ends after it.
         items = np.flatnonzero(hits.to_numpy(zero_copy_only=False)) + first
-        found = np.zeros(len(lists), np.bool_)
-        found[np.searchsorted(starts + lengths, items, side="right")] = True
+        contains_item = np.zeros(len(lists), np.bool_)
+        contains_item[np.searchsorted(starts + lengths, items, side="right")] = True
     else:
         before = np.concatenate([[0], np.cumsum(hits.to_numpy(zero_copy_only=False), dtype=np.int64)])
-        found = before[starts + lengths - first] > before[starts - first]
-    return pa.array(found, target, mask=lists.is_null().to_numpy(zero_copy_only=False))
+        contains_item = before[starts + lengths - first] > before[starts - first]
+    return pa.array(contains_item, target, mask=lists.is_null().to_numpy(zero_copy_only=False))
 
 
 KERNELS: dict[str, Kernel] = {

@@ -149,24 +149,26 @@ def is_in(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
             values, members = pc.cast(values, pa.float32()), pc.cast(members, pa.float32())
         # pc.is_in compares bits: it distinguishes -0.0 from 0.0 and different NaNs. Adding 0.0 turns -0.0 into 0.0.
         zero = pa.scalar(0.0, values.type)
-        found = pc.is_in(pc.add(values, zero), value_set=pc.add(members, zero))
+        result = pc.is_in(pc.add(values, zero), value_set=pc.add(members, zero))
         if pc.any(pc.is_nan(members), min_count=0).as_py():
-            found = pc.or_(found, pc.fill_null(pc.is_nan(values), False))
+            result = pc.or_(result, pc.fill_null(pc.is_nan(values), False))
     elif 0 < len(members) <= _FEW_MEMBERS and pa.types.is_primitive(values.type) and not isinstance(values, pa.Scalar):
         # A few comparisons are faster than a hash lookup.
-        found = pc.fill_null(functools.reduce(pc.or_, [pc.equal(values, member) for member in members]), False)
+        result = pc.fill_null(functools.reduce(pc.or_, [pc.equal(values, member) for member in members]), False)
     else:
         table = _member_table(values, members)
         if table is not None:
-            found = _look_up(values, *table)
-            return found if not has_null else pc.if_else(pc.fill_null(found, False), found, pa.scalar(None, pa.bool_()))
-        found = _is_in_sparse(values, members)
+            result = _look_up(values, *table)
+            return (
+                result if not has_null else pc.if_else(pc.fill_null(result, False), result, pa.scalar(None, pa.bool_()))
+            )
+        result = _is_in_sparse(values, members)
     null = pa.scalar(None, pa.bool_())
     if has_null:
-        return pc.if_else(found, found, null)
+        return pc.if_else(result, result, null)
     if values.type != pa.null() and _null_count(values) == 0:
-        return found
-    return pc.if_else(pc.is_valid(values), found, null)
+        return result
+    return pc.if_else(pc.is_valid(values), result, null)
 
 
 def _member_table(values: Values, members: pa.Array[Any]) -> tuple[int, npt.NDArray[np.bool_]] | None:
@@ -219,9 +221,9 @@ def _is_in_sparse(values: Values, members: pa.Array[Any]) -> Values:
     known = np.zeros(1 << bits, np.bool_)
     known[_hashed(kinds.numbers_of(members), bits)] = True
     candidates = np.flatnonzero(known[_hashed(kinds.numbers_of(values), bits)])
-    found = np.zeros(len(values), np.bool_)
-    found[candidates] = np.asarray(pc.is_in(values.take(pa.array(candidates)), value_set=members))
-    return pa.array(found)
+    result = np.zeros(len(values), np.bool_)
+    result[candidates] = np.asarray(pc.is_in(values.take(pa.array(candidates)), value_set=members))
+    return pa.array(result)
 
 
 def _hashed(numbers: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint64]:

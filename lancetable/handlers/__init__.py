@@ -1,4 +1,4 @@
-"""Commit handlers: where the newest version is, and how the next one becomes visible exactly once."""
+"""Commit handlers: look-up of versions, and exactly-once publication of the next version."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""How a version is found, and what a commit handler promises.
+"""Contract of commit handlers, and look-up of versions.
 
-    _versions/18446744073709551601.manifest     V2: 2^64-1 - version, the newest first in a listing
+    _versions/18446744073709551601.manifest     V2: 2^64-1 - version, so the newest is first in a listing
     _versions/14.manifest                       V1
     _versions/d13835058055282163713.manifest    detached, never the latest
-    _versions/latest_version_hint.json          {"version":14}, a note that may be missing, stale or wrong
-    anything else                               ignored
+    _versions/latest_version_hint.json          {"version":14}, a hint that may be missing, stale or wrong
+    any other name                              ignored
 
-A table keeps to one naming scheme. Where look-ups are cheap, the newest version is found from the note: the version it
-names must be there, its successors are asked for one by one, and if the directory changed after the note was written
-(somebody commits without writing notes) the directory is listed after all. Elsewhere the names are listed.
+A table uses one naming scheme. On local stores, the newest version is found from the hint: the version of the hint must
+exist, and its successors are looked up one by one. If the directory changed after the hint was written, another writer
+may commit without hints, and the directory is listed. On other stores, the names are always listed.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from lancetable.store.base import Durability, ObjectMeta, ObjectStore, OnExistin
 
 __all__ = ["CommitHandler", "ManifestLocation", "VersionFinder", "outcome_by_content", "write_hint"]
 
-_MAX_PROBES = 64  # further behind than this, a listing is cheaper than asking version by version
+_MAX_PROBES = 64  # beyond this many versions, a listing is cheaper than single look-ups
 _FIRST_PAGE = 8
-_SHORT_PAGE = 4  # who knows a version needs only what lies before it
+_SHORT_PAGE = 4  # for callers that know a version and need only newer ones
 _MAX_PAGE = 1000
 _HINT = re.compile(rb'\s*\{\s*"version"\s*:\s*([0-9]{1,20})\s*\}\s*')
 _HINT_MAX_BYTES = 128
-# A note is written under another name and renamed: the directory changes a moment after the note's own time.
+# A hint is written under another name and renamed, so the directory changes shortly after the hint's own time.
 _HINT_SLACK_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestLocation:
-    """Where one version's manifest lies."""
+    """Path, size and naming scheme of the manifest of one version."""
 
     version: int
     path: str
@@ -58,33 +58,36 @@ class ManifestLocation:
 
 
 class CommitHandler(Protocol):
-    """Finds versions, and makes version N + 1 visible exactly once."""
+    """Look-up of versions, and exactly-once publication of new versions."""
 
     def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
-        """The newest version of a table, or None where there is no table.
+        """Return the newest version of a table, or None if there is no table.
 
-        Raises CorruptFileError where both naming schemes are used.
+        Raises CorruptFileError if both naming schemes are used.
         """
 
     def locate(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
     ) -> ManifestLocation | None:
-        """One version, detached ones included; None where it is not there. Asks for both schemes unless told one."""
+        """Return one version, which may be detached, or None if it does not exist.
+
+        Both naming schemes are tried unless `naming` is given.
+        """
 
     def candidates(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
     ) -> list[ManifestLocation]:
-        """Where a version may lie, the likeliest place first; reading tells whether it does.
+        """Return the possible locations of a version, the most likely first, without checking that they exist.
 
-        For callers that read the manifest at once: where a look-up costs a round trip, none is made here. `naming` is
-        the scheme of another version of the table.
+        For callers that read the manifest immediately: on remote stores, this saves the round trip of a look-up.
+        `naming` is the scheme of another version of the table.
         """
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
-        """All versions greater than `after`, ascending, without detached ones. Cleaned-up versions are gaps."""
+        """Return all versions greater than `after` in ascending order, without detached and cleaned-up versions."""
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
-        """The same as `history` after a version that the caller has seen; cheap where there is nothing new."""
+        """Return the versions after `than`, like `history`. Cheap if there are none."""
 
     def commit(
         self,
@@ -96,29 +99,49 @@ class CommitHandler(Protocol):
         *,
         on_existing: OnExisting | None = None,
     ) -> PutOutcome:
-        """Publish a manifest as a version. WON: it is there and durable, and so is every file written below `base`.
+        """Publish a manifest as a version.
 
-        LOST: another writer has that version. UNKNOWN: it may become visible. Raises where nothing was published.
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+        version, naming
+            Number and naming scheme of the manifest.
+        data
+            Bytes of the manifest file.
+        on_existing
+            Called with the bytes of the existing manifest if the outcome is LOST and the handler had to read it.
+
+        Returns
+        -------
+        PutOutcome
+            WON if the manifest and all files written below `base` are durable, LOST if another writer published this
+            version, UNKNOWN if the manifest may still become visible.
+
+        Raises
+        ------
+        LanceError
+            If nothing was published.
         """
 
     def forget(self, store: ObjectStore, base: str) -> None:
-        """Remove what is kept about a table outside the object store; its objects are about to be removed."""
+        """Remove records of a table outside the object store, before its objects are removed."""
 
 
 class VersionFinder:
-    """The reading half of a handler, for stores where the object at a manifest's path decides."""
+    """Look-up of versions for handlers whose manifests are visible once the object exists."""
 
     __slots__ = ()
 
     def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
         """See CommitHandler."""
-        if store.capabilities.local and _hints_are_used():
+        if store.capabilities.local and _hints_enabled():
             found = _latest_by_hint(store, base)
             if found is not None:
                 return found
         if store.capabilities.ordered_list:
-            return _first_listed(store, base)
-        return _greatest_listed(store, base)
+            return _latest_by_first_page(store, base)
+        return _latest_by_full_listing(store, base)
 
     def locate(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
@@ -144,52 +167,53 @@ class VersionFinder:
         if not 1 <= version <= MAX_VERSION:
             return []
         namings = [ManifestNaming.V2] if is_detached(version) else [ManifestNaming.V2, ManifestNaming.V1]
-        namings.sort(key=lambda each: each is not naming)
-        return [ManifestLocation(version, manifest_path(base, version, each), None, each) for each in namings]
+        namings.sort(key=lambda scheme: scheme is not naming)
+        return [ManifestLocation(version, manifest_path(base, version, scheme), None, scheme) for scheme in namings]
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
         """See CommitHandler."""
         if after > 0 and store.capabilities.ordered_list:
-            return self._without_holes(store, base, _listed_after(store, base, after, None), after)
+            return self._fill_gaps(store, base, _list_after(store, base, after, None), after)
         found = _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
-        return found if store.capabilities.ordered_list else self._without_holes(store, base, found, after)
+        return found if store.capabilities.ordered_list else self._fill_gaps(store, base, found, after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """See CommitHandler."""
-        if store.capabilities.local and _hints_are_used() and not is_detached(than.version):
+        if store.capabilities.local and _hints_enabled() and not is_detached(than.version):
             hint = _read_hint(store, base)
             if hint is not None:
-                found = _probe(store, base, than.version, than.naming)
+                found = _probe_successors(store, base, than.version, than.naming)
                 last = found[-1].version if found else than.version
-                if len(found) < _MAX_PROBES and hint <= last and _is_settled(store, base, last, than.naming):
+                if len(found) < _MAX_PROBES and hint <= last and _is_newest(store, base, last, than.naming):
                     return found
         if store.capabilities.ordered_list:
-            found = _listed_after(store, base, than.version, than.naming)
-            return self._without_holes(store, base, found, than.version)
+            found = _list_after(store, base, than.version, than.naming)
+            return self._fill_gaps(store, base, found, than.version)
         return self.history(store, base, than.version)
 
     def forget(self, store: ObjectStore, base: str) -> None:
         """See CommitHandler."""
 
-    def _without_holes(
+    def _fill_gaps(
         self, store: ObjectStore, base: str, found: list[ManifestLocation], after: int
     ) -> list[ManifestLocation]:
-        """A directory that is read while files come into it may show a later one and not the one before, and so may two
-        pages of a listing of which one is older.
+        """Look up versions that a listing lacks.
 
-        Only the newest versions can be that young, so the search ends at the first that is surely not there.
+        A directory read during concurrent writes may show a new file and not the one before it, and so may two pages of
+        a listing if one is stale. Only the newest versions can be affected, so the search ends at the first version
+        that does not exist.
         """
         if not found or found[-1].version - after == len(found):
             return found
-        for place in range(len(found) - 1, -1, -1):
-            below = found[place - 1].version if place else after
+        for position in range(len(found) - 1, -1, -1):
+            below = found[position - 1].version if position else after
             missing: list[ManifestLocation] = []
-            for version in range(found[place].version - 1, below, -1):
-                location = self._look_up(store, base, version, found[place].naming)
+            for version in range(found[position].version - 1, below, -1):
+                location = self._look_up(store, base, version, found[position].naming)
                 if location is None:
-                    return [*found[:place], *reversed(missing), *found[place:]]
+                    return [*found[:position], *reversed(missing), *found[position:]]
                 missing.append(location)
-            found[place:place] = reversed(missing)
+            found[position:position] = reversed(missing)
         return found
 
     def _look_up(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> ManifestLocation | None:
@@ -197,44 +221,47 @@ class VersionFinder:
 
 
 def write_hint(store: ObjectStore, base: str, version: int) -> None:
-    """Note the newest version. Nothing depends on it, so a failure is nobody's concern."""
+    """Write the hint of the newest version. Failures are ignored, because the hint is optional."""
     capabilities = store.capabilities
-    if is_detached(version) or not _hints_are_used() or (capabilities.ordered_list and not capabilities.local):
+    if is_detached(version) or not _hints_enabled() or (capabilities.ordered_list and not capabilities.local):
         return
     with contextlib.suppress(LanceError):
         store.put(hint_path(base), b'{"version":%d}' % version, durability=Durability.NEVER)
 
 
 def outcome_by_content(store: ObjectStore, base: str, path: str, data: bytes) -> PutOutcome:
-    """What became of a manifest whose publication had no clear answer: its bytes are unlike any other's."""
+    """Read a manifest back to determine the outcome of its publication. The bytes of manifests are unique.
+
+    Returns WON if the object has these bytes and is durable, LOST if it has others, UNKNOWN if it cannot be read.
+    """
     try:
-        found = store.read_all(path)
-        if found != data:
+        existing = store.read_all(path)
+        if existing != data:
             return PutOutcome.LOST
         store.sync(base)
     except (NotFoundError, CorruptFileError, StoreError):
-        return PutOutcome.UNKNOWN  # absent now does not mean that the request cannot land later
+        return PutOutcome.UNKNOWN  # a missing object may still appear when a delayed request is applied
     return PutOutcome.WON
 
 
-def _hints_are_used() -> bool:
+def _hints_enabled() -> bool:
     return os.environ.get("LANCE_USE_VERSION_HINT", "1").strip().lower() not in ("0", "false", "no", "off")
 
 
 def _latest_by_hint(store: ObjectStore, base: str) -> ManifestLocation | None:
-    """The newest version as far as the note surely leads to it, else None."""
+    """Return the newest version if the hint certainly leads to it, else None."""
     version = _read_hint(store, base)
     if version is None:
         return None
     for naming in (ManifestNaming.V2, ManifestNaming.V1):
-        noted = _look_up(store, base, version, naming)
-        if noted is not None:
+        hinted = _look_up(store, base, version, naming)
+        if hinted is not None:
             break
     else:
         return None
-    newer = _probe(store, base, version, naming)
-    last = newer[-1] if newer else noted
-    if len(newer) >= _MAX_PROBES or not _is_settled(store, base, last.version, naming):
+    newer = _probe_successors(store, base, version, naming)
+    last = newer[-1] if newer else hinted
+    if len(newer) >= _MAX_PROBES or not _is_newest(store, base, last.version, naming):
         return None
     return last
 
@@ -249,8 +276,8 @@ def _read_hint(store: ObjectStore, base: str) -> int | None:
     return version if 1 <= version <= MAX_VERSION and not is_detached(version) else None
 
 
-def _probe(store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> list[ManifestLocation]:
-    """The versions that follow one without a gap, `_MAX_PROBES` at most."""
+def _probe_successors(store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> list[ManifestLocation]:
+    """Return at most `_MAX_PROBES` successors of a version, up to the first gap."""
     found: list[ManifestLocation] = []
     while len(found) < _MAX_PROBES:
         version += 1
@@ -261,17 +288,18 @@ def _probe(store: ObjectStore, base: str, version: int, naming: ManifestNaming) 
     return found
 
 
-def _is_settled(store: ObjectStore, base: str, last: int, naming: ManifestNaming) -> bool:
-    """Whether a version without a successor is surely the newest: nothing came into the directory after the note.
+def _is_newest(store: ObjectStore, base: str, last: int, naming: ManifestNaming) -> bool:
+    """Return True if a version without a successor is certainly the newest.
 
-    A writer that leaves no notes, followed by a cleanup of what it wrote first, would leave a gap after `last`.
+    This requires that the directory did not change after the hint was written. Otherwise, a writer without hints and a
+    cleanup of its first versions may have left a gap after `last`.
     """
     other = ManifestNaming.V1 if naming is ManifestNaming.V2 else ManifestNaming.V2
     if _look_up(store, base, last + 1, other) is not None:
-        return False  # two schemes; the listing will say so
-    noted = store.modified_ns(hint_path(base))
-    changed = store.modified_ns(join(base, VERSIONS_DIR))
-    return noted is not None and changed is not None and changed <= noted + _HINT_SLACK_NS
+        return False  # both schemes are used, so listing the directory raises an error
+    hint_ns = store.modified_ns(hint_path(base))
+    directory_ns = store.modified_ns(join(base, VERSIONS_DIR))
+    return hint_ns is not None and directory_ns is not None and directory_ns <= hint_ns + _HINT_SLACK_NS
 
 
 def _look_up(store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> ManifestLocation | None:
@@ -280,19 +308,19 @@ def _look_up(store: ObjectStore, base: str, version: int, naming: ManifestNaming
     return None if size is None else ManifestLocation(version, path, size, naming)
 
 
-def _first_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
-    """The newest version from the first names of an ordered listing: under V2 it is the first manifest."""
+def _latest_by_first_page(store: ObjectStore, base: str) -> ManifestLocation | None:
+    """Return the newest version from the first page of an ordered listing. In V2, it is the first manifest."""
     for page, is_last in _digit_pages(store, base):
         found = _parse_names(base, page, 0)
         if found and found[-1].naming is ManifestNaming.V2:
             return found[-1]
-        if found:  # V1 names are ordered like words, not like numbers
-            return found[-1] if is_last else _greatest_listed(store, base)
+        if found:  # V1 names are ordered as strings, not as numbers
+            return found[-1] if is_last else _latest_by_full_listing(store, base)
     return None
 
 
-def _greatest_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
-    """The newest version of a whole listing."""
+def _latest_by_full_listing(store: ObjectStore, base: str) -> ManifestLocation | None:
+    """Return the newest version of a complete listing."""
     directory = join(base, VERSIONS_DIR)
     found = _numbered(directory, store.list_names(directory))
     if not found:
@@ -301,8 +329,8 @@ def _greatest_listed(store: ObjectStore, base: str) -> ManifestLocation | None:
     return ManifestLocation(version, f"{directory}/{meta.name}", meta.size_bytes, naming)
 
 
-def _listed_after(store: ObjectStore, base: str, after: int, naming: ManifestNaming | None) -> list[ManifestLocation]:
-    """The versions after one from as few names of an ordered listing as it takes: all of them under V1."""
+def _list_after(store: ObjectStore, base: str, after: int, naming: ManifestNaming | None) -> list[ManifestLocation]:
+    """Return the versions after one from as few pages of an ordered listing as possible. V1 needs all pages."""
     names: list[ObjectMeta] = []
     if naming is not ManifestNaming.V1:
         for page, is_last in _digit_pages(store, base, _SHORT_PAGE):
@@ -316,7 +344,7 @@ def _listed_after(store: ObjectStore, base: str, after: int, naming: ManifestNam
 
 
 def _digit_pages(store: ObjectStore, base: str, first: int = _FIRST_PAGE) -> Iterator[tuple[list[ObjectMeta], bool]]:
-    """Names that start with a digit, in order, in pages that grow; with each, whether it is the last."""
+    """Yield pages of names that start with a digit, in order and of growing size, and True for the last page."""
     start, limit = "0", first
     while True:
         names = store.list_names(join(base, VERSIONS_DIR), start_after=start, limit=limit)
@@ -328,7 +356,7 @@ def _digit_pages(store: ObjectStore, base: str, first: int = _FIRST_PAGE) -> Ite
 
 
 def _parse_names(base: str, names: list[ObjectMeta], after: int) -> list[ManifestLocation]:
-    """The versions among file names, ascending."""
+    """Return the versions after `after` among file names, in ascending order."""
     directory = join(base, VERSIONS_DIR)
     found = _numbered(directory, names)
     return [
@@ -339,20 +367,21 @@ def _parse_names(base: str, names: list[ObjectMeta], after: int) -> list[Manifes
 
 
 def _numbered(directory: str, names: list[ObjectMeta]) -> list[tuple[int, ObjectMeta, ManifestNaming]]:
-    """Version, name and scheme of the manifests among file names, ascending, without detached ones.
+    """Return version, object and scheme of the manifests among file names, ascending, without detached ones.
 
-    Raises CorruptFileError where both naming schemes occur.
+    Raises CorruptFileError if both naming schemes are used.
     """
     parsed = []
     counts = {ManifestNaming.V1: 0, ManifestNaming.V2: 0}
     for meta in names:
-        found = parse_manifest_name(meta.name)
-        if found is not None and 0 < found[0] < DETACHED_BIT:
-            parsed.append((found[0], meta, found[1]))
-            counts[found[1]] += 1
+        version = parse_manifest_name(meta.name)
+        if version is not None and 0 < version[0] < DETACHED_BIT:
+            parsed.append((version[0], meta, version[1]))
+            counts[version[1]] += 1
     if all(counts.values()):
         raise CorruptFileError(
-            f"{directory}: multiple manifest naming schemes in one table; its newest version cannot be told",
+            f"{directory}: multiple manifest naming schemes in one table, so its newest version is unknown; migrate the"
+            " table to one scheme",
             path=directory,
             expected="names of one scheme",
             found="V1 and V2 names",

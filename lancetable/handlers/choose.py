@@ -1,4 +1,4 @@
-"""Which commit handler a table gets."""
+"""Choice of the commit handler for a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lancetable.handlers.base import CommitHandler, VersionFinder
 from lancetable.handlers.conditional_put import ConditionalPutHandler
 from lancetable.handlers.external import ExternalHandler, ExternalManifestStore
 from lancetable.handlers.locked import CommitLock, LockedHandler
-from lancetable.handlers.probe import ProvingHandler
+from lancetable.handlers.probe import ProbingHandler
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
 from lancetable.store.open import external_table, option
@@ -19,7 +19,7 @@ from lancetable.store.open import external_table, option
 __all__ = ["ReadOnlyHandler", "choose_handler"]
 
 _CONDITIONAL_PUT = ConditionalPutHandler()
-_PROVING = ProvingHandler()
+_PROBING = ProbingHandler()
 
 
 def choose_handler(
@@ -28,10 +28,24 @@ def choose_handler(
     commit_lock: CommitLock | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CommitHandler:
-    """The handler for a store.
+    """Return the commit handler for a store.
 
-    A commit lock is used wherever it is given, then an external manifest store. A store without conditional create
-    gets a handler that reads, and refuses to commit unless the storage option `unsafe_single_writer` is true.
+    A commit lock has precedence over an external manifest store, and that over conditional creates. A store without
+    any of them gets a read-only handler, unless the storage option `unsafe_single_writer` is true.
+
+    Parameters
+    ----------
+    store, uri
+        The object store and the address of the table.
+    commit_lock
+        Lock that all writers share.
+    storage_options
+        Options of the store: `manifest_store`, `probe`, `unsafe_single_writer`.
+
+    Raises
+    ------
+    InvalidInputError
+        If `manifest_store` or another option is invalid.
     """
     if commit_lock is not None:
         return LockedHandler(commit_lock)
@@ -40,8 +54,8 @@ def choose_handler(
         return ExternalHandler(external)
     if store.capabilities.conditional_create == "native":
         if store.capabilities.unproven and option(storage_options, "probe", True):
-            signed = option(storage_options, "unsafe_single_writer", False)
-            return ProvingHandler(UnsafeHandler()) if signed else _PROVING
+            opted_in = option(storage_options, "unsafe_single_writer", False)
+            return ProbingHandler(UnsafeHandler()) if opted_in else _PROBING
         return _CONDITIONAL_PUT
     if option(storage_options, "unsafe_single_writer", False):
         return UnsafeHandler()
@@ -49,7 +63,7 @@ def choose_handler(
 
 
 def _external_store(uri: str, storage_options: Mapping[str, Any] | None) -> ExternalManifestStore | None:
-    """What decides commits beside the object store: an address `s3+ddb://` or the option `manifest_store` names it."""
+    """Return the external manifest store of an address `s3+ddb://` or of the option `manifest_store`, else None."""
     table_name = external_table(uri)
     named = (storage_options or {}).get("manifest_store")
     if table_name is not None:
@@ -60,14 +74,16 @@ def _external_store(uri: str, storage_options: Mapping[str, Any] | None) -> Exte
         return None
     scheme, separator, path = str(named).partition(":///")
     if scheme != "sqlite" or not separator or not path:
-        raise InvalidInputError("storage option manifest_store: sqlite:///path/of/a/local/file")
+        raise InvalidInputError(
+            f"storage option manifest_store: unsupported address {str(named)!r}; pass sqlite:///path/to/a/local/file"
+        )
     from lancetable.handlers.row_stores import SqliteManifestStore
 
     return SqliteManifestStore(path if path.startswith("/") else f"/{path}")
 
 
 class ReadOnlyHandler(VersionFinder):
-    """Finds versions, and refuses to commit."""
+    """Handler for stores without a safe way to commit. It finds versions and raises on commit."""
 
     __slots__ = ("_uri",)
 
@@ -87,11 +103,11 @@ class ReadOnlyHandler(VersionFinder):
         *,
         on_existing: OnExisting | None = None,
     ) -> PutOutcome:
-        """Raises UnsupportedFeatureError: two writers could both publish this version."""
+        """Raise UnsupportedFeatureError, because two writers could both publish this version."""
         raise UnsupportedFeatureError(
-            f"{self._uri}: this store cannot create an object only where none exists, so two writers could commit the "
-            "same version and one would lose its rows. Choose one: pass commit_lock, a lock that all writers share; "
-            "keep the table in a store with conditional create or behind an external manifest store; or, if there is "
+            f"{self._uri}: this store cannot create an object only if it does not exist, so two writers could commit "
+            "the same version and one would lose its rows. Choose one: pass commit_lock, a lock that all writers "
+            "share; keep the table in a store with conditional create or behind an external manifest store; or, if there is "
             "never more than one writer, set the storage option unsafe_single_writer=true",
             feature="conditional create",
         )

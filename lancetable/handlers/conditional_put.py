@@ -1,4 +1,4 @@
-"""The normal way to commit: the store itself creates the manifest only where none exists."""
+"""Commits to stores that create an object only if it does not exist. This is the default."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ConditionalPutHandler"]
 
 
 class ConditionalPutHandler(VersionFinder):
-    """Commits by `put_if_absent`."""
+    """Handler that commits by `put_if_absent`."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class ConditionalPutHandler(VersionFinder):
     ) -> PutOutcome:
         """See CommitHandler."""
         path = manifest_path(base, version, naming)
-        store.sync(base)  # a manifest must never outlive the files that it names
+        store.sync(base)  # a manifest must never be durable before the files it refers to
         outcome = store.put_if_absent(path, data, on_existing=on_existing)
         if outcome is PutOutcome.UNKNOWN:
             outcome = outcome_by_content(store, base, path, data)

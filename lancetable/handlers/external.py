@@ -139,7 +139,7 @@ class ExternalHandler(VersionFinder):
         row = self.external.latest(self.external.key(store, base))
         if row is not None and row.version > after:
             self._finished(store, base, row)
-        return self._without_holes(store, base, super().history(store, base, after), after)
+        return self._fill_gaps(store, base, super().history(store, base, after), after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """See CommitHandler: one request where there is nothing new."""

@@ -1,4 +1,4 @@
-"""Committing under a lock that the caller brings, for stores that create nothing exclusively."""
+"""Commits under a lock passed by the caller, for stores without conditional creates."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CommitLock = Callable[[int], AbstractContextManager[Any]]
 
 
 class LockedHandler(VersionFinder):
-    """Commits inside `with lock(version)`.
+    """Handler that commits inside `with lock(version)`.
 
-    A CommitConflictError raised by the lock passes through; any other error of the lock is chained into StoreError.
-    An error of either kind after the manifest was written is chained into CommitStateUnknownError; after a write that
-    failed, what lies at the manifest's place decides.
+    A CommitConflictError raised by the lock is passed on. Other exceptions of the lock are raised as StoreError.
+    Exceptions of the lock after the manifest was written are raised as CommitStateUnknownError. If the write failed,
+    the manifest is read back to determine the outcome.
     """
 
     __slots__ = ("lock",)
@@ -59,14 +59,18 @@ class LockedHandler(VersionFinder):
         except Exception as error:
             if outcome is PutOutcome.WON:
                 raise CommitStateUnknownError(
-                    f"version {version} was written, but its commit lock failed afterwards: {error}", version=version
+                    f"version {version} was written, but its commit lock failed afterwards: {error}; check whether the"
+                    " version exists before committing again",
+                    version=version,
                 ) from error
             if outcome is not PutOutcome.UNKNOWN:
                 if isinstance(error, CommitConflictError) and not str(error):
                     error.args = (f"CommitConflictError: the commit lock refused version {version}",)
                 if isinstance(error, CommitConflictError) or (outcome is None and isinstance(error, LanceError)):
                     raise
-                raise StoreError(f"the commit lock of version {version} failed: {error}", path=path) from error
+                raise StoreError(
+                    f"the commit lock of version {version} failed: {error}; nothing was committed", path=path
+                ) from error
         if outcome is PutOutcome.UNKNOWN or outcome is None:
             outcome = outcome_by_content(store, base, path, data)
         if outcome is PutOutcome.WON:

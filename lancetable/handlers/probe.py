@@ -1,9 +1,8 @@
-"""Whether a server keeps its word about creating an object exactly once.
+"""Test whether an object store honours conditional creates (`If-None-Match: *`).
 
-Some servers take the condition of a conditional PUT and overwrite all the same, without an error: acknowledged commits
-vanish. So before the first commit to a server that is not known to be honest the condition is tried on an object of
-its own, `_versions/.probe-{uuid}`, a name that no reader takes for a version. `race` does the same with many threads,
-for people who choose a store.
+Some servers accept the condition of a conditional PUT and overwrite the object without an error, so that acknowledged
+commits are lost. Before the first commit to such a server, the condition is therefore tested on a separate object,
+`_versions/.probe-{uuid}`, which readers ignore. `race` runs the same test with many threads, for the choice of a store.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.conditional_put import ConditionalPutHandler
 from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
 
-__all__ = ["ProvingHandler", "RaceResult", "is_honest", "prove", "race"]
+__all__ = ["ProbingHandler", "RaceResult", "supports_conditional_put", "require_conditional_put", "race"]
 
-_proven: dict[str, bool] = {}
+_probed: dict[str, bool] = {}
 _lock = threading.Lock()
 
 
-class ProvingHandler(ConditionalPutHandler):
-    """Commits by `put_if_absent` once the server has shown that it honours the condition.
+class ProbingHandler(ConditionalPutHandler):
+    """Handler that commits by `put_if_absent` after a test that the server honours the condition.
 
-    On a server that does not, another handler takes over, if the caller has signed for one.
+    On a server that does not, the `fallback` handler commits if the caller has opted in to one.
     """
 
-    __slots__ = ("_otherwise",)
+    __slots__ = ("_fallback",)
 
-    def __init__(self, otherwise: CommitHandler | None = None) -> None:
-        self._otherwise = otherwise
+    def __init__(self, fallback: CommitHandler | None = None) -> None:
+        self._fallback = fallback
 
     def __repr__(self) -> str:
-        return f"ProvingHandler({self._otherwise!r})"
+        return f"ProbingHandler({self._fallback!r})"
 
     def commit(
         self,
@@ -51,47 +50,50 @@ class ProvingHandler(ConditionalPutHandler):
         *,
         on_existing: OnExisting | None = None,
     ) -> PutOutcome:
-        """See CommitHandler. Raises UnsupportedFeatureError on a server that overwrites."""
-        if self._otherwise is not None and not is_honest(store, base):
-            return self._otherwise.commit(store, base, version, naming, data, on_existing=on_existing)
-        prove(store, base)
+        """See CommitHandler. Raises UnsupportedFeatureError if the server overwrites and there is no fallback."""
+        if self._fallback is not None and not supports_conditional_put(store, base):
+            return self._fallback.commit(store, base, version, naming, data, on_existing=on_existing)
+        require_conditional_put(store, base)
         return super().commit(store, base, version, naming, data, on_existing=on_existing)
 
 
-def is_honest(store: ObjectStore, base: str) -> bool:
-    """Whether a second create left the first alone: four small requests, once for each bucket and process.
+def supports_conditional_put(store: ObjectStore, base: str) -> bool:
+    """Return True if a second conditional create does not overwrite the first.
 
-    Raises StoreError where the trial itself failed.
+    Sends four small requests, once per bucket and process. Raises StoreError if the test itself fails.
     """
     server = store.key("")
     with _lock:
-        honest = _proven.get(server)
-        if honest is None:
-            honest = _proven[server] = _try_once(store, base)
-    return honest
+        supported = _probed.get(server)
+        if supported is None:
+            supported = _probed[server] = _probe_server(store, base)
+    return supported
 
 
-def prove(store: ObjectStore, base: str) -> None:
-    """Raises UnsupportedFeatureError where `is_honest` says no."""
-    if not is_honest(store, base):
+def require_conditional_put(store: ObjectStore, base: str) -> None:
+    """Raise UnsupportedFeatureError unless `supports_conditional_put` returns True."""
+    if not supports_conditional_put(store, base):
         raise UnsupportedFeatureError(
-            f"{store.uri(base)}: this server accepts the condition of an exclusive create and overwrites all the same, "
-            "so two writers would destroy each other's commits. Choose one: a commit_lock that all writers share; an "
-            "external manifest store (s3+ddb://bucket/path?ddbTableName=table); or, if there is never more than one "
+            f"{store.uri(base)}: this server accepts the condition of a conditional create but overwrites the object, "
+            "so concurrent writers would overwrite each other's commits. Choose one: a commit_lock that all writers share; "
+            "an external manifest store (s3+ddb://bucket/path?ddbTableName=table); or, if there is never more than one "
             "writer, the storage option unsafe_single_writer=true",
             feature="conditional create",
         )
 
 
-def _try_once(store: ObjectStore, base: str) -> bool:
+def _probe_server(store: ObjectStore, base: str) -> bool:
     path = join(base, f"{VERSIONS_DIR}/.probe-{uuid4().hex}")
     first, second = b"first " + uuid4().bytes, b"second " + uuid4().bytes
     try:
         if store.put_if_absent(path, first) is not PutOutcome.WON:
-            raise StoreError(f"{store.uri(path)}: a new object could not be created; commits are not tried", path=path)
+            raise StoreError(
+                f"{store.uri(path)}: could not create the test object of a conditional create; check the permissions",
+                path=path,
+            )
         outcome = store.put_if_absent(path, second)
         if outcome is PutOutcome.UNKNOWN:
-            raise StoreError(f"{store.uri(path)}: the server did not say whether an object was created", path=path)
+            raise StoreError(f"{store.uri(path)}: the outcome of a conditional create is unknown; try again", path=path)
         return outcome is PutOutcome.LOST
     finally:
         with contextlib.suppress(LanceError):
@@ -116,9 +118,9 @@ class RaceResult:
 
 
 def race(store: ObjectStore, base: str, *, keys: int = 20, threads: int = 16) -> RaceResult:
-    """Let threads create the same keys below `base` at the same moment, and remove what they made.
+    """Create the same keys below `base` from many threads at the same time, and remove them afterwards.
 
-    Raises UnsupportedFeatureError on a store that does not even try, StoreError where requests fail.
+    Raises UnsupportedFeatureError if the store has no conditional create, StoreError if requests fail.
     """
     directory = join(base, f".lancetable-probe-{uuid4().hex}")
     barrier = threading.Barrier(threads)
@@ -130,9 +132,12 @@ def race(store: ObjectStore, base: str, *, keys: int = 20, threads: int = 16) ->
 
     winners, unknown, wrong = [], 0, 0
     try:
-        # One request first: where it is refused, threads need not start.
+        # One request first, so that no threads start if it is rejected.
         if store.put_if_absent(f"{directory}/first", b"1") is not PutOutcome.WON:
-            raise StoreError(f"{store.uri(directory)}: a new object could not be created", path=directory)
+            raise StoreError(
+                f"{store.uri(directory)}: the first test object could not be created; check the permissions",
+                path=directory,
+            )
         with ThreadPoolExecutor(threads) as pool:
             for key in range(keys):
                 outcomes = list(pool.map(create, range(threads), [key] * threads))

@@ -1,4 +1,4 @@
-"""Committing by a plain write, for one writer at a time. Two writers can lose each other's commits."""
+"""Commits by a plain write, safe for a single writer only. Concurrent writers can overwrite commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _warned = False
 
 
 class UnsafeHandler(VersionFinder):
-    """Commits by looking whether the version exists and then writing it. Warns once per process."""
+    """Handler that checks whether the version exists and then writes it. Warns once per process."""
 
     __slots__ = ()
 
@@ -37,8 +37,8 @@ class UnsafeHandler(VersionFinder):
         if not _warned:
             _warned = True
             warnings.warn(
-                f"{store.scheme}:// cannot create an object only where none exists: a second writer to this table "
-                "can silently destroy commits (unsafe_single_writer=true was given)",
+                f"{store.scheme}:// cannot create an object only if it does not exist, so a second writer to this "
+                "table can silently overwrite commits (unsafe_single_writer=true is set)",
                 UserWarning,
                 stacklevel=2,
             )

@@ -51,7 +51,7 @@ class ScanOptions:
 
     `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to a range of
     physical rows; it cannot be combined with limit, offset or order. Options that only tune another reader
-    (`batch_readahead`, `io_buffer_size`, `scan_in_order`) are accepted and do not change the result.
+    (`batch_readahead`, `fragment_readahead`, `io_buffer_size`, `scan_in_order`) are accepted without effect.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None

@@ -239,7 +239,7 @@ def test_a_branch_whose_end_cannot_be_seen_is_not_said_to_have_failed(
         return real(*arguments)
 
     monkeypatch.setattr(branches.refs, "create_branch", then_deaf)
-    with pytest.raises(CommitStateUnknownError, match="branch b was made"):
+    with pytest.raises(CommitStateUnknownError, match="branch b was created"):
         old.create_branch("b")
     monkeypatch.undo()
     assert lancetable.dataset(table.uri).checkout_version(("b", None)).to_table()["id"].to_pylist() == [1, 2]
@@ -273,7 +273,7 @@ def test_a_branch_whose_parent_is_deleted_meanwhile(table: Overwritten, monkeypa
         return real(*arguments)
 
     monkeypatch.setattr(branches.refs, "create_branch", delete_first)
-    with pytest.raises(VersionNotFoundError, match="branch b was deleted while branch c was made"):
+    with pytest.raises(VersionNotFoundError, match="branch b was deleted while branch c was being created"):
         first.create_branch("c")
     assert not main.branches.list() and not list((Path(table.uri) / "tree").rglob("*.*"))
 
@@ -379,7 +379,7 @@ def test_an_old_listing_is_not_cleaned_by(table: Overwritten, monkeypatch: pytes
         return [each for each in found if each.name != f"{2**64 - 1 - 2}.manifest"]
 
     monkeypatch.setattr(LocalStore, "list_names", old)
-    with pytest.raises(StoreError, match="does not show version 2"):
+    with pytest.raises(StoreError, match="lacks version 2, which exists"):
         dataset.cleanup_old_versions(timedelta(0), delete_unverified=True)
     monkeypatch.undo()
     assert (table.ids(1), table.ids()) == ([1, 2], [3])

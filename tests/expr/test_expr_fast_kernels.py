@@ -72,7 +72,7 @@ def test_parts_of_many_dates(unit: str, part: str) -> None:
     counts = random.integers(-900 * per_day, 900 * per_day, 9_001)
     counts[:4] = (-1, 0, per_day - 1, per_day)
     values = pa.array(counts, mask=random.random(len(counts)) < 0.1).cast(pa.timestamp(unit)).slice(1)
-    kernel = function_kernels._DAY_PARTS[part]
+    kernel = function_kernels._DATE_PARTS[part]
     found = function_kernels.date_part([pa.scalar(part), values], pa.int32())
     assert found.equals(pc.cast(kernel(values), pa.int32()))
     assert len(function_kernels.date_part([pa.scalar(part), pa.nulls(5_000, values.type)], pa.int32())) == 5_000

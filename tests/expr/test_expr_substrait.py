@@ -149,7 +149,7 @@ def test_refusals() -> None:
         from_arrow_expression(F("nope") == 1, ROWS.schema)
     with pytest.raises(InvalidSqlError, match="does not return a boolean"):
         from_arrow_expression(F("id") + 1, ROWS.schema)
-    with pytest.raises(InvalidSqlError, match="does not fit"):
+    with pytest.raises(InvalidSqlError, match="invalid for the types of the columns"):
         from_arrow_expression(F("s") == F("id"), ROWS.schema)
     with pytest.raises(TypeError):
         from_arrow_expression("id = 1", ROWS.schema)  # type: ignore[arg-type]  # the point of the test

@@ -91,5 +91,5 @@ def test_filters(tmp_path: Path) -> None:
         "NOT json_exists(j, '$.a')": [2],
     }.items():
         assert ds.to_table(columns=["k"], filter=text)["k"].to_pylist() == expected, text
-    with pytest.raises(InvalidSqlError, match="no JSON path"):
+    with pytest.raises(InvalidSqlError, match="invalid JSON path"):
         ds.to_table(filter="json_exists(j, '$..a')")

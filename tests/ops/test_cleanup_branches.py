@@ -207,7 +207,7 @@ def test_files_of_a_branch_that_cannot_be_read_now_stay(tmp_path: Path) -> None:
     good = manifest.read_bytes()
     manifest.write_bytes(good[:-1])
     told = forest.main.explain_cleanup_old_versions(**ALL_OLD)
-    assert any("branch side" in each and "no files" in each for each in told.warnings)
+    assert any("branch side" in each and "no other files" in each for each in told.warnings)
     stats = forest.main.cleanup_old_versions(**{**ALL_OLD, "retain_versions": 1})
     assert (stats.old_versions, stats.data_files_removed) == (2, 0)
     manifest.write_bytes(good)

@@ -87,7 +87,7 @@ def test_broken_sequences():
     with pytest.raises(CorruptFileError, match="malformed"):
         RowVersionSequence.from_bytes(b"\xff")
     data = RowVersionSequence.uniform(5, 1).to_bytes()
-    with pytest.raises(CorruptFileError, match="5 values for 4 rows") as caught:
+    with pytest.raises(CorruptFileError, match="expected a sequence of 4 values, got 5") as caught:
         RowVersionSequence.from_bytes(data, 4, "some/path")
     assert caught.value.path == "some/path"
     huge = rowids_pb2.RowDatasetVersionSequence()

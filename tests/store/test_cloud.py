@@ -171,7 +171,7 @@ def test_forbidden_commit_raises(s3: Moto, client: str) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_proven", {})
+    monkeypatch.setattr(probe, "_probed", {})
     options, uri = _options(liar, client), f"s3://lab/{uuid4()}"
     with pytest.raises(UnsupportedFeatureError, match=r"overwrites.*commit_lock.*s3\+ddb.*unsafe_single_writer"):
         lancetable.write_dataset(_rows(0), uri, storage_options=options)
@@ -186,13 +186,13 @@ def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch
 
 
 def test_server_is_probed_once(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_proven", {})
+    monkeypatch.setattr(probe, "_probed", {})
     uri = f"s3://lab/{uuid4()}"
     store, base = open_store(uri, s3.options)
     s3.reset()
-    probe.prove(store, base)
+    probe.require_conditional_put(store, base)
     assert len(s3.log()) == 4
-    probe.prove(store, f"{base}/other")
+    probe.require_conditional_put(store, f"{base}/other")
     assert len(s3.log()) == 4
     assert list(store.list_recursive(base)) == []
     assert probe.race(store, base, keys=3, threads=6).is_safe

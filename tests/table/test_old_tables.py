@@ -150,7 +150,7 @@ def test_a_mixture_of_files_is_not_written_to(tmp_path: Path) -> None:
         message.fragments.add(id=2, physical_rows=1, files=[file.to_proto()])
 
     edit(uri, change)
-    with pytest.raises(InvalidOperationError, match="Restore"):
+    with pytest.raises(InvalidOperationError, match="restore an older version"):
         lancetable.dataset(uri).delete("a = 3")
     lancetable.dataset(uri, version=1).restore()
     assert lance.dataset(uri).count_rows() == 10

@@ -1,27 +1,27 @@
-"""Kernels: bytes to values and back, as pure functions on whole arrays.
+"""Kernels: conversion between bytes and values, as pure functions on whole arrays.
 
-No protobuf, no I/O, no knowledge of pages. What comes from a file is checked here where only the kernel can check it
-(sizes that a compressed buffer declares, offsets that a page stores, codes without a symbol); a violation raises
-CorruptFileError without a path, which the caller knows.
+Kernels use no protobuf, no I/O and no pages. They check what only they can check in the bytes of a file: declared
+sizes of compressed buffers, stored offsets, codes without a symbol. A violation raises CorruptFileError without a path,
+which the caller adds.
 
-    general.py             zstd and raw LZ4 blocks, bounded before anything is allocated
-    frames.py              many zstd frames through one decompressor
-    fsst.py                short strings through a table of up to 255 symbols
+    general.py             zstd and raw LZ4 blocks, bounded before memory is allocated
+    frames.py              many zstd frames decompressed in one call
+    fsst.py                short strings, compressed with a table of up to 255 symbols
     bitpacking.py          one bit stream, or transposed blocks of 1,024 values
     varbin.py              end offsets, validity, gather, UTF-8
     rle.py                 values and run lengths
-    byte_stream_split.py   byte k of every value side by side
-    picks.py               single values out of the chunks of a page, rows of lists
-    zones.py               bounds of stretches of numbers
-    distinct.py            different values and where each occurs
-    keys.py                which row of a column has a key
-    _native.pyx            the same loops in C, where they were built; each file of loops/ is the twin of one here
-    _native_keys.pyx       the search for keys
-    _native_search.pyx     the search for a text in many strings
-    _native_write.pyx      and those that only writers need
+    byte_stream_split.py   byte k of all values, contiguous
+    picks.py               random access to values in the chunks of a page, and to rows of lists
+    zones.py               minimum and maximum of ranges of numbers
+    distinct.py            distinct values and the index of each
+    keys.py                hash tables from keys to rows
+    _native.pyx            the same loops in C; each file in loops/ corresponds to a module here
+    _native_keys.pyx       key lookup
+    _native_search.pyx     search for a substring in many strings
+    _native_write.pyx      loops that only writers need
 
-Each function has a NumPy form; many have a compiled one that does the same. The compiled module is optional, and
-LANCETABLE_KERNELS=0 in the environment leaves it aside.
+Each function has a NumPy form, and many have an equivalent compiled form. The compiled modules are optional;
+LANCETABLE_KERNELS=0 in the environment disables them.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = ["NATIVE", "native", "native_keys", "native_search", "native_write"]
 
 
 native: Final[Any] = load(f"{__name__}._native")
-"""The compiled kernels, None if they are not there or not wanted."""
+"""The compiled kernels, None if they are not built or are disabled."""
 
 native_keys: Final[Any] = load(f"{__name__}._native_keys")
-"""The search for keys; also None or there."""
+"""The compiled key lookup, or None."""
 
 native_search: Final[Any] = load(f"{__name__}._native_search")
-"""The search for a text in strings; also None or there."""
+"""The compiled substring search, or None."""
 
 native_write: Final[Any] = load(f"{__name__}._native_write")
-"""Those that only writers need; also None or there."""
+"""The compiled kernels that only writers need, or None."""
 
 NATIVE: Final[bool] = native is not None
-"""Whether compiled kernels run."""
+"""Whether compiled kernels are used."""

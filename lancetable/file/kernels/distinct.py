@@ -1,4 +1,4 @@
-"""Different values, and where each occurs: what a dictionary is made of.
+"""Dictionary encoding: distinct values, and the index of each row's value.
 
 strings  aa b null aa        items aa b        indices 0 1 0 0        a null has the index 0
 """
@@ -18,14 +18,14 @@ __all__ = ["Indexed", "index_values"]
 
 
 class Indexed(NamedTuple):
-    """(n,) indices into `items`, which are different from each other, not null, and in the order of their first row."""
+    """(n,) indices into `items`, which are distinct, not null, and in the order of their first row."""
 
     indices: npt.NDArray[np.int32]
     items: pa.Array
 
 
 def index_values(array: pa.Array, most: int) -> Indexed | None:
-    """Index an array of strings, bytes or fixed-width values. None for more than `most` different ones, or 2^31."""
+    """Dictionary-encode strings, bytes or fixed-width values; return None for more than `most` or 2^31 distinct ones."""
     dtype = offset_dtype(array.type)
     if native is None or dtype is None or len(array) == 0:
         encoded = array.dictionary_encode()

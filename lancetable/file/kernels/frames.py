@@ -1,9 +1,9 @@
-"""Many zstd frames through one decompressor: making one for each would cost a small frame more than its content does.
+"""Decompression of many zstd frames in one call: a decompressor for each small frame would cost more than its content.
 
     [u64 size][frame]  [u64 size][frame] ...   ->   [frame][frame] ...   ->   decompressed in one call
 
-That call does not tell where the content of a frame ends, so each must say in its header how long it is; zstd makes
-sure that it is. Source: RFC 8878, 3.1.1.1.
+That call does not return where the content of a frame ends, so the header of each frame must contain the size of its
+content, which zstd enforces. Source: RFC 8878, 3.1.1.1.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lancetable.file.kernels import miniblock, native
 __all__ = ["MAX_RATIO", "MIN_RATIO_BYTES", "PREFIX_BYTES", "Packed", "decompress_frames", "pack_frames"]
 
 PREFIX_BYTES: Final = 8
-MAX_RATIO: Final = 1 << 15  # what a byte can grow to: a block of 128 KiB takes 4 bytes at least
-MIN_RATIO_BYTES: Final = 64 << 10  # below, a false claim costs nothing
+MAX_RATIO: Final = 1 << 15  # the maximum expansion of a byte: a block of 128 KiB takes at least 4 bytes
+MIN_RATIO_BYTES: Final = 64 << 10  # sizes up to this are allocated without a check
 
 _ZSTD: Final = pa.Codec("zstd")
 _MAGIC: Final = np.frombuffer(b"\x28\xb5\x2f\xfd", np.uint8)
@@ -29,16 +29,16 @@ _LOW_WORD: Final = np.uint64(0xFFFFFFFF)
 _MAGIC_BYTES: Final = 4
 _SIZE_BYTES: Final = (0, 2, 4, 8)
 _DICTIONARY_BYTES: Final = (0, 1, 2, 4)
-_ADDED_TO_TWO: Final = 256  # a size of two bytes counts from here
+_TWO_BYTE_BASE: Final = 256  # added to sizes that are stored in two bytes
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
 
 class Packed(NamedTuple):
-    """Frames side by side, and (n,) where the content of each named one will lie in the `total` bytes of all of them.
+    """Contiguous frames, and for (n,) requested buffers the starts and sizes of their content in all `total` bytes.
 
-    A frame that is named several times in a row is there once.
+    A frame that is requested several times in a row is included once.
     """
 
     frames: Bytes
@@ -48,9 +48,10 @@ class Packed(NamedTuple):
 
 
 def decompress_frames(data: Bytes, starts: Ints, sizes: Ints, max_bytes: int) -> tuple[Bytes, Ints, Ints] | None:
-    """The contents of buffers of a size and a frame, side by side: their bytes, and where that of each lies.
+    """Decompress buffers of a size and a frame: their contents, and the start and size of each.
 
-    None for what `pack_frames` does not take, or is not sound; each buffer alone then tells what is wrong.
+    Returns None for buffers that `pack_frames` rejects or that are corrupt; decompressing each buffer alone then raises
+    the specific error.
     """
     packed = pack_frames(data, starts, sizes, max_bytes)
     if packed is None:
@@ -64,10 +65,10 @@ def decompress_frames(data: Bytes, starts: Ints, sizes: Ints, max_bytes: int) ->
 
 
 def pack_frames(data: Bytes, starts: Ints, sizes: Ints, max_bytes: int) -> Packed | None:
-    """The frames of buffers of a size and a frame, ready to be decompressed in one call.
+    """Collect the frames of buffers of a size and a frame, for decompression in one call.
 
-    None unless every buffer has its size in front and its frame says the same, and all contents have no more than
-    `max_bytes` together and none more than its frame can grow to.
+    Returns None unless every buffer starts with the size of its content, the header of its frame has the same size, no
+    size exceeds the maximum expansion of its frame, and the sum is at most `max_bytes`.
     """
     if native is not None:
         found = native.pack_frames(data, starts, sizes, max_bytes)
@@ -86,27 +87,25 @@ def pack_frames(data: Bytes, starts: Ints, sizes: Ints, max_bytes: int) -> Packe
     if (contents > np.maximum(MIN_RATIO_BYTES, frame_sizes * MAX_RATIO)).any():
         return None
     ends = np.cumsum(contents)
-    said = _said(data, frame_starts, frame_sizes)
-    if said is None or (said != heads).any() or int(ends[-1]) > max_bytes or int(ends.min()) < 0:
+    declared = _content_sizes(data, frame_starts, frame_sizes)
+    if declared is None or (declared != heads).any() or int(ends[-1]) > max_bytes or int(ends.min()) < 0:
         return None
     frames = miniblock.join_pieces(data, frame_starts, frame_sizes)
     return Packed(frames, int(ends[-1]), (ends - contents)[piece], contents[piece])
 
 
-def _said(data: Bytes, starts: Ints, sizes: Ints) -> npt.NDArray[np.uint64] | None:
-    """What the header of each frame says about its content, None if one says nothing or is none."""
-    if int(sizes.min()) <= _MAGIC_BYTES or (miniblock.gather_rows(data, starts, _MAGIC_BYTES) != _MAGIC).any():
-        return None
-    descriptors = data[starts + _MAGIC_BYTES]
-    contents = np.empty(len(starts), np.uint64)
-    for descriptor in set(descriptors.tolist()):
-        which = np.flatnonzero(descriptors == descriptor)
+def _content_sizes(data: Bytes, starts: Ints, sizes: Ints) -> npt.NDArray[np.uint64] | None:
+    """Return the content sizes in the headers of frames; None if one has none or is not a frame."""
+    contents = []
+    for start, size in zip(starts.tolist(), sizes.tolist()):
+        if size <= _MAGIC_BYTES or (data[start : start + _MAGIC_BYTES] != _MAGIC).any():
+            return None
+        descriptor = int(data[start + _MAGIC_BYTES])
         is_single = bool(descriptor & 0x20)
         width = _SIZE_BYTES[descriptor >> 6] or int(is_single)
         begin = _MAGIC_BYTES + 1 + (not is_single) + _DICTIONARY_BYTES[descriptor & 3]
-        if not width or int(sizes[which].min()) < begin + width:
+        if not width or size < begin + width:
             return None
-        stored = np.ascontiguousarray(miniblock.gather_rows(data, starts[which] + begin, width))
-        said = stored.view(f"<u{width}").reshape(-1).astype(np.uint64)
-        contents[which] = said + np.uint64(_ADDED_TO_TWO) if width == 2 else said
-    return contents
+        stored = int.from_bytes(data[start + begin : start + begin + width], "little")
+        contents.append(stored + _TWO_BYTE_BASE if width == 2 else stored)
+    return np.array(contents, np.uint64)

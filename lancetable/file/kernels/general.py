@@ -1,10 +1,10 @@
-"""General compression of whole buffers: zstd frames and raw LZ4 blocks behind a size.
+"""General compression of whole buffers: zstd frames and raw LZ4 blocks, preceded by the size of their content.
 
     zstd   [u64 decompressed size][one zstd frame]     a bare frame without the size is accepted too
     lz4    [u32 decompressed size][one LZ4 block]
 
-The caller says how many bytes the content can have at most; a buffer that declares more is refused before memory is
-asked for. Source: protos/encodings_v2_0.proto.
+The caller passes the maximum size of the content; a buffer that declares more is rejected before memory is allocated.
+Source: protos/encodings_v2_0.proto.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ Ints = npt.NDArray[np.int64]
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_PREFIX: Final = struct.Struct("<Q")
 _LZ4_PREFIX: Final = struct.Struct("<I")
-# What one byte can grow to: a byte of an LZ4 length adds 255.
+# The maximum expansion of a byte: a byte of an LZ4 length adds 255.
 _MAX_RATIO: Final = {"zstd": frames.MAX_RATIO, "lz4": 255}
 _STREAM_BLOCK_BYTES: Final = 1 << 20
-# The window decides what a streaming decoder allocates; the reference encoder stays below this at every usual level.
+# A streaming decoder allocates the window of the frame; the reference encoder stays below this at all usual levels.
 _MAX_STREAM_WINDOW_BYTES: Final = 8 << 20
 
 
 def decompress(scheme: str, data: Buffer, max_bytes: int) -> pa.Buffer:
-    """Content of one compressed buffer.
+    """Decompress one buffer; the result has exactly the size that the buffer declares.
 
-    `max_bytes` is the most the content may have; the result has exactly the size that the buffer declares.
-    Raises CorruptFileError when the buffer declares more, or does not hold what it declares;
-    UnsupportedFeatureError for a scheme that is not known.
+    Raises CorruptFileError if the buffer declares more than `max_bytes` or does not contain what it declares;
+    UnsupportedFeatureError for an unknown scheme.
     """
     view = memoryview(data).cast("B")
     if scheme == "zstd":
@@ -57,10 +56,9 @@ def decompress(scheme: str, data: Buffer, max_bytes: int) -> pa.Buffer:
 def decompress_pieces(
     scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int
 ) -> tuple[npt.NDArray[np.uint8], Ints, Ints]:
-    """The contents of many compressed buffers, and where that of each begins and how long it is; see `decompress`.
+    """Decompress many buffers: their contents, and the start and size of each; see `decompress`.
 
-    A buffer that is named several times in a row is decompressed once. `max_bytes` is the most that all of them may
-    have together.
+    A buffer that is repeated consecutively is decompressed once. `max_bytes` is the maximum of the sum.
     """
     if scheme == "zstd" and (found := frames.decompress_frames(data, starts, sizes, max_bytes)) is not None:
         return found
@@ -78,7 +76,7 @@ def decompress_pieces(
     pieces: list[pa.Buffer] = []
     left = max_bytes
     for start, size in zip(starts.tolist(), sizes.tolist()):
-        # What is left of the limit: a page of small bombs must not add up to a large one.
+        # Pass the remaining limit, so that many small buffers cannot exceed it together.
         pieces.append(decompress(scheme, view[start : start + size], left))
         left -= len(pieces[-1])
     lengths = np.array([len(piece) for piece in pieces], np.int64)
@@ -89,7 +87,7 @@ def decompress_pieces(
 
 
 def _declared(scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int) -> Ints | None:
-    """What each buffer says that its content has, checked; None where one of them does not say it in front."""
+    """Return the checked content sizes that the buffers declare; None if a buffer does not start with its size."""
     room = _LZ4_PREFIX.size if scheme == "lz4" else _ZSTD_PREFIX.size
     if len(sizes) == 0 or int(sizes.min()) <= room:
         return None
@@ -109,9 +107,9 @@ def _declared(scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Int
 
 
 def compress(scheme: str, data: Buffer, level: int | None = None) -> bytes:
-    """One buffer with the size in front, as `decompress` reads it. `level` counts for zstd only.
+    """Compress one buffer, preceded by its size, as `decompress` expects. `level` applies to zstd only.
 
-    Raises UnsupportedFeatureError for a scheme that is not known, and for 4 GiB or more under lz4.
+    Raises UnsupportedFeatureError for an unknown scheme, and for 2 GiB or more with lz4.
     """
     view = memoryview(data).cast("B")
     if scheme == "zstd":
@@ -120,7 +118,9 @@ def compress(scheme: str, data: Buffer, level: int | None = None) -> bytes:
         return _ZSTD_PREFIX.pack(len(view)) + frame
     if scheme == "lz4":
         if len(view) >= 1 << 31:
-            raise UnsupportedFeatureError(f"an LZ4 block cannot hold {len(view)} bytes", feature="lz4 block size")
+            raise UnsupportedFeatureError(
+                f"an LZ4 block is limited to 2 GiB, got {len(view)} bytes; use zstd", feature="lz4 block size"
+            )
         block: bytes = _codec("lz4_raw").compress(view, asbytes=True)
         return _LZ4_PREFIX.pack(len(view)) + block
     raise UnsupportedFeatureError(f"unknown compression scheme {scheme!r}", feature=f"compression {scheme}")
@@ -134,12 +134,12 @@ def _codec(name: str, level: int | None = None) -> pa.Codec:
 def _check_declared(scheme: str, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise CorruptFileError(
-            f"{scheme} buffer declares {size} bytes where at most {max_bytes} can be", expected=max_bytes, found=size
+            f"{scheme} buffer declares {size} bytes, the limit is {max_bytes}", expected=max_bytes, found=size
         )
 
 
 def _check_ratio(scheme: str, size: int, compressed: int) -> None:
-    """Refuse what no content can grow to, before memory for it is asked for."""
+    """Raise CorruptFileError, before memory is allocated, for a size that no content can expand to."""
     limit = max(frames.MIN_RATIO_BYTES, compressed * _MAX_RATIO[scheme])
     if size > limit:
         raise CorruptFileError(
@@ -166,15 +166,15 @@ def _decompress_zstd(view: memoryview, max_bytes: int) -> pa.Buffer:
 
 
 def _zstd_content_size(frame: memoryview) -> int | None:
-    """Content size in a frame header (RFC 8878, 3.1.1.1), None where the frame does not tell."""
+    """Return the content size in a frame header (RFC 8878, 3.1.1.1); None if the header has none."""
     if len(frame) < 6 or bytes(frame[:4]) != _ZSTD_MAGIC:
-        raise CorruptFileError("zstd buffer without a frame", expected=_ZSTD_MAGIC, found=bytes(frame[:4]))
+        raise CorruptFileError("zstd buffer does not start with a frame", expected=_ZSTD_MAGIC, found=bytes(frame[:4]))
     descriptor = frame[4]
     single_segment = bool(descriptor & 0x20)
     width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
     start = 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
     if len(frame) < start + width:
-        raise CorruptFileError("zstd frame header is cut short", expected=start + width, found=len(frame))
+        raise CorruptFileError("zstd frame header is truncated", expected=start + width, found=len(frame))
     if width == 0:
         exponent, mantissa = frame[5] >> 3, frame[5] & 7
         window = (1 << (10 + exponent)) * (8 + mantissa) // 8
@@ -205,7 +205,7 @@ def _stream_zstd(frame: memoryview, max_bytes: int) -> pa.Buffer:
 
 def _decompress_lz4(view: memoryview, max_bytes: int) -> pa.Buffer:
     if len(view) <= _LZ4_PREFIX.size:
-        raise CorruptFileError("lz4 buffer is cut short", expected=_LZ4_PREFIX.size + 1, found=len(view))
+        raise CorruptFileError("lz4 buffer is truncated", expected=_LZ4_PREFIX.size + 1, found=len(view))
     (size,) = _LZ4_PREFIX.unpack_from(view)
     _check_declared("lz4", size, max_bytes)
     block = view[_LZ4_PREFIX.size :]
@@ -215,11 +215,11 @@ def _decompress_lz4(view: memoryview, max_bytes: int) -> pa.Buffer:
         content = codec.decompress(block, decompressed_size=size)
     except OSError as error:
         raise CorruptFileError(f"lz4 block does not decompress to {size} bytes") from error
-    # pyarrow does not tell how much a block really held. A block that also fits into one byte less held less.
+    # pyarrow does not return the real size of the content. If it also fits into one byte less, it is smaller.
     if size > 0:
         try:
             codec.decompress(block, decompressed_size=size - 1)
         except OSError:
             return content
-        raise CorruptFileError(f"lz4 block holds less than the {size} bytes it declares", expected=size)
+        raise CorruptFileError(f"lz4 block contains less than the {size} bytes it declares", expected=size)
     return content

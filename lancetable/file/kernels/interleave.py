@@ -1,10 +1,10 @@
-"""Runs of bytes from several streams, one run of each in turn.
+"""Interleaving of runs of bytes from several streams, one run of each in turn.
 
     heads  [a a][b b]     sizes 2 2
     bodies [x][y y y]     sizes 1 3        ->   a a x | b b y y y
 
-This is how chunks, zipped values and length-prefixed strings come about: each stream is made in one go, and Arrow
-copies the runs.
+Chunks, zipped values and length-prefixed strings are built this way: each stream is built as a whole, then its runs
+are copied.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _NOTHING = pa.scalar(b"", pa.large_binary())
 
 
 class Runs(NamedTuple):
-    """Bytes and the (n + 1,) offsets at which its n runs begin and end."""
+    """Bytes and the (n + 1,) offsets of their n runs."""
 
     data: Any  # bytes-like
     offsets: npt.NDArray[np.int64]
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """(n,) bytes of each run."""
+        """The (n,) sizes of the runs in bytes."""
         return np.diff(self.offsets)
 
 
 def runs_of(data: Any, sizes: npt.NDArray[np.int64] | int, count: int | None = None) -> Runs:
-    """Runs of the given sizes, or `count` runs of one size, which lie side by side in `data`."""
+    """Return contiguous runs of the given sizes, or `count` runs of one size."""
     if isinstance(sizes, int):
         assert count is not None
         return Runs(data, np.arange(count + 1, dtype=np.int64) * sizes)
@@ -47,19 +47,19 @@ def runs_of(data: Any, sizes: npt.NDArray[np.int64] | int, count: int | None = N
 
 
 def total_sizes(streams: Sequence[Runs]) -> npt.NDArray[np.int64]:
-    """(n,) bytes that the runs of all streams have together."""
+    """Return the (n,) sizes of the i-th runs of all streams together."""
     sizes: npt.NDArray[np.int64] = np.diff(np.add.reduce([stream.offsets for stream in streams]))
     return sizes
 
 
 def padding(sizes: npt.NDArray[np.int64], alignment: int, filler: int) -> Runs:
-    """Runs that fill up runs of these sizes to a multiple of `alignment`."""
+    """Return runs that pad runs of the given sizes to a multiple of `alignment`."""
     missing = -sizes % alignment
     return runs_of(np.full(int(missing.sum()), filler, np.uint8), missing)
 
 
 def interleave(streams: Sequence[Runs]) -> pa.Buffer:
-    """Run i of every stream, then run i + 1 of every stream, and so on, as one buffer."""
+    """Concatenate run 0 of every stream, then run 1 of every stream, and so on."""
     if native is not None:
         return pa.py_buffer(native.interleave(streams))
     arrays = [

@@ -25,12 +25,12 @@ Bools = npt.NDArray[np.bool_]
 
 
 def highest(levels: Levels) -> int:
-    """The largest level; 0 if there are none."""
+    """Return the largest level; 0 if there are none."""
     return int(levels.max()) if len(levels) else 0
 
 
 def validity(definition: Levels, low: int) -> tuple[npt.NDArray[np.uint8] | None, int]:
-    """Arrow's bitmap of `definition <= low` and the number of zeros in it; no bitmap if there are none."""
+    """Return Arrow's bitmap of `definition <= low` and its number of zeros; None instead of a bitmap without zeros."""
     if native is not None:
         bitmap, zeros = native.validity(definition, low)
         return (bitmap, zeros) if zeros else (None, 0)
@@ -40,20 +40,37 @@ def validity(definition: Levels, low: int) -> tuple[npt.NDArray[np.uint8] | None
 
 
 def visible_positions(definition: Levels, top: int) -> npt.NDArray[np.int64]:
-    """Where `definition <= top`."""
+    """Return the positions where `definition <= top`."""
     return np.flatnonzero(definition <= top)
 
 
 def list_layer(
     repetition: Levels, definition: Levels | None, low: int, high: int, slots: int, null: int
 ) -> tuple[npt.NDArray[np.int64], Bools | None, Levels, Levels | None]:
-    """Take the innermost list layer off the levels.
+    """Remove the innermost list layer from levels.
 
-    `low` is the highest level of an entry that holds an item of these lists, `high` the highest level of the layer
-    itself, `slots` the highest level of an entry that is a list of this layer, null and empty ones included, and
-    `null` the level of a null list, 0 if there is none.
-    -> (lists + 1,) offsets from zero on, (lists,) validity or None if all are valid, and the levels of the next layer.
-    Raises CorruptFileError if the levels contradict each other.
+    Parameters
+    ----------
+    repetition, definition
+        The levels of the entries; `definition` may be None if nothing is missing.
+    low
+        The highest level of an entry that is an item of these lists.
+    high
+        The highest level of the list layer itself.
+    slots
+        The highest level of an entry that is a list of this layer, null and empty lists included.
+    null
+        The level of a null list, 0 if there is none.
+
+    Returns
+    -------
+    tuple
+        (lists + 1,) offsets from zero on, (lists,) validity or None if all are valid, and the levels of the next layer.
+
+    Raises
+    ------
+    CorruptFileError
+        If the levels are inconsistent.
     """
     if len(repetition) and repetition[0] == 0:
         raise CorruptFileError("the first level does not start a list", expected="1 or more", found=0)

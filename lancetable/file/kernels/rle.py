@@ -1,4 +1,4 @@
-"""Run lengths: one value and how often it repeats.   [a a a b] <-> values [a b], lengths [3 1]"""
+"""Run lengths: one value and the number of its repetitions.   [a a a b] <-> values [a b], lengths [3 1]"""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lancetable.errors import CorruptFileError
 
 __all__ = ["MAX_RUN", "expand", "runs"]
 
-MAX_RUN = 255  # lengths are single bytes; a longer run repeats its value
+MAX_RUN = 255  # lengths are single bytes; a longer run is split
 
 
 def expand(values: npt.NDArray[Any], lengths: npt.NDArray[np.uint8], count: int) -> npt.NDArray[Any]:
-    """(k,) values and (k,) lengths -> (count,) values.
+    """Expand (k,) values and (k,) lengths to (count,) values.
 
-    Lengths may reach past `count`, which old writers let happen; the excess is cut.
+    Lengths may exceed `count`, as old writers produce; the excess is dropped.
     Raises CorruptFileError for zero lengths and for lengths that do not reach `count`.
     """
     if len(values) != len(lengths):
@@ -31,7 +31,7 @@ def expand(values: npt.NDArray[Any], lengths: npt.NDArray[np.uint8], count: int)
 
 
 def runs(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """(n,) values -> (k,) values and (k,) lengths of 1 to 255. Values are compared by their bits, floats included."""
+    """Split (n,) values into (k,) values and (k,) lengths of 1 to 255. Values are compared by their bits, floats included."""
     if len(values) == 0:
         return values[:0], np.empty(0, np.uint8)
     bits = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")

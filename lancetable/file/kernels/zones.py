@@ -1,4 +1,4 @@
-"""Bounds of stretches of numbers: what zone maps are made of.
+"""Bounds of ranges of numbers, from which zone maps are built.
 
 values  3 1 | - 9 4 | nan -0.5       starts 0 2 5     ends 2 5 7
 low     1     4       -0.5           high 3 9 -0.5    nulls 0 1 0    nans 0 0 1
@@ -24,8 +24,8 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Bounds(NamedTuple):
-    """One entry for each piece. A piece without values has the widest bounds the wrong way round: for integers the
-    highest number as `low` and the lowest as `high`, for floats NaN twice.
+    """One entry for each range. A range without values has inverted bounds: for integers the maximum of the type as `low` and
+    the minimum as `high`, for floats NaN twice.
     """
 
     low: npt.NDArray[Any]
@@ -35,9 +35,9 @@ class Bounds(NamedTuple):
 
 
 def number_zones(values: npt.NDArray[Any], validity: Any, skip: int, starts: Int64, ends: Int64) -> Bounds:
-    """Bounds of (n,) little-endian integers or floats in pieces that do not overlap, ascending, none of them empty.
+    """Compute the bounds of (n,) little-endian integers or floats in ranges that ascend, do not overlap and are not empty.
 
-    `validity`: a bitmap in which row 0 is bit `skip`, None if nothing is null. NaN is counted and ignored.
+    `validity` is a bitmap in which row 0 is bit `skip`, None if nothing is null. NaN values are counted and ignored.
     """
     if native is not None:
         low, high = np.empty(len(starts), values.dtype), np.empty(len(starts), values.dtype)
@@ -56,7 +56,7 @@ def number_zones(values: npt.NDArray[Any], validity: Any, skip: int, starts: Int
 
 
 def _unpacked(bitmap: Any, first: int, count: int) -> npt.NDArray[np.bool_]:
-    """(count,) booleans of a bitmap from bit `first` on."""
+    """Return `count` booleans of a bitmap from bit `first` on."""
     octets = np.frombuffer(bitmap, np.uint8)[first // 8 : (first + count + 7) // 8]
     bits = np.unpackbits(octets, count=first % 8 + count, bitorder="little")
     return bits[first % 8 :].view(np.bool_)

@@ -55,12 +55,10 @@ coded_values = st.lists(
 )
 
 
-@given(coded_values, st.sampled_from([np.int32, np.int64]), st.integers(1, 5))
-def test_expansion(values: list[bytes], dtype: type, block: int) -> None:
+@given(coded_values, st.sampled_from([np.int32, np.int64]))
+def test_expansion(values: list[bytes], dtype: type) -> None:
     codes, offsets = arrays_of(values, dtype)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fsst, "_BLOCK_CODES", block)
-        data, new_offsets = fsst.decompress(codes, offsets, table_of(SYMBOLS))
+    data, new_offsets = fsst.decompress(codes, offsets, table_of(SYMBOLS))
     assert new_offsets.dtype == dtype
     assert values_of(data, new_offsets) == [walk(value, SYMBOLS) for value in values]
 
