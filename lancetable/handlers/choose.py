@@ -107,7 +107,7 @@ class ReadOnlyHandler(VersionFinder):
         raise UnsupportedFeatureError(
             f"{self._uri}: this store cannot create an object only if it does not exist, so two writers could commit "
             "the same version and one would lose its rows. Choose one: pass commit_lock, a lock that all writers "
-            "share; keep the table in a store with conditional create or behind an external manifest store; or, if there is "
-            "never more than one writer, set the storage option unsafe_single_writer=true",
+            "share; keep the table in a store with conditional create or behind an external manifest store; or, if "
+            "there is never more than one writer, set the storage option unsafe_single_writer=true",
             feature="conditional create",
         )

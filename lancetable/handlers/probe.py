@@ -75,9 +75,9 @@ def require_conditional_put(store: ObjectStore, base: str) -> None:
     if not supports_conditional_put(store, base):
         raise UnsupportedFeatureError(
             f"{store.uri(base)}: this server accepts the condition of a conditional create but overwrites the object, "
-            "so concurrent writers would overwrite each other's commits. Choose one: a commit_lock that all writers share; "
-            "an external manifest store (s3+ddb://bucket/path?ddbTableName=table); or, if there is never more than one "
-            "writer, the storage option unsafe_single_writer=true",
+            "so concurrent writers would overwrite each other's commits. Choose one: a commit_lock that all writers "
+            "share; an external manifest store (s3+ddb://bucket/path?ddbTableName=table); or, if there is never more "
+            "than one writer, the storage option unsafe_single_writer=true",
             feature="conditional create",
         )
 

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled walk over a sequence that is nothing but short arrays, as other writers put ids down; what it does not
-take is parsed as a message, which also tells what is wrong.
+"""Compiled parser for row id sequences that consist only of short arrays, as other writers store them.
+
+Any other sequence, including a malformed one, is parsed by protobuf, which also reports the errors.
 
     0a len                   a segment
        22 len | 2a len       sorted_array | array
@@ -36,7 +37,7 @@ cdef struct Piece:
 
 
 cdef inline const uint8_t* number(const uint8_t* at, const uint8_t* end, uint64_t* value) noexcept nogil:
-    """Where a varint ends; NULL for none."""
+    """Parse a varint; return its end, or NULL if it is malformed."""
     cdef int shift = 0
     cdef uint8_t octet
     value[0] = 0
@@ -47,7 +48,7 @@ cdef inline const uint8_t* number(const uint8_t* at, const uint8_t* end, uint64_
         if octet < 0x80:
             return at
         shift += 7
-    # The tenth byte has room for one bit.
+    # The tenth byte of a 64-bit varint has only one valid bit.
     if at < end and shift == 63 and at[0] <= 1:
         value[0] |= <uint64_t>at[0] << 63
         return at + 1
@@ -55,7 +56,7 @@ cdef inline const uint8_t* number(const uint8_t* at, const uint8_t* end, uint64_
 
 
 cdef inline const uint8_t* body(const uint8_t* at, const uint8_t* end, const uint8_t** stop) noexcept nogil:
-    """Where the body of a field begins whose length stands at `at`, and where it ends; NULL where it does not fit."""
+    """Return the start of the field body whose length is at `at`, and set `stop` to its end; NULL if it exceeds `end`."""
     cdef uint64_t length
     at = number(at, end, &length)
     if at == NULL or length > <uint64_t>(end - at):
@@ -65,7 +66,7 @@ cdef inline const uint8_t* body(const uint8_t* at, const uint8_t* end, const uin
 
 
 cdef const uint8_t* next_piece(const uint8_t* at, const uint8_t* end, Piece* piece) noexcept nogil:
-    """Where the segment at `at` ends; NULL where it is anything but one array of narrow offsets."""
+    """Parse the segment at `at`; return its end, or NULL if it is not exactly one array of 16- or 32-bit offsets."""
     cdef const uint8_t* last
     cdef const uint8_t* inner
     cdef uint8_t tag
@@ -103,7 +104,7 @@ cdef const uint8_t* next_piece(const uint8_t* at, const uint8_t* end, Piece* pie
 
 
 cdef bint look(const offset_t* values, int64_t count, uint64_t* greatest) noexcept nogil:
-    """Whether values ascend, and the greatest."""
+    """Return True if the values are strictly ascending, and set `greatest` to the largest one."""
     cdef int64_t i
     cdef bint rising = True
     cdef offset_t most = values[0]
@@ -115,8 +116,11 @@ cdef bint look(const offset_t* values, int64_t count, uint64_t* greatest) noexce
 
 
 def short_arrays(bytes data, int64_t least):
-    """A serialized RowIdSequence -> (n,) offsets; (k,) base, count, whether it ascends, and whether it says so, of each
-    array that has values. None for fewer than `least` segments, and for anything but arrays of one width.
+    """Parse a serialized RowIdSequence that consists only of arrays of one width.
+
+    Returns (n,) offsets and, for each of the k arrays that have values, the base, the count, whether the values are
+    ascending, and whether the array is stored as a sorted array. Returns None for any other sequence, and for fewer
+    than `least` segments.
     """
     cdef const uint8_t* start = <const uint8_t*>data
     cdef const uint8_t* end = start + len(data)

@@ -197,9 +197,9 @@ class RowIdIndex:
         )
 
     def find(self, row_ids: npt.NDArray[Any]) -> tuple[U64Array, npt.NDArray[np.bool_]]:
-        """(n,) ids -> (n,) addresses and (n,) whether there is a live row; addresses of missing ids mean nothing.
+        """Find live rows: (n,) ids -> (n,) addresses and (n,) booleans, True if a live row has the id.
 
-        Raises CorruptFileError where two live rows have an id.
+        The address of an id without a live row is undefined. Raises CorruptFileError if two live rows have the same id.
         """
         wanted = np.asarray(row_ids, dtype=np.uint64)
         addresses = np.zeros(len(wanted), np.uint64)

@@ -182,7 +182,7 @@ def test_table_in_a_file_system_object() -> None:
             lancetable.dataset(wrong)  # type: ignore[arg-type]  # the pairs are wrong on purpose
 
 
-@pytest.mark.filterwarnings("ignore:.*cannot create an object only where none exists")
+@pytest.mark.filterwarnings("ignore:.*cannot create an object only if it does not exist")
 def test_file_systems_with_the_same_addresses_are_distinguished(tmp_path: Path) -> None:
     """Cached objects, probed servers and the check of a clone's base all distinguish file systems."""
     session, alone = lancetable.Session(), {"unsafe_single_writer": "true"}

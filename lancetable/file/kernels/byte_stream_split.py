@@ -19,7 +19,10 @@ def split(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def join(streams: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Convert (w · n,) or (w, n) bytes to (n,) values of w bytes. Raises CorruptFileError if w does not divide their number."""
+    """Convert (w · n,) or (w, n) bytes to (n,) values of w bytes.
+
+    Raises CorruptFileError if the number of bytes is not a multiple of w.
+    """
     flat = streams.reshape(-1)
     width = dtype.itemsize
     if len(flat) % width:

@@ -25,7 +25,7 @@ class Indexed(NamedTuple):
 
 
 def index_values(array: pa.Array, most: int) -> Indexed | None:
-    """Dictionary-encode strings, bytes or fixed-width values; return None for more than `most` or 2^31 distinct ones."""
+    """Dictionary-encode strings, bytes or fixed-width values; None for more than `most` or 2^31 distinct ones."""
     dtype = offset_dtype(array.type)
     if native is None or dtype is None or len(array) == 0:
         encoded = array.dictionary_encode()

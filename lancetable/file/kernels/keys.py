@@ -70,7 +70,10 @@ def equal_values(
     other_data: npt.NDArray[np.uint8],
     other_rows: Rows,
 ) -> bool:
-    """Return whether the values at `rows` equal those at `other_rows`, pair by pair; `ends` and `data` as in `hash_values`."""
+    """Return whether the values at `rows` equal those at `other_rows`, pair by pair.
+
+    `ends` and `data` are as in `hash_values`.
+    """
     if not len(rows):
         return True
     if native is not None and ends.dtype == other_ends.dtype:
@@ -104,12 +107,18 @@ def table_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> K
 
 
 class KeyTable:
-    """Mapping from numbers to rows: `own` is the first row with the number of each row, -1 for a row that is not valid."""
+    """Mapping from numbers to rows.
+
+    `own` is the first row with the number of each row, -1 for a row that is not valid.
+    """
 
     own: Rows
 
     def matches(self, values: npt.NDArray[Any]) -> Matches:
-        """Return the indices of the (m,) `values` in the table, and their rows; `values` have the width of the table's numbers."""
+        """Return the indices of the (m,) `values` that are in the table, and their rows.
+
+        `values` have the same width as the numbers of the table.
+        """
         found = self.find(values)
         hits = np.flatnonzero(found >= 0)
         return hits, found[hits]

@@ -50,7 +50,7 @@ def chunk_headers(
             data, starts, sizes, num_level_buffers, num_buffers, large
         )
         if headers is None:
-            raise CorruptFileError("the buffers of a chunk do not fill it")
+            raise CorruptFileError("buffers do not fill their chunk")
         return headers
     shorts = data.view("<u2")
     first = starts >> 1
@@ -59,7 +59,7 @@ def chunk_headers(
     header = 2 + 2 * num_level_buffers + (4 if large else 2) * num_buffers
     header += -header % 8
     if len(sizes) and int(sizes.min()) < header:
-        raise CorruptFileError("a chunk is shorter than its header", expected=header, found=int(sizes.min()))
+        raise CorruptFileError("chunk is shorter than its header", expected=header, found=int(sizes.min()))
     found = np.empty((num_all, len(starts)), np.int64)
     for number in range(num_all):
         if large and number >= num_level_buffers:
@@ -74,7 +74,7 @@ def chunk_headers(
         positions[number] = at
         at = at + ((found[number] + 7) & -8)
     if (at != starts + sizes).any():
-        raise CorruptFileError("the buffers of a chunk do not fill it")
+        raise CorruptFileError("buffers do not fill their chunk")
     return num_levels, found, positions
 
 
@@ -237,5 +237,5 @@ def _total(counts: Ints, most: int) -> int:
     """Return the number of values in all chunks. Raises CorruptFileError if it exceeds what the page can store."""
     total = int(counts.sum())
     if not 0 <= total <= most:
-        raise CorruptFileError("more values than their chunks can hold", expected=f"at most {most}", found=total)
+        raise CorruptFileError("more values than the chunks can store", expected=f"at most {most}", found=total)
     return total

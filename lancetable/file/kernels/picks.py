@@ -1,11 +1,11 @@
-"""Single values out of the chunks of mini-block pages: what a take of a few rows needs of them.
+"""Random access to values in the chunks of mini-block pages, for reads of a few rows.
 
-    data  ....[piece 0]......[piece 1]..      starts, sizes: (n,) one piece for each wanted value, ascending, repeated
-                  ^ places[0]    ^ places[1]  counts: (n,) values in the piece; places: (n,) the wanted one among them
+    data  ....[piece 0]......[piece 1]..      starts, sizes: (n,) the piece of each value, ascending, possibly repeated
+                  ^ places[0]    ^ places[1]  counts: (n,) values in the piece; places: (n,) index of the value in it
 
-A piece is the buffer of one chunk, as in miniblock.py. Only what leads to a wanted value is looked at and checked: a
-compiled kernel computes its place, the NumPy form decodes each piece once and takes from the result.
-Source: protos/encodings_v2_1.proto.
+A piece is the buffer of one chunk, as in miniblock.py. Only bytes that determine a requested value are read and
+checked. A compiled kernel computes the position of each value; the NumPy form decodes each piece once and selects from
+the result. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-# How the levels of a chunk are stored; the width of those out of line stands in the bits above 8.
+# Encodings of the levels of a chunk; bits 8 and above are the width of out-of-line packed levels.
 FLAT: Final = 1
 INLINE: Final = 2
 OUT_OF_LINE: Final = 3
 RUNS: Final = 4
 _WIDTH_SHIFT: Final = 8
-_USUAL_BYTES: Final = 4096  # widths beyond are checked before memory is taken for them
+_USUAL_BYTES: Final = 4096  # larger widths are checked before memory is allocated
 
 
 class Pieces(NamedTuple):
-    """One piece of `data` for each wanted value, and the value's place in it."""
+    """One piece of `data` for each requested value, and the index of the value in its piece."""
 
     data: Bytes
     starts: Ints
@@ -65,20 +65,20 @@ class Pieces(NamedTuple):
     places: Ints
 
     def once(self) -> tuple[Ints, Ints]:
-        """Which pieces differ from the one before, and (n,) the number of each one's piece among these."""
+        """Return the first index of each distinct piece, and the (n,) number of the piece of each value."""
         new = np.empty(len(self.starts), np.bool_)
         new[:1] = True
         np.not_equal(self.starts[1:], self.starts[:-1], out=new[1:])
         return np.flatnonzero(new), np.cumsum(new) - 1
 
     def check(self) -> None:
-        """Raise CorruptFileError for places outside of their piece."""
+        """Raise CorruptFileError for an index outside its piece."""
         if len(self.places) and (int(self.places.min()) < 0 or (self.places >= self.counts).any()):
-            raise CorruptFileError("a value lies outside of its page")
+            raise CorruptFileError("value is outside its page")
 
 
 def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """The wanted ones of the values that `decode` gives for some of the pieces, side by side."""
+    """Select the requested values after `decode` has decoded each distinct piece once."""
     pieces.check()
     which, piece = pieces.once()
     values = decode(which)
@@ -88,35 +88,35 @@ def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.
 
 
 def fixed(pieces: Pieces, width: int) -> Bytes:
-    """Values of `width` bytes side by side -> their bytes. Raises CorruptFileError for a piece of another size."""
+    """Select values of `width` bytes; return their bytes. Raises CorruptFileError if values do not fill their piece."""
     data, starts, sizes, counts, places = pieces
-    # A width that no piece has room for must not be allocated first.
+    # Reject a width larger than all pieces before memory is allocated for it.
     if width > _USUAL_BYTES and len(sizes) and width > int(sizes.max()):
-        raise CorruptFileError("values that do not fill their chunk")
+        raise CorruptFileError("values do not fill their chunk")
     if native is not None:
         found: Bytes = native.pick_fixed(data, starts, sizes, counts, places, width)
         return found
     pieces.check()
     if (sizes != counts * width).any():
-        raise CorruptFileError("values that do not fill their chunk")
+        raise CorruptFileError("values do not fill their chunk")
     return np.ascontiguousarray(miniblock.gather_rows(data, starts + places * width, width)).reshape(-1)
 
 
 def bits(pieces: Pieces) -> Bytes:
-    """Values of one bit, the lowest of a byte first -> a bitmap. Raises CorruptFileError as `fixed`."""
+    """Select values of one bit, the lowest of a byte first; return a bitmap. Raises the errors of `fixed`."""
     data, starts, sizes, counts, places = pieces
     if native is not None:
         found: Bytes = native.pick_bits(data, starts, sizes, counts, places)
         return found
     pieces.check()
     if (sizes != (counts + 7) >> 3).any():
-        raise CorruptFileError("values that do not fill their chunk")
+        raise CorruptFileError("values do not fill their chunk")
     octets = data[starts + (places >> 3)]
     return np.packbits((octets >> (places & 7).astype(np.uint8)) & np.uint8(1), bitorder="little")
 
 
 def inline(pieces: Pieces, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Bit-packed values behind their width; see `miniblock.unpack_inline`."""
+    """Select bit-packed values that are stored after their width; see `miniblock.unpack_inline`."""
     data, starts, sizes, counts, places = pieces
     if native is not None:
         found: npt.NDArray[Any] = native.pick_inline(data, starts, sizes, counts, places, 8 * dtype.itemsize).view(
@@ -127,7 +127,7 @@ def inline(pieces: Pieces, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def out_of_line(pieces: Pieces, width: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Bit-packed values of one width; see `miniblock.unpack_out_of_line`."""
+    """Select bit-packed values of one width; see `miniblock.unpack_out_of_line`."""
     data, starts, sizes, counts, places = pieces
     if native is not None:
         found: npt.NDArray[Any] = native.pick_out_of_line(
@@ -138,26 +138,29 @@ def out_of_line(pieces: Pieces, width: int, dtype: np.dtype[Any]) -> npt.NDArray
 
 
 def variable(pieces: Pieces, offset_bytes: int) -> tuple[Ints, Ints]:
-    """Values behind their offsets -> where in the data each begins and ends; see `miniblock.variable`."""
+    """Return the start and end positions in `data` of values stored after offsets; see `miniblock.variable`."""
     data, starts, sizes, counts, places = pieces
     if native is not None:
         span: tuple[Ints, Ints] = native.pick_variable(data, starts, sizes, counts, places, offset_bytes)
         return span
     pieces.check()
     if (counts >= sizes // offset_bytes).any():
-        raise CorruptFileError("an offset points into the offsets")
+        raise CorruptFileError("offset points into the offsets")
     stored = miniblock.gather_rows(data, starts + places * offset_bytes, 2 * offset_bytes)
     pairs = np.ascontiguousarray(stored).view(f"<u{offset_bytes}").reshape(-1, 2)
     if (pairs[:, 0] < (counts + 1) * offset_bytes).any():
-        raise CorruptFileError("an offset points into the offsets")
+        raise CorruptFileError("offset points into the offsets")
     if (pairs[:, 1] < pairs[:, 0]).any() or (pairs[:, 1] > sizes).any():
-        raise CorruptFileError("offsets that decrease or leave their chunk")
+        raise CorruptFileError("offsets decrease or exceed their chunk")
     ends = pairs.astype(np.int64)
     return starts + ends[:, 0], starts + ends[:, 1]
 
 
 def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Run lengths of one byte in `pieces`, the values of the runs apart; see `miniblock.run_lengths`."""
+    """Select run-length encoded values, with the lengths in `pieces` and the values of the runs separate.
+
+    See `miniblock.run_lengths`.
+    """
     data, starts, sizes, counts, places = pieces
     if native is not None:
         found: npt.NDArray[Any] = native.pick_runs(
@@ -176,14 +179,14 @@ def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[
 
 
 def streams(pieces: Pieces, width: int) -> Bytes:
-    """Values as `width` byte streams -> their bytes; see `miniblock.byte_streams`."""
+    """Select values that are stored as `width` byte streams; return their bytes. See `miniblock.byte_streams`."""
     data, starts, sizes, counts, places = pieces
     if native is not None:
         found: Bytes = native.pick_streams(data, starts, sizes, counts, places, width)
         return found
     pieces.check()
     if (sizes != counts * width).any():
-        raise CorruptFileError("values that do not fill their chunk")
+        raise CorruptFileError("values do not fill their chunk")
     at = (starts + places)[:, None] + counts[:, None] * np.arange(width)
     return data[at].reshape(-1)
 
@@ -192,13 +195,13 @@ def streams(pieces: Pieces, width: int) -> Bytes:
 
 
 Table = tuple[Ints, Ints, Ints]
-"""Of the chunks of a page: their starts, their ends, and (chunks + 1,) the values before each."""
+"""The chunks of a page: their starts, their ends, and the (chunks + 1,) number of values before each."""
 
 
 def locate(tables: Sequence[Table], rows: Sequence[Ints]) -> Ints:
-    """Where ascending `rows` of each of several pages lie, one value each.
+    """Locate ascending `rows` of each of several pages, one value each.
 
-    -> (4, n) start, end and number of values of the chunk, and the place of the value in it.
+    Returns (4, n) start, end and number of values of the chunk, and the index of the value in it.
     """
     if native is not None:
         found: Ints = native.locate(tables, rows)
@@ -217,12 +220,25 @@ def locate_lists(
     rows: Sequence[Ints],
     forms: Sequence[tuple[int, int]],
 ) -> tuple[Ints, Ints, list[int]]:
-    """The chunks that hold ascending `rows` of each of several pages, as if the pages were one.
+    """Locate the chunks that contain ascending `rows` of each of several pages, as if the pages were one.
 
-    `indices`: starts and continues as for `chunks_of_rows`; `forms`: how levels are stored (repetition, definition).
-    -> (8, k) of each chunk start, end, values, number, the first row that starts in it, how many do, and the two forms;
-    (n,) all rows, numbered through; and the number of those chunks before each page and after the last.
-    Numbers of chunks of different pages do not touch.
+    Parameters
+    ----------
+    tables
+        The chunks of each page.
+    indices
+        For each page `starts` and `continues`, as for `chunks_of_rows`.
+    rows
+        The rows of each page.
+    forms
+        The encodings of repetition and definition levels of each page, FLAT to RUNS.
+
+    Returns
+    -------
+    tuple
+        (8, k) for each chunk: start, end, values, number, the first row that starts in it, the number of such rows, and the
+        two forms; (n,) all rows, numbered consecutively across pages; and the number of these chunks before each page and
+        after the last one. The numbers of chunks of different pages are not consecutive.
     """
     if native is not None:
         found: tuple[Ints, Ints, list[int]] = native.locate_lists(tables, indices, rows, forms)
@@ -251,7 +267,7 @@ def locate_lists(
 
 
 class Stored(NamedTuple):
-    """The levels of (k,) chunks as they are stored: positions and sizes in the data, and how (FLAT to RUNS)."""
+    """The stored levels of (k,) chunks: positions and sizes in the data, and encodings (FLAT to RUNS)."""
 
     starts: Ints
     sizes: Ints
@@ -259,20 +275,21 @@ class Stored(NamedTuple):
 
 
 def chunks_of_rows(starts: Ints, continues: Bools, rows: Ints) -> Ints:
-    """The ascending chunks that hold `rows` (ascending), which may go on from one into the next.
+    """Return the ascending chunks that contain ascending `rows`, which may continue from one chunk into the next.
 
-    `starts` (chunks + 1,): rows that start before each chunk; `continues` (chunks,): whether the last one goes on.
+    `starts` (chunks + 1,) are the rows that start before each chunk; `continues` (chunks,) is whether the last row of a
+    chunk continues in the next one.
     """
     if native is not None:
         found: Ints = native.chunks_of_rows(starts, continues, rows)
         return found
     first = np.searchsorted(starts, rows, "right") - 1
-    # A row goes on through chunks in which no row starts.
+    # A row continues through chunks in which no row starts.
     stops = np.flatnonzero(~continues | (np.diff(starts) > 0))
     goes_on = continues[first] & (rows == starts[first + 1] - 1)
     last = first.copy()
     if goes_on.any():
-        # It ends in the first chunk from the next one on that starts a row or goes on no further.
+        # It ends in the first later chunk in which a row starts or that does not continue.
         at = np.searchsorted(stops, first[goes_on] + 1)
         ends = np.append(stops, len(continues) - 1)[at]
         last[goes_on] = np.minimum(ends, len(continues) - 1)
@@ -296,14 +313,35 @@ def entries_of_rows(
     top: int,
     highest: int,
 ) -> tuple[Levels, Levels | None, Ints]:
-    """The entries of ascending `rows` that lie in (k,) chunks.
+    """Select the entries of ascending `rows` in (k,) chunks.
 
-    Chunk i has `num_levels[i]` entries, `counts[i]` of them visible (definition level at most `top`), is the
-    `chunks[i]`-th of its column, and `num_rows[i]` rows start in it, from row `first_rows[i]` on; numbers of chunks of
-    different pages do not touch. `num_lists` and `highest` are the highest levels there may be.
-    -> repetition and definition levels, and (3, m) spans of visible entries that lie side by side: their chunk (0 to
-    k - 1), the place of the first among the values of the chunk, and how many.
-    Raises CorruptFileError if levels and counts contradict each other.
+    Parameters
+    ----------
+    data
+        The bytes of the chunks.
+    repetition, definition
+        The stored levels of the chunks.
+    num_levels, counts
+        The number of entries of each chunk, and how many of them are visible.
+    chunks
+        The number of each chunk in its column; those of different pages are not consecutive.
+    first_rows, num_rows
+        The first row that starts in each chunk, and how many rows do.
+    rows
+        The requested rows.
+    num_lists, top, highest
+        The highest repetition level, the highest definition level of visible entries, and the highest definition level.
+
+    Returns
+    -------
+    tuple
+        Repetition and definition levels, and (3, m) spans of contiguous visible entries: their chunk (0 to k - 1), the
+        index of the first one among the values of the chunk, and their number.
+
+    Raises
+    ------
+    CorruptFileError
+        If levels and counts are inconsistent.
     """
     if native is not None:
         found: tuple[Levels, Levels | None, Ints] = native.entries_of_rows(
@@ -321,41 +359,46 @@ def entries_of_rows(
             highest,
         )
         return found
-    again = _levels(data, repetition, num_levels)
-    defined = None if definition is None else _levels(data, definition, num_levels)
-    visible = np.ones(len(again), np.bool_) if defined is None else defined <= top
+    repeated = _levels(data, repetition, num_levels)
+    definition_levels = None if definition is None else _levels(data, definition, num_levels)
+    visible = np.ones(len(repeated), np.bool_) if definition_levels is None else definition_levels <= top
     # The chunk of each entry.
     owner = np.repeat(np.arange(len(chunks)), num_levels)
-    starts = np.flatnonzero(again >= num_lists)
+    starts = np.flatnonzero(repeated >= num_lists)
     if (np.bincount(owner[starts], minlength=len(chunks)) != num_rows).any() or (
         np.bincount(owner[visible], minlength=len(chunks)) != counts
     ).any():
-        raise CorruptFileError("rows of a chunk differ from the repetition index")
+        raise CorruptFileError("rows of a chunk do not match the repetition index")
     names = first_rows[owner[starts]] + np.arange(len(starts)) - (np.cumsum(num_rows) - num_rows)[owner[starts]]
     at = np.searchsorted(names, rows)
     if len(rows) and (int(at[-1]) >= len(names) or (names[at] != rows).any()):
-        raise CorruptFileError("rows of a chunk differ from the repetition index")
-    # A row ends where the next one starts, or where the chunks that lie side by side end.
-    run_ends = np.append(np.cumsum(num_levels)[:-1][np.diff(chunks) != 1], len(again))
-    ends = np.minimum(np.append(starts[1:], len(again)), run_ends[np.searchsorted(run_ends, starts, "right")])
+        raise CorruptFileError("rows of a chunk do not match the repetition index")
+    # A row ends where the next one starts, or at the end of consecutive chunks.
+    run_ends = np.append(np.cumsum(num_levels)[:-1][np.diff(chunks) != 1], len(repeated))
+    ends = np.minimum(np.append(starts[1:], len(repeated)), run_ends[np.searchsorted(run_ends, starts, "right")])
     entries = _numbers_of(starts[at], ends[at] - starts[at])
     if len(entries) and (
-        int(again[entries].max()) > num_lists or (defined is not None and int(defined[entries].max()) > highest)
+        int(repeated[entries].max()) > num_lists
+        or (definition_levels is not None and int(definition_levels[entries].max()) > highest)
     ):
-        raise CorruptFileError("a level that no layer has")
+        raise CorruptFileError("level out of range")
     seen = entries[visible[entries]]
     place = np.cumsum(visible)[seen] - 1 - (np.cumsum(counts) - counts)[owner[seen]]
-    return again[entries], None if defined is None else defined[entries], _spans(owner[seen], place)
+    return (
+        repeated[entries],
+        None if definition_levels is None else definition_levels[entries],
+        _spans(owner[seen], place),
+    )
 
 
 def _numbers_of(firsts: Ints, lengths: Ints) -> Ints:
-    """The numbers of stretches, side by side: 3, 7 and 2, 1 -> 3 4 7."""
+    """Concatenate ranges of numbers: firsts 3, 7 and lengths 2, 1 -> 3 4 7."""
     numbers: Ints = np.repeat(firsts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
     return numbers
 
 
 def _spans(chunks: Ints, places: Ints) -> Ints:
-    """(3, m) chunk, first place and length of values that lie side by side."""
+    """Group values into (3, m) spans of contiguous ones: chunk, index of the first value, and length."""
     new = np.ones(len(chunks), np.bool_)
     new[1:] = (chunks[1:] != chunks[:-1]) | (places[1:] != places[:-1] + 1)
     begins = np.flatnonzero(new)
@@ -363,9 +406,9 @@ def _spans(chunks: Ints, places: Ints) -> Ints:
 
 
 def spread(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
-    """The values of (3, m) spans of chunks one by one; (b, k) `starts` and `sizes` of the chunks in each buffer.
+    """Expand (3, m) spans to single values; (b, k) `starts` and `sizes` are the buffers of the chunks.
 
-    -> (2 b + 2, n): start and size of the chunk in each buffer, how many values it holds, the place of the value.
+    Returns (2 b + 2, n): start and size of the chunk in each buffer, its number of values, and the index of the value.
     """
     if native is not None:
         found: Ints = native.spread(spans, starts, sizes, counts)
@@ -381,7 +424,7 @@ def spread(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
 
 
 def _levels(data: Bytes, stored: Stored, counts: Ints) -> Levels:
-    """The levels of all chunks side by side."""
+    """Decode the levels of all chunks."""
     parts = []
     edges = [0, *(np.flatnonzero(np.diff(stored.forms)) + 1).tolist(), len(counts)]
     for begin, end in itertools.pairwise(edges):
@@ -395,15 +438,15 @@ def _levels(data: Bytes, stored: Stored, counts: Ints) -> Levels:
             parts.append(_run_levels(data, starts, sizes, number))
         else:
             if (sizes != number * LEVEL.itemsize).any():
-                raise CorruptFileError("values that do not fill their chunk")
+                raise CorruptFileError("values do not fill their chunk")
             parts.append(miniblock.join_pieces(data, starts, sizes).view(LEVEL))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _run_levels(data: Bytes, starts: Ints, sizes: Ints, counts: Ints) -> Levels:
-    """Runs in one buffer: u64 size of the values, values, lengths of one byte."""
+    """Decode run-length encoded levels in one buffer: u64 size of the values, values, lengths of one byte."""
     if int(sizes.min()) < 8:
-        raise CorruptFileError("runs without their size", expected=8, found=int(sizes.min()))
+        raise CorruptFileError("run-length block is truncated", expected=8, found=int(sizes.min()))
     head = np.ascontiguousarray(miniblock.gather_rows(data, starts, 8)).view("<u8").reshape(-1)
     values = np.minimum(head, np.uint64(1) << np.uint64(62)).astype(np.int64)
     lengths = sizes - 8 - values

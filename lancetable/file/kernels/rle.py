@@ -31,7 +31,10 @@ def expand(values: npt.NDArray[Any], lengths: npt.NDArray[np.uint8], count: int)
 
 
 def runs(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """Split (n,) values into (k,) values and (k,) lengths of 1 to 255. Values are compared by their bits, floats included."""
+    """Split (n,) values into (k,) values and (k,) lengths of 1 to 255.
+
+    Values are compared by their bits, floats included.
+    """
     if len(values) == 0:
         return values[:0], np.empty(0, np.uint8)
     bits = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")

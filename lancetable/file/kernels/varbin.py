@@ -1,10 +1,10 @@
-"""Variable-width values: offsets, validity, gathering rows, and the check of UTF-8.
+"""Variable-width values: offsets, validity, gather, and validation of UTF-8.
 
 A page stores the end of every value, and marks a null by adding an adjustment A that is larger than any end:
 
     ['x', 'yy', null]   A = 4   ends 1, 3, 3 + 4   ->   offsets 0 1 3 3, validity 1 1 0
 
-Arrow wants n + 1 offsets from zero on and a bitmap. Source: protos/encodings_v2_0.proto.
+Arrow stores n + 1 offsets from zero on and a bitmap. Source: protos/encodings_v2_0.proto.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "take_items",
 ]
 
-_HIGH_BITS: Final = 0x8080808080808080
+
 _BLOCK_ROWS: Final = 16 * 1024
 
 Offsets = npt.NDArray[Any]  # int32 or int64
@@ -47,7 +47,7 @@ _OFFSET_DTYPES: Final[dict[int, np.dtype[Any]]] = {
 
 
 def offset_dtype(data_type: pa.DataType) -> np.dtype[Any] | None:
-    """Type of the offsets of strings and bytes, None for other types."""
+    """Return the type of the offsets of a string or binary type, None for other types."""
     return _OFFSET_DTYPES.get(data_type.id)
 
 
@@ -58,10 +58,25 @@ def offsets_from_ends(
     dtype: np.dtype[Any],
     base: int = 0,
 ) -> tuple[Offsets, npt.NDArray[np.bool_] | None]:
-    """(n,) stored ends -> (n + 1,) offsets that start at zero, and (n,) validity or None if nothing is null.
+    """Convert (n,) stored ends to (n + 1,) offsets from zero on, and (n,) validity or None if nothing is null.
 
-    `base` is where the first value starts (the stored end before it, without its adjustment), `limit` the largest end
-    there may be, `dtype` int32 or int64. Raises CorruptFileError if ends decrease, pass the limit or do not fit.
+    Parameters
+    ----------
+    ends
+        The stored ends, with the adjustment where null.
+    null_adjustment
+        The number that is added to the ends of nulls.
+    limit
+        The largest valid end.
+    dtype
+        The type of the offsets, int32 or int64.
+    base
+        The start of the first value, which is the stored end before it without its adjustment.
+
+    Raises
+    ------
+    CorruptFileError
+        If ends decrease, exceed the limit or do not fit the type.
     """
     if len(ends) == 1:
         return _offsets_of_one(int(ends[0]), null_adjustment, limit, dtype, base)
@@ -71,9 +86,9 @@ def offsets_from_ends(
         return offsets, None
     if int(ends.max()) >= null_adjustment:
         return _offsets_with_nulls(ends, null_adjustment, limit, offsets, base)
-    # Before anything is narrowed: a wrapped end must not look like an honest one.
+    # Check before narrowing to `dtype`, because a wrapped end could look valid.
     if (ends[1:] < ends[:-1]).any():
-        raise CorruptFileError("a value ends before it starts")
+        raise CorruptFileError("value ends before it starts")
     _check_span(int(ends[0]), int(ends[-1]), limit, dtype, base)
     if base:
         np.subtract(ends, np.uint64(base), out=offsets[1:], casting="unsafe")
@@ -89,16 +104,16 @@ def _offsets_with_nulls(
     adjustment = np.uint64(null_adjustment)
     plain = np.empty(min(len(ends), _BLOCK_ROWS), np.uint64)
     first, last = base, base
-    # Block by block, so that what lies between two steps stays in the cache.
+    # Process blocks, so that intermediate results stay in the cache.
     for start in range(0, len(ends), _BLOCK_ROWS):
         stored = ends[start : start + _BLOCK_ROWS]
         count = len(stored)
         np.less(stored, adjustment, out=valid[start : start + count])
-        # What is not adjusted wraps around to something larger, which is not taken.
+        # Without an adjustment, the subtraction wraps around to a larger number, and `minimum` keeps the end.
         block = np.subtract(stored, adjustment, out=plain[:count])
         np.minimum(stored, block, out=block)
         if (block[1:] < block[:-1]).any() or int(block[0]) < last:
-            raise CorruptFileError("a value ends before it starts")
+            raise CorruptFileError("value ends before it starts")
         last = int(block[-1])
         _check_span(first, last, limit, offsets.dtype, base)
         if base:
@@ -109,9 +124,9 @@ def _offsets_with_nulls(
 
 def _check_span(first: int, last: int, limit: int, dtype: np.dtype[Any], base: int) -> None:
     if first < base or last > limit:
-        raise CorruptFileError("a value lies outside of its page", expected=f"{base} to {limit}", found=(first, last))
+        raise CorruptFileError("value is outside its page", expected=f"{base} to {limit}", found=(first, last))
     if last - base > np.iinfo(dtype).max:
-        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=last - base)
+        raise CorruptFileError("values are too long for their type", expected=np.iinfo(dtype).max, found=last - base)
 
 
 def _offsets_of_one(
@@ -122,14 +137,14 @@ def _offsets_of_one(
         valid = np.zeros(1, np.bool_)
         end -= null_adjustment
     if not base <= end <= limit:
-        raise CorruptFileError("a value lies outside of its page", expected=f"{base} to {limit}", found=end)
+        raise CorruptFileError("value is outside its page", expected=f"{base} to {limit}", found=end)
     if end - base > np.iinfo(dtype).max:
-        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=end - base)
+        raise CorruptFileError("values are too long for their type", expected=np.iinfo(dtype).max, found=end - base)
     return np.array((0, end - base), dtype), valid
 
 
 def offsets_to_ends(offsets: Offsets, valid: npt.NDArray[np.bool_] | None) -> tuple[npt.NDArray[np.uint64], int]:
-    """(n + 1,) offsets and (n,) validity -> (n,) stored ends and the null adjustment, one more than the last end."""
+    """Convert (n + 1,) offsets and (n,) validity to (n,) stored ends and the null adjustment, the last end plus one."""
     total = int(offsets[-1]) - int(offsets[0])
     adjustment = total + 1
     ends = np.subtract(offsets[1:], offsets[0], dtype=np.int64).view(np.uint64)
@@ -139,15 +154,15 @@ def offsets_to_ends(offsets: Offsets, valid: npt.NDArray[np.bool_] | None) -> tu
 
 
 def pack_validity(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
-    """(n,) booleans -> Arrow's validity bitmap."""
+    """Convert (n,) booleans to Arrow's validity bitmap."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def concat_offsets(pieces: list[Offsets], dtype: np.dtype[Any]) -> Offsets:
-    """Offsets of several pieces, each from zero on, as the offsets of the pieces one after the other."""
+    """Concatenate the offsets of several pieces, each from zero on. Raises CorruptFileError if they exceed `dtype`."""
     total = sum(int(piece[-1]) for piece in pieces)
     if total > np.iinfo(dtype).max:
-        raise CorruptFileError("values too long for their type", expected=np.iinfo(dtype).max, found=total)
+        raise CorruptFileError("values are too long for their type", expected=np.iinfo(dtype).max, found=total)
     out = np.empty(sum(len(piece) - 1 for piece in pieces) + 1, dtype)
     out[0] = 0
     row, base = 1, 0
@@ -161,16 +176,16 @@ def concat_offsets(pieces: list[Offsets], dtype: np.dtype[Any]) -> Offsets:
 def gather(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Values `data[starts[i]:ends[i]]`, in any order and overlapping or not -> (n + 1,) offsets and their bytes.
+    """Gather the values `data[starts[i]:ends[i]]`, in any order, possibly overlapping: (n + 1,) offsets and the bytes.
 
-    Raises CorruptFileError if a value ends before it starts or outside of the data.
+    Raises CorruptFileError if a value ends before it starts or is outside the data.
     """
     if native is not None:
         found: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] = native.gather(starts, ends, data, 8)
         return found
     lengths = ends - starts
     if len(starts) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(data)):
-        raise CorruptFileError("a value lies outside of its page", expected=f"0 to {len(data)}")
+        raise CorruptFileError("value is outside its page", expected=f"0 to {len(data)}")
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     source = np.repeat(starts - offsets[:-1], lengths)
@@ -181,11 +196,13 @@ def gather(
 def take(
     offsets: Offsets, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], validity: pa.Buffer | None = None
 ) -> tuple[Offsets, npt.NDArray[np.uint8]]:
-    """Values at `rows`, integers in any order, of (n + 1,) offsets into `data` -> offsets of the same type, and bytes.
+    """Gather the values at `rows`, in any order, of (n + 1,) offsets into `data`.
 
-    Rows that are not set in the bitmap `validity` are not looked at and become empty.
-    Raises CorruptFileError for rows that are not there, values that end before they start or outside of the data, and
-    values that together do not fit the type of the offsets.
+    Returns offsets of the same type, and the bytes.
+
+    Rows that are not set in the bitmap `validity` are ignored and become empty.
+    Raises CorruptFileError for rows out of range, values that end before they start or are outside the data, and a
+    result that exceeds the type of the offsets.
     """
     if rows.dtype.kind == "i":
         rows = rows.astype(np.int64, copy=False)
@@ -199,19 +216,19 @@ def take(
         valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little", count=len(rows)).view(np.bool_)
     used = rows[valid]
     if len(used) and (int(used.min()) < 0 or int(used.max()) >= len(offsets) - 1):
-        raise CorruptFileError("an index beyond the dictionary", expected=f"below {len(offsets) - 1}")
+        raise CorruptFileError("dictionary index out of range", expected=f"below {len(offsets) - 1}")
     starts, ends = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     starts[valid], ends[valid] = offsets[:-1][used], offsets[1:][used]
     new_offsets, chosen = gather(starts, ends, data)
     if int(new_offsets[-1]) > np.iinfo(offsets.dtype).max:
         raise CorruptFileError(
-            "values too long for their type", expected=np.iinfo(offsets.dtype).max, found=int(new_offsets[-1])
+            "values are too long for their type", expected=np.iinfo(offsets.dtype).max, found=int(new_offsets[-1])
         )
     return new_offsets.astype(offsets.dtype, copy=False), chosen
 
 
 def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer | None) -> tuple[pa.Buffer, pa.Buffer]:
-    """Offsets and bytes of strings or bytes at checked `numbers`; nulls among the items have none."""
+    """Gather strings or bytes at checked indices: buffers of offsets and bytes; null items have no bytes."""
     dtype = _OFFSET_DTYPES[items.type.id]
     _, ends, content = items.buffers()
     offsets = np.frombuffer(ends, dtype, len(items) + 1, items.offset * dtype.itemsize)
@@ -221,26 +238,19 @@ def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer |
 
 
 def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
-    """Whether no byte has its high bit set, found at the speed of memory."""
+    """Return whether no byte has its high bit set."""
     if native is not None:
         return bool(native.is_ascii(data))
-    # Words are read where they are aligned, the bytes before and after them one by one.
-    head = min(-data.ctypes.data % 8, len(data))
-    body = (len(data) - head) // 8 * 8
-    words = data[head : head + body].view(np.uint64)
-    if len(words) and int(np.bitwise_or.reduce(words)) & _HIGH_BITS:
-        return False
-    rest = int(np.bitwise_or.reduce(data[:head], initial=0)) | int(np.bitwise_or.reduce(data[head + body :], initial=0))
-    return rest < 0x80
+    return len(data) == 0 or int(data.max()) < 0x80
 
 
 def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
-    """Raise CorruptFileError unless each value of (n + 1,) checked offsets is UTF-8 of its own."""
+    """Raise CorruptFileError unless each value of (n + 1,) checked offsets is valid UTF-8."""
     start, end = int(offsets[0]), int(offsets[-1])
     used = data[start:end]
     if is_ascii(used):
         return
-    # All bytes are looked at as one string, which is faster; then no value may begin inside a character.
+    # Validate all bytes as one string, which is faster; then check that no value begins inside a character.
     ends = pa.py_buffer(np.array((0, len(used)), np.int64))
     whole = pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(used)])
     try:
@@ -249,5 +259,5 @@ def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
         raise CorruptFileError("a string is not UTF-8") from error
     starts = offsets[:-1]
     first_bytes = used.take((starts if int(starts[-1]) < end else starts[starts < end]) - start)
-    if (first_bytes & np.uint8(0xC0) == 0x80).any():  # 10xxxxxx goes on with a character
+    if (first_bytes & np.uint8(0xC0) == 0x80).any():  # 10xxxxxx continues a character
         raise CorruptFileError("a string is not UTF-8")
