@@ -236,8 +236,8 @@ def locate_lists(
     Returns
     -------
     tuple
-        (8, k) for each chunk: start, end, values, number, the first row that starts in it, the number of such rows, and the
-        two forms; (n,) all rows, numbered consecutively across pages; and the number of these chunks before each page and
+        (8, k) for each chunk: start, end, values, number, the first row that starts in it, their number, and the two
+        forms; (n,) all rows, numbered consecutively across pages; and the number of these chunks before each page and
         after the last one. The numbers of chunks of different pages are not consecutive.
     """
     if native is not None:
