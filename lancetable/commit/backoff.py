@@ -247,7 +247,7 @@ class Backoff:
             self._unit_seconds = min(max(seconds, low), high)
 
     def _take_turn(self, now: float) -> bool:
-        """Wait for the advisory lock. Return False if there is no lock or its owner holds it for too long."""
+        """Wait for the advisory lock. Return False if locks are unsupported or the owner holds it for too long."""
         if self._turn is None:
             return False
         until = min(now + min(_MAX_WINDOW * self._unit_seconds, _MAX_WAIT_SECONDS), self._deadline)

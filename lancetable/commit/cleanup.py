@@ -308,7 +308,7 @@ def _files(
                 continue
             # The staged manifest of a decided version is kept, unless the version is to be removed.
             stays = kind == "temporary" and path.partition(".manifest-")[0] not in removed
-            if external and stays and external.names(version.store, version.base, join(version.base, path)):
+            if external and stays and external.is_decided(version.store, version.base, join(version.base, path)):
                 continue
             yield CandidateFile(path, kind, meta.size_bytes or 0, unverified)
 

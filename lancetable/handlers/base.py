@@ -61,7 +61,7 @@ class CommitHandler(Protocol):
     """Look-up of versions, and exactly-once publication of new versions."""
 
     def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
-        """Return the newest version of a table, or None if there is no table.
+        """Return the newest version of a table, or None if the table does not exist.
 
         Raises CorruptFileError if both naming schemes are used.
         """

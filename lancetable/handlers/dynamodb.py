@@ -1,14 +1,14 @@
-"""A DynamoDB table as external manifest store, shared with the reference implementation.
+"""External manifest store in a DynamoDB table, compatible with the reference implementation.
 
-    base_uri   S, hash key    path of the table in its bucket: `dir/my.lance` (tables at the same path of two buckets
-                              must not share a DynamoDB table)
+    base_uri   S, hash key    path of the table in its bucket: `dir/my.lance`; tables with the same path in two buckets
+                              must not share a DynamoDB table
     version    N, range key
     path       S              `dir/my.lance/_versions/18446744073709551614.manifest`, while staged with `-{uuid}`
-    committer  S              `lancedb`: which protocol the row follows, not who wrote it
-    size       N              bytes of the manifest
+    committer  S              `lancedb`: the protocol of the row, not its writer
+    size       N              size of the manifest in bytes
 
-Needs boto3 (extra: dynamodb). Requests are repeated here, not by botocore: only so does a failed condition tell
-whether it was our own row that was met.
+Needs boto3 (extra: dynamodb). Requests are retried here and not by botocore, because a failed condition after an
+internal retry would not reveal whether the existing row is our own.
 """
 
 from __future__ import annotations
@@ -41,11 +41,15 @@ _checked: set[tuple[str, str]] = set()
 
 
 class _DoubtfulError(Exception):
-    """A write that may have been applied. Never leaves this module."""
+    """A write that may have been applied. Internal to this module."""
 
 
 class DynamoManifestStore:
-    """Rows in one DynamoDB table."""
+    """External manifest store in one DynamoDB table.
+
+    The constructor sends no request. Credentials and region are those of the object store; the option
+    `dynamodb_endpoint` sets another endpoint.
+    """
 
     def __init__(
         self,
@@ -53,25 +57,24 @@ class DynamoManifestStore:
         storage_options: Mapping[str, Any] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Nothing is contacted. Credentials and region are those of the object store."""
-        given = dict(storage_options or {})
-        endpoint = given.pop("dynamodb_endpoint", None)
+        options = dict(storage_options or {})
+        endpoint = options.pop("dynamodb_endpoint", None)
         self.table_name = table_name
         self._endpoint = None if endpoint is None else str(endpoint)
-        self._options = CloudOptions.parse("s3", given)
+        self._options = CloudOptions.parse("s3", options)
         self._sleep = sleep
         self._client: Any = None
         self._pid = -1
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.table_name, self._endpoint, self._options)
+        return _rebuild, (self.table_name, self._endpoint, self._options)
 
     def __repr__(self) -> str:
         return f"DynamoManifestStore({self.table_name!r})"
 
     def key(self, store: ObjectStore, base: str) -> str:
-        """The path in the bucket, as other implementations write it."""
+        """Return the path in the bucket, as other implementations write it."""
         return base.strip("/")
 
     # ---- rows -------------------------------------------------------------------------------------------------
@@ -105,11 +108,13 @@ class DynamoManifestStore:
             try:
                 self._put(table, row, _REPLACE)
                 return
-            except _DoubtfulError:  # the same row again does no harm
+            except _DoubtfulError:  # writing the same row again is safe
                 continue
             except _TakenError:
-                raise StoreError(f"{self._place(table)}: version {row.version} has no row", path=table) from None
-        raise StoreError(f"{self._place(table)}: the row of version {row.version} could not be replaced", path=table)
+                raise StoreError(
+                    f"{self._describe(table)}: version {row.version} has no row to replace", path=table
+                ) from None
+        raise StoreError(f"{self._describe(table)}: the row of version {row.version} could not be replaced", path=table)
 
     def delete_table(self, table: str) -> None:
         """See ExternalManifestStore."""
@@ -162,9 +167,9 @@ class DynamoManifestStore:
     # ---- requests ---------------------------------------------------------------------------------------------
 
     def _send(self, operation: str, *, writes: bool = False, **arguments: Any) -> Any:
-        """One request; throttling is waited out, a doubtful read repeated.
+        """Send one request. Throttled requests and reads with a doubtful reply are retried.
 
-        Raises StoreError, _TakenError for a failed condition, and _DoubtfulError for a write without a clear answer.
+        Raises StoreError, _TakenError if the condition failed, and _DoubtfulError for a write without a clear reply.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -182,7 +187,7 @@ class DynamoManifestStore:
                 if code == "ConditionalCheckFailedException":
                     raise _TakenError from None
                 if code in _THROTTLED:
-                    continue  # refused before anything was done
+                    continue  # rejected before it had an effect
                 if code not in _REPEATABLE and status < 500:
                     raise self._failure(error, arguments) from None
             except BotoCoreError as error:
@@ -195,10 +200,10 @@ class DynamoManifestStore:
         raise self._failure(cause, arguments) from None
 
     def _ready_client(self) -> Any:
-        """The client of this process; the table's keys are checked when it is made."""
+        """Return the client of this process. The keys of the table are checked when the client is created."""
         if self._pid != os.getpid():
             if self._pid != -1:
-                self._lock = threading.Lock()  # the old one may have been held when the process forked
+                self._lock = threading.Lock()  # the old lock may have been held when the process forked
             with self._lock:
                 if self._pid != os.getpid():
                     self._client = self._make_client()
@@ -212,7 +217,7 @@ class DynamoManifestStore:
             from botocore.config import Config
         except ImportError as error:
             raise UnsupportedFeatureError(
-                "s3+ddb:// needs a package that is not installed: pip install 'lancetable[dynamodb]'",
+                "s3+ddb:// requires a package that is not installed; run: pip install 'lancetable[dynamodb]'",
                 feature="external manifest store",
             ) from error
         options = self._options.with_environment()
@@ -238,7 +243,7 @@ class DynamoManifestStore:
             ) from None
 
     def _check_keys(self) -> None:
-        """Raises InvalidInputError unless the table's keys are those that the protocol needs."""
+        """Raise InvalidInputError unless the DynamoDB table has the keys of the protocol."""
         identity = (self.table_name, str(self._client.meta.endpoint_url))
         if identity in _checked:
             return
@@ -247,42 +252,44 @@ class DynamoManifestStore:
         except Exception as error:
             raise StoreError(f"DynamoDB table {self.table_name}: {type(error).__name__}: {error}") from None
         keys = {(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]}
-        types = {(each["AttributeName"], each["AttributeType"]) for each in table["AttributeDefinitions"]}
-        wanted = {("base_uri", "HASH"), ("version", "RANGE")}
-        if keys != wanted or not {("base_uri", "S"), ("version", "N")} <= types:
+        types = {(item["AttributeName"], item["AttributeType"]) for item in table["AttributeDefinitions"]}
+        expected = {("base_uri", "HASH"), ("version", "RANGE")}
+        if keys != expected or not {("base_uri", "S"), ("version", "N")} <= types:
             raise InvalidInputError(
-                f"DynamoDB table {self.table_name} has other keys than commits need: hash key base_uri (S) and range "
-                "key version (N)"
+                f"DynamoDB table {self.table_name} has the keys {sorted(keys)}; create it with hash key base_uri (S) "
+                "and range key version (N)"
             )
         _checked.add(identity)
 
     def _failure(self, error: Exception, arguments: Mapping[str, Any]) -> LanceError:
-        text = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         for secret in self._options.with_environment().secrets:
-            text = text.replace(secret, "***")
-        return StoreError(f"DynamoDB table {self.table_name}: {text}", path=self.table_name)
+            message = message.replace(secret, "***")
+        return StoreError(f"DynamoDB table {self.table_name}: {message}", path=self.table_name)
 
-    def _place(self, table: str) -> str:
+    def _describe(self, table: str) -> str:
         return f"DynamoDB table {self.table_name}, {table}"
 
 
 class _TakenError(Exception):
-    """A condition that did not hold. Never leaves this module."""
+    """A write whose condition failed. Internal to this module."""
 
 
-def _rebuilt(table_name: str, endpoint: str | None, options: CloudOptions) -> DynamoManifestStore:
+def _rebuild(table_name: str, endpoint: str | None, options: CloudOptions) -> DynamoManifestStore:
     store = DynamoManifestStore(table_name)
     store._endpoint, store._options = endpoint, options
     return store
 
 
 def _row(item: Mapping[str, Any]) -> ManifestRow:
-    """A row as it came over the wire. Raises StoreError for one that is none of this protocol."""
+    """Parse a DynamoDB item. Raises StoreError if it does not follow the protocol."""
     try:
         size = item.get("size")
         return ManifestRow(int(item["version"]["N"]), str(item["path"]["S"]), None if size is None else int(size["N"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"a row of the DynamoDB table is none of a manifest: {sorted(item)}") from error
+        raise StoreError(
+            f"invalid manifest row in the DynamoDB table, with attributes {sorted(item)}; remove it"
+        ) from error
 
 
 def _wait(attempt: int) -> float:

@@ -1,17 +1,17 @@
-"""Commits that an external manifest store decides: for object stores that create nothing exclusively.
+"""Commits through an external manifest store, for object stores without conditional creates.
 
-    1  put      {final}-{uuid}                 the manifest, staged under a name that no reader takes for a version
-    2  put_new  (table, version) -> staged     at most one writer succeeds: this decides the version
-    3  put      {final}                        the same bytes; from here on every reader sees the version
-    4  put_final (table, version) -> final     so that nobody finishes it again; then the staged object goes
+    1  put        {final}-{uuid}                the manifest, staged under a name that readers ignore
+    2  put_new    (table, version) -> staged    inserts a row; at most one writer succeeds, which decides the version
+    3  put        {final}                       the same bytes; all readers see the version from now on
+    4  put_final  (table, version) -> final     marks the row as complete; then the staged object is removed
 
-A writer that dies after step 2 leaves a decided version without its object. Whoever meets the row next, reader or
-writer, finishes steps 3 and 4 from the staged object; nobody commits behind a version whose object is missing, since
-only the newest row is looked at. Step 3 creates exclusively where the store can: an object that
-lies there already, of a writer that goes round the external store, is the version. Steps 4 and the removal may fail;
-the next one who comes by repeats them.
+If a writer fails after step 2, the version is decided but its final object is missing. The next reader or writer that
+reads the row completes steps 3 and 4 from the staged object. No version is committed on top of a version whose final
+object is missing, because only the newest row is read. If the store supports it, step 3 is a conditional create: an
+existing object, from a writer that bypasses the external store, is the version. If step 4 or the removal of the staged
+object fails, the next reader or writer repeats it.
 
-Source: the DynamoDB protocol of the reference implementation, whose rows these are (handlers/dynamodb.py).
+Source: the DynamoDB protocol of the reference implementation, which uses the same rows (handlers/dynamodb.py).
 """
 
 from __future__ import annotations
@@ -41,55 +41,55 @@ __all__ = ["ExternalHandler", "ExternalManifestStore", "ManifestRow"]
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
-_SMALL_BYTES = 256 * 1024  # of a manifest: a larger one is not read where it may be in vain
+_SMALL_BYTES = 256 * 1024  # larger manifests of other writers are not read in advance
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestRow:
-    """What the external store says about one version."""
+    """Row of the external store for one version. `path` is the path of the staged or the final object."""
 
     version: int
-    path: str  # of the staged or of the final object, inside the object store
+    path: str
     size_bytes: int | None = None
 
 
 class ExternalManifestStore(Protocol):
-    """Rows by (table, version). Every read sees every write that was acknowledged before it began.
+    """Store of rows by (table, version). A read returns every write that was acknowledged before the read started.
 
-    Reads raise StoreError where the store cannot be reached.
+    Methods raise StoreError if the store cannot be reached.
     """
 
     def key(self, store: ObjectStore, base: str) -> str:
-        """How the rows of a table are named."""
+        """Return the key of a table."""
 
     def latest(self, table: str) -> ManifestRow | None:
-        """The row with the greatest version below 2^63, None for a table without rows."""
+        """Return the row with the greatest version below 2^63, or None if the table has no rows."""
 
     def get(self, table: str, version: int) -> ManifestRow | None:
-        """One row."""
+        """Return the row of a version, or None."""
 
     def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
-        """Add a row where there is none. LOST: another row is there. UNKNOWN: it may have been added."""
+        """Insert a row. LOST if the version already has a row, UNKNOWN if the row may have been inserted."""
 
     def put_final(self, table: str, row: ManifestRow) -> None:
-        """Replace a row that is there. Raises StoreError."""
+        """Replace an existing row. Raises StoreError if the version has no row."""
 
     def delete_table(self, table: str) -> None:
         """Remove all rows of a table."""
 
     def delete(self, table: str, row: ManifestRow) -> None:
-        """Remove the row of a version unless it names another path by now. Raises StoreError."""
+        """Remove the row of a version unless its path has changed. Raises StoreError."""
 
 
 class ExternalHandler(VersionFinder):
-    """Finds versions and commits through an external manifest store."""
+    """Handler that commits through an external manifest store."""
 
-    __slots__ = ("_owed", "_sleep", "external")
+    __slots__ = ("_incomplete", "_sleep", "external")
 
     def __init__(self, external: ExternalManifestStore, sleep: Callable[[float], None] = time.sleep) -> None:
         self.external = external
         self._sleep = sleep
-        self._owed: set[str] = set()  # manifests of decided versions for which step 3 or 4 failed
+        self._incomplete: set[str] = set()  # final paths of decided versions whose step 3 or 4 failed
 
     def __reduce__(self) -> tuple[type, tuple[ExternalManifestStore]]:
         return ExternalHandler, (self.external,)
@@ -100,27 +100,27 @@ class ExternalHandler(VersionFinder):
     # ---- finding ----------------------------------------------------------------------------------------------
 
     def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
-        """See CommitHandler. A table that the external store does not know is looked up in the object store."""
+        """See CommitHandler. A table without rows is looked up in the object store."""
         row = self.external.latest(self.external.key(store, base))
-        return super().latest(store, base) if row is None else self._finished(store, base, row)
+        return super().latest(store, base) if row is None else self._resolve(store, base, row)
 
     def locate(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
     ) -> ManifestLocation | None:
-        """See CommitHandler. A version that only the object store knows is entered into the external one."""
+        """See CommitHandler. A row is inserted for a version that exists only in the object store."""
         if not 1 <= version < DETACHED_BIT:
             return super().locate(store, base, version, naming)
         table = self.external.key(store, base)
         row = self._row(store, base, version)
         if row is not None:
-            location = self._finished(store, base, row)
-            return location if naming in (None, location.naming) and self._is_there(store, location) else None
+            location = self._resolve(store, base, row)
+            return location if naming in (None, location.naming) and self._exists(store, location) else None
         found = super().locate(store, base, version, naming)
         if found is not None:
             try:
                 self.external.put_new(table, ManifestRow(version, found.path, found.size_bytes))
             except LanceError as error:
-                logger.debug("%s: the row of version %d could not be added: %s", base, version, error)
+                logger.debug("%s: the row of version %d could not be inserted: %s", base, version, error)
         return found
 
     def candidates(
@@ -130,28 +130,28 @@ class ExternalHandler(VersionFinder):
         if 1 <= version < DETACHED_BIT:
             row = self._row(store, base, version)
             if row is not None:
-                return [self._finished(store, base, row)]
+                return [self._resolve(store, base, row)]
         found = self.locate(store, base, version)
         return [] if found is None else [found]
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
-        """See CommitHandler. Once the newest version is finished, the object store has them all."""
+        """See CommitHandler. After the newest version is completed, all versions are in the object store."""
         row = self.external.latest(self.external.key(store, base))
         if row is not None and row.version > after:
-            self._finished(store, base, row)
+            self._resolve(store, base, row)
         return self._fill_gaps(store, base, super().history(store, base, after), after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
-        """See CommitHandler: one request where there is nothing new."""
+        """See CommitHandler. One request if there are no new versions."""
         row = None if is_detached(than.version) else self.external.latest(self.external.key(store, base))
         if row is not None and row.version == than.version:
-            self._in_place(store, base, row)
+            self._resolve_recent(store, base, row)
             return []
         if row is not None and row.version > than.version:
-            newest = self._in_place(store, base, row)
+            newest = self._resolve_recent(store, base, row)
             if row.version == than.version + 1:
                 return [newest]
-        # Rows outlive what a cleanup removes, so the versions in between are listed where they lie.
+        # Rows outlive a cleanup, so the versions in between are listed in the object store.
         return super().history(store, base, than.version)
 
     def forget(self, store: ObjectStore, base: str) -> None:
@@ -159,32 +159,35 @@ class ExternalHandler(VersionFinder):
         self.external.delete_table(self.external.key(store, base))
 
     def row(self, store: ObjectStore, base: str, version: int) -> ManifestRow | None:
-        """Return the row of a version as it is, without finishing it."""
+        """Return the row of a version without completing it."""
         return self.external.get(self.external.key(store, base), version)
 
     def release(self, store: ObjectStore, base: str, row: ManifestRow) -> None:
-        """Remove a row, so that its version can be committed again. A row that changed meanwhile stays."""
+        """Remove a row unless it has changed, so that its version can be committed again."""
         self.external.delete(self.external.key(store, base), row)
 
-    def names(self, store: ObjectStore, base: str, path: str) -> bool:
-        """Whether a staged manifest is that of a decided version, not what a writer left behind that lost."""
+    def is_decided(self, store: ObjectStore, base: str, path: str) -> bool:
+        """Return True if a staged manifest belongs to a decided version and was not left by a writer that lost."""
         name, suffix, _ = path.rpartition("/")[2].partition(".manifest")
         version = parse_manifest_name(name + suffix)
         row = None if version is None else self.external.get(self.external.key(store, base), version[0])
         return row is not None and row.path == path
 
     def _look_up(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> ManifestLocation | None:
-        """Other libraries may have committed behind a version that is decided and not in place."""
+        """Look up a version. Completes a decided version that another library has committed on top of."""
         found = super()._look_up(store, base, version, naming)
         if found is None:
             row = self._row(store, base, version)
             if row is not None and row.path != self._final_path(base, row)[0]:
-                return self._finish(store, base, row)
+                return self._complete(store, base, row)
         return found
 
     def _row(self, store: ObjectStore, base: str, version: int) -> ManifestRow | None:
-        """The row of a version; None as well where it was cleaned up before its row was finished: neither object is
-        there, and it is not the newest."""
+        """Return the row of a version, or None.
+
+        Also returns None if the version was cleaned up before its row was completed: then neither object exists, and
+        the version is not the newest.
+        """
         table = self.external.key(store, base)
         row = self.external.get(table, version)
         if row is None:
@@ -195,8 +198,8 @@ class ExternalHandler(VersionFinder):
         newest = self.external.latest(table)
         return None if newest is not None and newest.version > version else row
 
-    def _is_there(self, store: ObjectStore, location: ManifestLocation) -> bool:
-        """Rows outlive what a cleanup removes."""
+    def _exists(self, store: ObjectStore, location: ManifestLocation) -> bool:
+        """Return True if the object exists. Rows outlive a cleanup, so a row alone is not sufficient."""
         return store.find(location.path) is not None
 
     # ---- committing -------------------------------------------------------------------------------------------
@@ -214,56 +217,57 @@ class ExternalHandler(VersionFinder):
         """See CommitHandler."""
         final = manifest_path(base, version, naming)
         store.sync(base)
-        if is_detached(version):  # a random number: nobody competes for it, and no row may look like the newest version
-            return self._put_decided(store, base, final, data)
+        if is_detached(version):  # a random number without competing writers; a row would look like the newest version
+            return self._put_final(store, base, final, data)
         table = self.external.key(store, base)
-        self._settle(store, base, version - 1)
+        self._complete_own(store, base, version - 1)
         staged = ManifestRow(version, f"{final}-{uuid4()}", len(data))
         store.put(staged.path, data)
         try:
-            outcome, rival = self._decide(table, staged)
+            outcome, existing_row = self._insert_row(table, staged)
         except LanceError:
             _remove_quietly(store, staged.path)
             raise
         if outcome is PutOutcome.UNKNOWN:
-            outcome = outcome_by_content(
-                store, base, final, data
-            )  # somebody may have finished it: the bytes tell whose it is
+            outcome = outcome_by_content(store, base, final, data)  # a reader may have completed it
         if outcome is PutOutcome.LOST:
             _remove_quietly(store, staged.path)
-            existing = None if rival is None or on_existing is None else self._met(store, base, rival)
-            if existing is not None and on_existing is not None:
-                on_existing(existing)
+            if existing_row is not None and on_existing is not None:
+                existing = self._read_existing(store, base, existing_row)
+                if existing is not None:
+                    on_existing(existing)
         if outcome is not PutOutcome.WON:
             return outcome
         try:
-            outcome = self._put_decided(store, base, final, data)
+            outcome = self._put_final(store, base, final, data)
             if outcome is PutOutcome.UNKNOWN:
                 return outcome
             size = len(data) if outcome is PutOutcome.WON else store.find(final)
         except LanceError as error:
-            # Decided all the same: whoever meets the row finishes it from the staged object.
-            logger.warning("%s: version %d is decided, its manifest not yet in place: %s", base, version, error)
-            self._owed.add(final)
+            # The version is decided. The next reader or writer of the row completes it from the staged object.
+            logger.warning(
+                "%s: version %d is committed, but its final manifest could not be written yet: %s", base, version, error
+            )
+            self._incomplete.add(final)
             return outcome
-        self._note_final(store, table, staged.path, ManifestRow(version, final, size))
+        self._finalize_row(store, table, staged.path, ManifestRow(version, final, size))
         return outcome
 
-    def _settle(self, store: ObjectStore, base: str, version: int) -> None:
-        """Put a version in place before the next one, where this process could not when it was decided."""
-        if not self._owed:
+    def _complete_own(self, store: ObjectStore, base: str, version: int) -> None:
+        """Complete a version of this process before the next one, if step 3 or 4 failed when it was decided."""
+        if not self._incomplete:
             return
         for naming in ManifestNaming:
             final = manifest_path(base, version, naming)
-            if final in self._owed:
+            if final in self._incomplete:
                 row = self.external.get(self.external.key(store, base), version)
                 if row is not None:
-                    self._in_place(store, base, row)
+                    self._resolve_recent(store, base, row)
                 if row is None or row.path == final:
-                    self._owed.discard(final)
+                    self._incomplete.discard(final)
 
-    def _decide(self, table: str, staged: ManifestRow) -> tuple[PutOutcome, ManifestRow | None]:
-        """Step 2, until its outcome is known or cannot be learned; and the row in the way, where that was read."""
+    def _insert_row(self, table: str, staged: ManifestRow) -> tuple[PutOutcome, ManifestRow | None]:
+        """Step 2: insert the row, with retries. Returns the outcome, and the existing row if it was read and won."""
         doubtful = False
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -283,98 +287,105 @@ class ExternalHandler(VersionFinder):
                 continue
             if row is not None:
                 if row.path == staged.path:
-                    return PutOutcome.WON, None  # only the answer was lost
-                # A finished row tells no more who made it.
-                finished = doubtful and staged.path.startswith(f"{row.path}-")
-                return (PutOutcome.UNKNOWN, None) if finished else (PutOutcome.LOST, row)
+                    return PutOutcome.WON, None  # only the reply was lost
+                # A completed row does not identify its writer.
+                completed = doubtful and staged.path.startswith(f"{row.path}-")
+                return (PutOutcome.UNKNOWN, None) if completed else (PutOutcome.LOST, row)
         return PutOutcome.UNKNOWN, None
 
-    def _met(self, store: ObjectStore, base: str, rival: ManifestRow) -> bytes | memoryview | None:
-        """The manifest of the row that was in the way, which is in place then: who lost goes on from it at once.
+    def _read_existing(self, store: ObjectStore, base: str, row: ManifestRow) -> bytes | memoryview | None:
+        """Return the final manifest of an existing row, completing the version if necessary.
 
-        None where it is large, or cannot be read: the next attempt looks by itself.
+        Returns None if the manifest is large or cannot be read. Then the next attempt lists versions.
         """
-        if rival.size_bytes is None or rival.size_bytes > _SMALL_BYTES:
+        if row.size_bytes is None or row.size_bytes > _SMALL_BYTES:
             return None
         try:
-            final, _ = self._final_path(base, rival)
+            final, _ = self._final_path(base, row)
             try:
                 data, size = store.read_tail(final, None, _SMALL_BYTES)
             except NotFoundError:
-                self._finish(store, base, rival)
+                self._complete(store, base, row)
                 data, size = store.read_tail(final, None, _SMALL_BYTES)
         except LanceError as error:
-            logger.debug("%s: version %d cannot be read: %s", base, rival.version, error)
+            logger.debug("%s: version %d cannot be read: %s", base, row.version, error)
             return None
-        return data if len(data) == size else None  # the row may say less than there is
+        return data if len(data) == size else None  # the size in the row may be too small
 
-    def _put_decided(self, store: ObjectStore, base: str, final: str, data: bytes) -> PutOutcome:
-        """Step 3. WON: it is there, whoever put it. LOST: an object with other bytes is there, and stays."""
+    def _put_final(self, store: ObjectStore, base: str, final: str, data: bytes) -> PutOutcome:
+        """Step 3. Returns WON if the object has these bytes, LOST if it exists with other bytes, which are kept."""
         if store.capabilities.conditional_create == "native":
             outcome = store.put_if_absent(final, data)
             return outcome if outcome is PutOutcome.WON else outcome_by_content(store, base, final, data)
         store.put(final, data)
         return PutOutcome.WON
 
-    def _note_final(self, store: ObjectStore, table: str, staged_path: str, row: ManifestRow) -> None:
-        """Step 4. The object store has the version; a row that is behind costs the next reader a few requests."""
+    def _finalize_row(self, store: ObjectStore, table: str, staged_path: str, row: ManifestRow) -> None:
+        """Step 4. If it fails, the version is still visible, but the next reader needs more requests."""
         try:
             self.external.put_final(table, row)
         except LanceError as error:
-            logger.warning("%s: the row of version %d still names the staged manifest: %s", table, row.version, error)
-            self._owed.add(row.path)
+            logger.warning(
+                "%s: the row of version %d still refers to the staged manifest: %s", table, row.version, error
+            )
+            self._incomplete.add(row.path)
             return
-        self._owed.discard(row.path)
+        self._incomplete.discard(row.path)
         _remove_quietly(store, staged_path)
 
-    def _finished(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
-        """The place of a version, after steps 3 and 4 where its writer did not come to them."""
+    def _resolve(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
+        """Return the final location of a row, after completing steps 3 and 4 if necessary."""
         final, naming = self._final_path(base, row)
         if row.path == final:
             return ManifestLocation(row.version, final, row.size_bytes, naming)
-        return self._finish(store, base, row)
+        return self._complete(store, base, row)
 
-    def _in_place(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
-        """The same for a row of a moment ago, whose writer is at it: a second copy would be in its way."""
+    def _resolve_recent(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
+        """Like `_resolve`, for a recent row whose writer may still be active: checks the final object before step 3."""
         final, naming = self._final_path(base, row)
         if row.path == final:
             return ManifestLocation(row.version, final, row.size_bytes, naming)
         size = store.find(final)
         if size is None:
-            return self._finish(store, base, row)
-        self._note_final(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
+            return self._complete(store, base, row)
+        self._finalize_row(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
         return ManifestLocation(row.version, final, size, naming)
 
-    def _finish(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
+    def _complete(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
+        """Execute steps 3 and 4 for a decided version. Raises StoreError if its manifest is missing."""
         final, naming = self._final_path(base, row)
         try:
             data = bytes(store.read_all(row.path, row.size_bytes))
         except NotFoundError:
-            size = store.find(final)  # another one may have finished it a moment ago
+            size = store.find(final)  # another process may have completed it
             if size is None:
                 raise StoreError(
-                    f"{store.uri(final)}: version {row.version} is decided, but neither its manifest nor the staged "
-                    f"object {row.path} is there. Was the bucket copied without its rows, or are rows of a table with "
-                    "the same path in another bucket?",
+                    f"{store.uri(final)}: version {row.version} is committed, but neither its manifest nor the staged "
+                    f"object {row.path} exists. Check whether the bucket was copied without its rows, or the rows "
+                    "belong to a table with the same path in another bucket",
                     path=final,
                 ) from None
         else:
-            outcome = self._put_decided(store, base, final, data)
+            outcome = self._put_final(store, base, final, data)
             if outcome is PutOutcome.UNKNOWN:
-                raise StoreError(f"{store.uri(final)}: a decided version could not be put in place", path=final)
+                raise StoreError(
+                    f"{store.uri(final)}: the manifest of version {row.version} could not be written; try again",
+                    path=final,
+                )
             size = len(data) if outcome is PutOutcome.WON else store.size(final)
-        self._note_final(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
+        self._finalize_row(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
         return ManifestLocation(row.version, final, size, naming)
 
     def _final_path(self, base: str, row: ManifestRow) -> tuple[str, ManifestNaming]:
-        """Where the manifest of a row belongs. Raises CorruptFileError for a path that no writer would have noted."""
+        """Return the final path and naming of a row's manifest. Raises CorruptFileError for an invalid row path."""
         directory = join(base, VERSIONS_DIR) + "/"
         name, separator, suffix = row.path[len(directory) :].partition(".manifest")
         parsed = parse_manifest_name(name + separator)
         fits = row.path.startswith(directory) and "/" not in row.path[len(directory) :]
         if not fits or parsed is None or parsed[0] != row.version or suffix[:1] not in ("", "-") or suffix == "-":
             raise CorruptFileError(
-                f"the external manifest store names {row.path[:200]!a} for version {row.version}",
+                f"the external manifest store has the invalid path {row.path[:200]!a} for version {row.version};"
+                " correct or remove the row",
                 path=directory,
                 expected=manifest_path(base, row.version, ManifestNaming.V2),
                 found=row.path[:200],
@@ -386,4 +397,4 @@ def _remove_quietly(store: ObjectStore, path: str) -> None:
     try:
         store.delete([path])
     except LanceError as error:
-        logger.debug("the staged manifest %s stays: %s", path, error)
+        logger.debug("the staged manifest %s could not be removed: %s", path, error)

@@ -102,18 +102,32 @@ def _probe_server(store: ObjectStore, base: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """What many threads saw that created the same objects at the same time."""
+    """Result of `race`.
+
+    Attributes
+    ----------
+    keys, attempts
+        Number of objects and of creates.
+    winners
+        Number of successful creates of each object.
+    unknown
+        Number of creates with an unknown outcome.
+    wrong_bytes
+        Number of objects whose bytes are not those of a winner.
+    seconds
+        Duration.
+    """
 
     keys: int
     attempts: int
-    winners: tuple[int, ...]  # of each key
+    winners: tuple[int, ...]
     unknown: int
-    wrong_bytes: int  # keys that do not hold what a winner wrote
+    wrong_bytes: int
     seconds: float
 
     @property
     def is_safe(self) -> bool:
-        """One winner for every key, and its bytes are there."""
+        """True if each object had exactly one winner and contains its bytes, and no outcome was unknown."""
         return all(count == 1 for count in self.winners) and not self.wrong_bytes and not self.unknown
 
 

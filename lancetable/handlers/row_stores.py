@@ -1,4 +1,4 @@
-"""External manifest stores without a server: a SQLite file for the processes of one host, a dictionary for tests."""
+"""External manifest stores without a server: a SQLite file for processes of one host, a dictionary for tests."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _BUSY_SECONDS = 30.0
 
 
 class SqliteManifestStore:
-    """Rows in a SQLite file, which must lie on a local disk: network file systems break its locks.
+    """External manifest store in a SQLite file.
 
-    A connection lives as long as one call, so that threads, forks and pickles need no care.
+    The file must be on a local disk, because locks of network file systems are unreliable. Each call opens its own
+    connection, so that instances can be shared by threads, forked and pickled.
     """
 
     __slots__ = ("path",)
@@ -37,7 +38,7 @@ class SqliteManifestStore:
         return SqliteManifestStore, (self.path,)
 
     def key(self, store: ObjectStore, base: str) -> str:
-        """The whole address: one file may serve tables of many buckets."""
+        """Return the full address, because one file may contain tables of several buckets."""
         return store.uri(base)
 
     def latest(self, table: str) -> ManifestRow | None:
@@ -51,7 +52,7 @@ class SqliteManifestStore:
     def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
         """See ExternalManifestStore."""
         if row.version >= DETACHED_BIT:
-            raise StoreError(f"{table}: no row for version {row.version}", path=table)
+            raise StoreError(f"{table}: detached version {row.version} cannot have a row", path=table)
         with self._connection() as connection:
             try:
                 connection.execute(
@@ -69,7 +70,7 @@ class SqliteManifestStore:
                 (row.path, row.size_bytes, table, row.version),
             )
             if done.rowcount != 1:
-                raise StoreError(f"{table}: version {row.version} has no row", path=table)
+                raise StoreError(f"{table}: version {row.version} has no row to replace", path=table)
 
     def delete_table(self, table: str) -> None:
         """See ExternalManifestStore."""
@@ -85,13 +86,15 @@ class SqliteManifestStore:
 
     def _one(self, condition: str, *values: Any) -> ManifestRow | None:
         with self._connection() as connection:
-            found = connection.execute(f"SELECT version, path, size FROM manifests {condition}", values).fetchone()
-        if found is None:
+            row = connection.execute(f"SELECT version, path, size FROM manifests {condition}", values).fetchone()
+        if row is None:
             return None
-        version, path, size = found
-        # SQLite keeps what does not fit a column as it is; a text counts as greater than any number.
+        version, path, size = row
+        # SQLite stores values of any type in any column, and orders strings after numbers.
         if not (isinstance(version, int) and isinstance(path, str) and (size is None or isinstance(size, int))):
-            raise CorruptFileError(f"{self.path}: the row of version {version!r:.100} is damaged", path=self.path)
+            raise CorruptFileError(
+                f"{self.path}: the row of version {version!r:.100} is damaged; remove it", path=self.path
+            )
         return ManifestRow(version, path, size)
 
     @contextlib.contextmanager
@@ -112,14 +115,14 @@ class SqliteManifestStore:
 
 
 class MemoryManifestStore:
-    """Rows in a dictionary of this process."""
+    """External manifest store in a dictionary of this process."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], ManifestRow] = {}
         self._lock = threading.Lock()
 
     def key(self, store: ObjectStore, base: str) -> str:
-        """The path, as in DynamoDB."""
+        """Return the path, as in DynamoDB."""
         return base
 
     def latest(self, table: str) -> ManifestRow | None:
@@ -144,7 +147,7 @@ class MemoryManifestStore:
         """See ExternalManifestStore."""
         with self._lock:
             if (table, row.version) not in self._rows:
-                raise StoreError(f"{table}: version {row.version} has no row", path=table)
+                raise StoreError(f"{table}: version {row.version} has no row to replace", path=table)
             self._rows[table, row.version] = row
 
     def delete_table(self, table: str) -> None:
@@ -156,6 +159,6 @@ class MemoryManifestStore:
     def delete(self, table: str, row: ManifestRow) -> None:
         """See ExternalManifestStore."""
         with self._lock:
-            found = self._rows.get((table, row.version))
-            if found is not None and found.path == row.path:
+            current = self._rows.get((table, row.version))
+            if current is not None and current.path == row.path:
                 del self._rows[table, row.version]

@@ -1,4 +1,4 @@
-"""One operation of every kind, made for real on a small table, and the conflict matrix as the format states it."""
+"""Fixtures: operations of every kind on a small table, and the conflict matrix of the format specification."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from lancetable.table.data_files import WriteLimits, write_data_files
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion, open_version
 
-# Rows: ours, prepared on version 1. Columns: theirs, committed as version 2. Both touch fragment 0, and nothing is
-# known about rows. F is retryable because of the common fragment: in different fragments the same pair is ok.
+# Rows: pending operation with read version 1. Columns: operation committed as version 2. Both change fragment 0, and
+# the changed rows are unknown. F is retryable because of the common fragment; in different fragments the pair is ok.
 MATRIX = """
             Append Overwrite Delete UpdateRows UpdateCols Merge Project ProjPres Restore Config SchemaConf DataRepl Rewrite CreateIndex Reserve UpdateBases
 Append      ok     X         ok     ok         ok         R     R       ok       X       ok     ok         ok       ok      ok          ok      ok
@@ -57,7 +57,7 @@ NAMES = list(dict.fromkeys(name for name, _ in CELLS))
 
 @dataclass
 class Maker:
-    """Makes operations on version 1 of a table; each touches one fragment where it touches any."""
+    """Factory of operations on version 1 of a table. Operations on fragments change one fragment."""
 
     version: TableVersion
 
@@ -160,7 +160,7 @@ class Maker:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 1: rows id 0..11 in fragments 0, 1 and 2."""
+    """Return version 1 of a table with rows id 0..11 in fragments 0, 1 and 2."""
     path = tmp_path_factory.mktemp("template") / "t.lance"
     table = pa.table({"id": pa.array(range(12), pa.int64()), "s": [f"s{i}" for i in range(12)]})
     options = write.WriteOptions(limits=WriteLimits(max_rows_per_file=4))
@@ -170,7 +170,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fresh(template: Path, tmp_path: Path) -> Callable[[], TableVersion]:
-    """A new copy of the template at every call, opened at version 1."""
+    """Return a function that copies the template and opens version 1."""
     numbers = iter(range(10_000))
 
     def copy() -> TableVersion:
@@ -188,7 +188,7 @@ def base(fresh: Callable[[], TableVersion]) -> TableVersion:
 
 @pytest.fixture
 def cells() -> dict[tuple[str, str], str]:
-    """(ours, theirs) -> ok, R, X or F."""
+    """Return the matrix: (pending, committed) -> ok, R, X or F."""
     return dict(CELLS)
 
 
@@ -203,7 +203,7 @@ def maker_of() -> Callable[[TableVersion], Maker]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`ours` and `theirs` run over all kinds of operations."""
+    """Parametrize tests with all kinds of pending and committed operations."""
     for name in ("ours", "theirs"):
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, NAMES)

@@ -33,14 +33,14 @@ from lancetable.table.version import TableVersion, checkout, latest, open_versio
 
 @dataclass(frozen=True)
 class Prepared:
-    """One operation with its files below the table, and the rows it newly deletes where that is known."""
+    """An operation whose files are already written, with the newly deleted rows if known."""
 
     operation: tx.Operation
     affected_rows: Mapping[int, deletions.DeletionVector] | None = None
 
 
 def copy_table(template: Path, target: Path) -> Path:
-    """A copy that shares the immutable files."""
+    """Copy a table with hard links to the immutable files."""
     shutil.copytree(template, target, copy_function=os.link)
     hint = target / "_versions" / "latest_version_hint.json"
     if hint.exists():  # the one file that is replaced
@@ -63,13 +63,13 @@ def outcome(act: Callable[[], Any]) -> str:
 
 
 def commit_ours(uri: str, prepared: Prepared, **options: Any) -> TableVersion:
-    """Commit with lancetable what was prepared on version 1."""
+    """Commit a prepared operation with lancetable."""
     transaction = Transaction.create(1, prepared.operation)
     return commit_transaction(open_version(uri, 1), transaction, affected_rows=prepared.affected_rows, **options)
 
 
 def commit_theirs(uri: str, prepared: Prepared) -> None:
-    """Commit the same with pylance."""
+    """Commit a prepared operation with pylance."""
     operation = prepared.operation
     if isinstance(operation, tx.UpdateBases):
         bases = [
@@ -84,7 +84,7 @@ def commit_theirs(uri: str, prepared: Prepared) -> None:
 
 
 def raised(act: Callable[[], Any]) -> None:
-    """Calls of pylance that raise plain OSError for conflicts, made alike."""
+    """Convert OSError, which some pylance calls raise for conflicts, to a conflict error."""
     try:
         act()
     except lance.commit.CommitConflictError:
@@ -99,7 +99,7 @@ def raised(act: Callable[[], Any]) -> None:
 
 
 def reserve_with_pylance(uri: str) -> None:
-    """A ReserveFragments of pylance, which only compaction makes: its Rewrite, if it followed, is taken away again."""
+    """Commit a ReserveFragments with pylance by a compaction, and remove the Rewrite that may follow it."""
     stale = lance.dataset(uri, version=1)
     before = set(manifests(uri))
     plan = Compaction.plan(stale, {"target_rows_per_fragment": 1000})
@@ -120,7 +120,7 @@ def manifests(uri: str) -> list[str]:
 
 
 def to_pylance(operation: tx.Operation) -> Any:
-    """The same operation as pylance's own constructor makes it."""
+    """Convert an operation to the corresponding pylance object."""
     kinds = lance.LanceOperation
 
     def fragments(given: Any) -> list[Any]:
@@ -237,7 +237,7 @@ def state(uri: str) -> dict[str, Any]:
 
 
 def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Where two states differ."""
+    """Return the differences between two states."""
     flat, other = flatten(found), flatten(wanted)
     return {
         key: (flat.get(key), other.get(key)) for key in flat.keys() | other.keys() if flat.get(key) != other.get(key)
@@ -253,7 +253,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def check_both_read(uri: str) -> None:
-    """Both libraries see the same rows and names at every version."""
+    """Assert that both libraries read the same rows and names at every version."""
     for number in range(1, latest(open_version(uri)).version + 1):
         mine, other = lancetable.dataset(uri, version=number), lance.dataset(uri, version=number)
         assert mine.schema.names == other.schema.names

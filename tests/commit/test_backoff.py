@@ -1,4 +1,4 @@
-"""Waits: within their window, growing, bounded by attempts and time."""
+"""Backoff: windows, growth, limits of attempts and time, contention and locks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """A clock that sleeping moves forward."""
+    """Clock that is advanced by `sleep`."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -39,14 +39,14 @@ def run(clock: Clock, waiting: Backoff, took: float) -> None:
 
 
 @pytest.mark.parametrize(("given", "made"), [(0, 1), (1, 1), (5, 5)])
-def test_attempts(given: int, made: int) -> None:
+def test_number_of_attempts_is_limited(given: int, made: int) -> None:
     clock = Clock()
     waiting = backoff(clock, given, 1000.0)
     run(clock, waiting, 0.01)
     assert (waiting.attempts, len(clock.waits)) == (made, made - 1)
 
 
-def test_windows_grow_slowly_from_four_attempts() -> None:
+def test_window_starts_at_four_attempts_and_grows_by_thirty_percent() -> None:
     clock = Clock()
     run(clock, backoff(clock, 30, 1000.0), 0.01)
     assert clock.waits[:3] == pytest.approx([0.04, 0.052, 0.0676])
@@ -54,13 +54,13 @@ def test_windows_grow_slowly_from_four_attempts() -> None:
     assert clock.waits == sorted(clock.waits)
 
 
-def test_waits_are_drawn_from_the_window() -> None:
+def test_wait_is_drawn_from_the_window() -> None:
     clock = Clock()
     run(clock, backoff(clock, 5, 1000.0, draw=0.0), 0.01)
     assert clock.waits == [0.0] * 4
 
 
-def test_the_quickest_attempt_is_the_unit_and_no_wait_is_long() -> None:
+def test_quickest_attempt_is_the_unit_and_waits_are_bounded() -> None:
     clock = Clock()
     waiting = backoff(clock, 50, 10_000.0)
     clock.now += 0.01
@@ -73,7 +73,7 @@ def test_the_quickest_attempt_is_the_unit_and_no_wait_is_long() -> None:
     assert max(clock.waits) == 2.0
 
 
-def test_the_budget_ends_the_last_wait_and_the_attempts() -> None:
+def test_time_budget_limits_waits_and_attempts() -> None:
     clock = Clock()
     waiting = backoff(clock, 1000, 1.0)
     run(clock, waiting, 0.1)
@@ -82,8 +82,8 @@ def test_the_budget_ends_the_last_wait_and_the_attempts() -> None:
     assert waiting.attempts < 10
 
 
-def test_a_crowd_is_remembered_and_forgotten() -> None:
-    """Who lost passes its window on; the next commit waits in it before its first attempt, until wins empty it."""
+def test_contention_is_remembered_and_expires() -> None:
+    """A loss sets the window of the table. Later commits wait before their first attempt until wins reset it."""
     clock, contention = Clock(), Contention()
 
     def begin() -> Backoff:
@@ -92,7 +92,7 @@ def test_a_crowd_is_remembered_and_forgotten() -> None:
     alone = begin()
     clock.now += 0.1
     alone.won()
-    assert (clock.waits, contention.window) == ([], 0.0)  # nobody was in the way: nothing to remember
+    assert (clock.waits, contention.window) == ([], 0.0)  # no contention to remember
     loser = begin()
     clock.now += 0.1
     assert loser.next_attempt()
@@ -113,7 +113,7 @@ def test_a_crowd_is_remembered_and_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("seen_ago", "times"), [(None, 1.0), (1.0, 12.0), (29.0, 12.0), (31.0, 1.0)])
-def test_beside_another_library_the_wait_between_commits_is_longer(seen_ago: float | None, times: float) -> None:
+def test_wait_between_commits_is_longer_if_another_library_commits(seen_ago: float | None, times: float) -> None:
     clock, contention = Clock(), Contention()
     contention.window, contention.unit_seconds, contention.seen_at = 5.0, 0.1, clock.now
     if seen_ago is not None:
@@ -122,11 +122,11 @@ def test_beside_another_library_the_wait_between_commits_is_longer(seen_ago: flo
     assert clock.waits == [pytest.approx(0.5 * times)]
     clock.now += 0.1
     assert waiting.next_attempt()
-    assert clock.waits[1] < 0.5, "who has lost waits as always"
+    assert clock.waits[1] < 0.5, "retries wait as usual"
 
 
 @pytest.mark.parametrize(("budget", "waited"), [(1000.0, 8.0), (10.0, 2.5)])
-def test_the_wait_beside_another_library_is_bounded(budget: float, waited: float) -> None:
+def test_wait_for_another_library_is_bounded(budget: float, waited: float) -> None:
     clock, contention = Clock(), Contention()
     contention.window, contention.unit_seconds, contention.seen_at, contention.foreign_seen_at = (
         60.0,
@@ -138,12 +138,12 @@ def test_the_wait_beside_another_library_is_bounded(budget: float, waited: float
     assert clock.waits == [waited]
 
 
-def test_the_crowds_of_tables_are_kept_apart() -> None:
+def test_contention_is_tracked_per_table() -> None:
     assert contention_of("s3://a/t") is contention_of("s3://a/t")
     assert contention_of("s3://a/t") is not contention_of("s3://b/t")
 
 
-def test_who_lost_in_a_crowd_waits_in_a_smaller_part_of_the_window() -> None:
+def test_each_loss_shrinks_the_part_of_the_window_used() -> None:
     clock, contention = Clock(), Contention()
     waiting = Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
     for _ in range(3):
@@ -152,10 +152,10 @@ def test_who_lost_in_a_crowd_waits_in_a_smaller_part_of_the_window() -> None:
     assert clock.waits == pytest.approx([0.3, 0.3 * 1.25 * 0.95, 0.3 * (1.25 * 0.95) ** 2])
     clock.waits.clear()
     Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
-    assert clock.waits == pytest.approx([0.5 * 0.3 * 1.25**3])  # the next commit stands back
+    assert clock.waits == pytest.approx([0.5 * 0.3 * 1.25**3])  # the next commit waits
 
 
-def test_who_has_met_the_winner_tries_again_at_once() -> None:
+def test_retry_with_known_conflict_does_not_wait() -> None:
     """Six such attempts count as one. Only the wait before the next commit grows."""
     clock, contention = Clock(), Contention()
     waiting = Backoff(4, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
@@ -168,9 +168,9 @@ def test_who_has_met_the_winner_tries_again_at_once() -> None:
     Backoff(4, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
     assert clock.waits == pytest.approx([0.5 * contention.window * contention.unit_seconds])
     once = Backoff(1, 1000.0, contention=Contention(), clock=clock, sleep=clock.sleep)
-    assert not once.next_attempt(conflict_known=True)  # the caller wants one attempt and no more
+    assert not once.next_attempt(conflict_known=True)  # a limit of one attempt
     near = backoff(clock, 3, 1000.0)
-    assert near.next_attempt(conflict_known=True) and near.has_waited  # where a look costs nothing
+    assert near.next_attempt(conflict_known=True) and near.has_waited  # local stores always wait
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_who_has_met_the_winner_tries_again_at_once() -> None:
         (0, [1], 1.0),
     ],
 )
-def test_whoever_had_to_let_fewer_versions_pass_stands_back(passed: int, of_others: list[int], longer: float) -> None:
+def test_writer_with_smaller_lag_enlarges_its_window(passed: int, of_others: list[int], longer: float) -> None:
     clock, contention = Clock(), Contention()
     waiting = Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep)
     for _ in range(8):
@@ -195,8 +195,8 @@ def test_whoever_had_to_let_fewer_versions_pass_stands_back(passed: int, of_othe
     assert contention.window == pytest.approx(window / (1 + 0.07 * window) * longer)
 
 
-def test_who_saw_others_before_it_lost_stands_back_for_long() -> None:
-    """Its own attempts were quick, since they won; the first one that loses tells how long such take."""
+def test_writer_that_finds_rivals_waits_before_its_next_commit() -> None:
+    """The unit is estimated from shorter attempts that won, and corrected by the first attempt that loses."""
     clock, contention = Clock(), Contention()
 
     def begin() -> Backoff:
@@ -211,21 +211,21 @@ def test_who_saw_others_before_it_lost_stands_back_for_long() -> None:
     clock.now += 0.04
     assert waiting.next_attempt(conflict_known=True)
     assert (contention.unit_seconds, contention.window) == (pytest.approx(0.04), pytest.approx(16 / 4 * 1.1)), (
-        "as long a wait"
+        "the wait in seconds is unchanged"
     )
 
 
-def test_the_unit_of_a_crowd_is_what_half_of_its_attempts_take() -> None:
+def test_unit_under_contention_is_the_median_attempt_length() -> None:
     clock, contention = Clock(), Contention()
     waiting = Backoff(500, 1000.0, contention=contention, clock=clock, sleep=clock.sleep)
-    for took in (0.005, *[0.04, 0.05, 0.06] * 20, 3.0):  # one that was quick by chance, and one that hung
+    for took in (0.005, *[0.04, 0.05, 0.06] * 20, 3.0):  # one quick outlier, and one that hung
         clock.now += took
         assert waiting.next_attempt(conflict_known=True)
     assert 0.04 <= contention.unit_seconds <= 0.06 * 1.26
 
 
 class Turns:
-    """Turns as `take` tells of them, one after the other; the last one from then on."""
+    """Lock whose `take` returns the given results in order, and the last one repeatedly."""
 
     def __init__(self, *told: bool | None) -> None:
         self.told = list(told)
@@ -241,7 +241,7 @@ def in_turn(clock: Clock, turns: Turns, budget: float = 1000.0) -> Backoff:
     return waiting
 
 
-def test_whoever_has_the_turn_waits_for_nothing_else() -> None:
+def test_lock_owner_retries_without_waiting() -> None:
     clock = Clock()
     waiting = in_turn(clock, Turns(False, False, True))
     assert clock.waits == pytest.approx([0.0015, 0.0015])
@@ -250,17 +250,17 @@ def test_whoever_has_the_turn_waits_for_nothing_else() -> None:
     assert len(clock.waits) == 2
 
 
-def test_an_owner_that_does_not_move_holds_nobody_up_for_long() -> None:
+def test_wait_for_a_stopped_lock_owner_is_bounded() -> None:
     clock = Clock()
     in_turn(clock, Turns(False))
-    assert 64 * 0.01 <= sum(clock.waits[:-1]) <= 64 * 0.01 + 0.002, "as long as a window can be"
-    assert clock.waits[-1] == pytest.approx(4 * 0.01), "and then as without turns"
+    assert 64 * 0.01 <= sum(clock.waits[:-1]) <= 64 * 0.01 + 0.002, "the largest window"
+    assert clock.waits[-1] == pytest.approx(4 * 0.01), "then a random wait"
     clock = Clock()
     in_turn(clock, Turns(False), budget=0.1)
     assert clock.now <= 100.1 + 0.002, "within the budget"
 
 
-def test_without_turns_everybody_waits_for_a_random_time() -> None:
+def test_wait_is_random_if_locks_are_unsupported() -> None:
     clock = Clock()
     in_turn(clock, Turns(None))
     assert clock.waits == pytest.approx([0.04])

@@ -1,4 +1,4 @@
-"""build_manifest: each applier on plain manifests, what every commit does besides, what is refused. No files."""
+"""build_manifest without files: every operation, common fields of all commits, and rejected operations."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def indices_of(built: Built) -> dict[str, list[int] | None]:
 @pytest.mark.parametrize(
     ("highest", "present", "expected"), [(None, [], [0, 1]), (4, [1, 2], [5, 6]), (0, [3], [4, 5])]
 )
-def test_new_fragments_are_numbered_behind_everything(
+def test_new_fragments_get_ids_above_all_used_ones(
     highest: int | None, present: list[int], expected: list[int]
 ) -> None:
     message = table_pb2.Manifest(fragments=[table_pb2.DataFragment(id=number) for number in present])
@@ -118,7 +118,7 @@ def test_new_fragments_are_numbered_behind_everything(
     assert message.max_fragment_id == expected[-1]
 
 
-def test_chosen_ids_are_kept_unless_they_are_taken() -> None:
+def test_chosen_fragment_ids_are_kept_or_rejected_if_in_use() -> None:
     message = table_pb2.Manifest(max_fragment_id=3, fragments=[table_pb2.DataFragment(id=3)])
     new = [table_pb2.DataFragment(id=77), table_pb2.DataFragment()]
     number_fragments(message, new)
@@ -129,13 +129,13 @@ def test_chosen_ids_are_kept_unless_they_are_taken() -> None:
         number_fragments(table_pb2.Manifest(max_fragment_id=2**32 - 1), [table_pb2.DataFragment()])
 
 
-def test_no_fragments_leave_the_counter_absent() -> None:
+def test_fragment_counter_is_absent_without_fragments() -> None:
     message = table_pb2.Manifest()
     number_fragments(message, [])
     assert not message.HasField("max_fragment_id")
 
 
-def test_reserving() -> None:
+def test_reserve_fragment_ids() -> None:
     message = table_pb2.Manifest(max_fragment_id=3)
     reserve_fragment_ids(message, 4)
     assert message.max_fragment_id == 7
@@ -167,7 +167,7 @@ def test_append() -> None:
     assert (built.message.reader_feature_flags, built.message.writer_feature_flags) == (0, flags.TABLE_CONFIG)
 
 
-def test_files_of_another_version_mark_the_table_for_good() -> None:
+def test_mixed_file_versions_flag_is_permanent() -> None:
     built = build(manifest(), tx.Append((fragment(0, file("x", 0, 1, version=(2, 1))),)))
     assert built.message.reader_feature_flags == flags.MIXED_FILE_VERSIONS
     again = build_manifest(
@@ -176,7 +176,7 @@ def test_files_of_another_version_mark_the_table_for_good() -> None:
     assert again.message.reader_feature_flags == flags.MIXED_FILE_VERSIONS
 
 
-def test_a_flag_that_another_writer_left_out_is_set() -> None:
+def test_missing_deletion_flag_of_another_writer_is_set() -> None:
     for library, expected in (("careless", flags.DELETIONS), ("lancetable", 0)):
         before = manifest(fragment(1, deleted=2), fragment(2))
         before.writer_version.library = library
@@ -356,8 +356,8 @@ def test_create_and_drop_index() -> None:
     assert build(manifest(), tx.CreateIndex((), (old,)), (old,)).index_section is None
 
 
-def test_an_untouched_index_section_keeps_its_bytes() -> None:
-    # A field that no release knows yet must survive a commit that has no business with indices.
+def test_unchanged_index_section_keeps_its_bytes() -> None:
+    # An unknown protobuf field must survive a commit that does not change indices.
     section = IndexSection((index("i", (0,), [0]),)).to_bytes() + b"\xfa\x01\x03abc"
     for operation in (tx.Append(), tx.ReserveFragments(1), tx.Project(SCHEMA), tx.UpdateConfig()):
         built = build_manifest(
@@ -380,7 +380,7 @@ def test_stable_row_ids() -> None:
 
 
 def lineage(message: table_pb2.DataFragment) -> tuple[list[int], list[int], list[int]]:
-    """Row ids, versions in which rows were made, versions in which they were changed."""
+    """Return row ids, created-at versions and last-updated versions."""
     return (
         RowIdSequence.from_bytes(message.inline_row_ids).values().tolist(),
         RowVersionSequence.from_bytes(message.inline_created_at_versions).values().tolist(),
@@ -403,7 +403,7 @@ def test_row_ids_and_versions_of_new_and_moved_rows() -> None:
     added = [lineage(each) for each in appended.fragments[2:]]
     assert added == [([30, 31, 32], [8] * 3, [8] * 3), ([33, 34], [8] * 2, [8] * 2)]
     assert appended.next_row_id == 35
-    # Two rows moved, one is new.
+    # Two rows are moved, one is new.
     moved = with_lineage(fragment(rows=3), [21, 3])
     marked = replace(old, deletion_file=fragment(0, rows=3, deleted=1).deletion_file)
     built = build(before, tx.Update((1,), (marked,), (moved, fragment(rows=1)))).message
@@ -412,7 +412,7 @@ def test_row_ids_and_versions_of_new_and_moved_rows() -> None:
         ([21, 3, 30], [5, 4, 8], [8] * 3),
         ([31], [8], [8]),
     ]
-    # Ids of no row count as made in the first version.
+    # Unknown row ids count as created in the first version.
     strange = build(before, tx.Update((), (), (with_lineage(fragment(rows=3), [99, 98, 97]),))).message
     assert lineage(strange.fragments[2]) == ([99, 98, 97], [1] * 3, [8] * 3)
     with pytest.raises(InvalidOperationError, match="row ids"):
@@ -441,27 +441,27 @@ def test_versions_of_rows_whose_columns_were_rewritten() -> None:
 
 
 @pytest.mark.parametrize("operation", [tx.Clone(True, 1, "x"), tx.UpdateMemWalState(), tx.DataOverlay()])
-def test_operations_without_an_applier(operation: tx.Operation) -> None:
+def test_unsupported_operations_raise(operation: tx.Operation) -> None:
     with pytest.raises(UnsupportedFeatureError, match=type(operation).__name__):
         build(manifest(), operation)
     with pytest.raises(UnsupportedFeatureError):
         build(manifest(), tx.UnknownOperation(b""))
 
 
-def test_two_fragments_with_one_id_are_refused() -> None:
+def test_duplicate_fragment_ids_raise() -> None:
     with pytest.raises(InvalidOperationError, match="lists fragment 1 twice"):
         build(manifest(), tx.Merge((fragment(1), fragment(1)), SCHEMA))
 
 
-def test_a_damaged_index_bitmap_is_reported() -> None:
+def test_damaged_index_bitmap_raises() -> None:
     broken = replace(index("i", (0,), [0]), fragment_bitmap=b"\x00" * 20)
     with pytest.raises(CorruptFileError, match="index i"):
         build(manifest(fragment(0)), tx.Rewrite((tx.RewriteGroup((fragment(0),), (fragment(5),)),)), (broken,))
 
 
 @pytest.mark.parametrize("library", [lancetable, lance])
-def test_a_file_that_was_written_for_another_schema(tmp_path: Path, library: Any) -> None:
-    """Its field 1 was a text; in the schema of the overwrite that is the number of a struct."""
+def test_file_written_for_another_schema_raises(tmp_path: Path, library: Any) -> None:
+    """Field 1 is a string in the file and a struct in the schema of the overwrite."""
     uri, rows = str(tmp_path / "t"), [{"a": 1, "b": "x"}]
     ds = library.write_dataset(pa.table({"id": [1], "s": ["x"], "t": rows}), uri)
     ds.drop_columns(["id"])

@@ -1,4 +1,4 @@
-"""A cleanup beside commits that need what it removes: each of them finds the other one, whoever is first."""
+"""Cleanups concurrent with commits that need the removed files: in either order, one of them detects the other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OLD = Policy(keep_newest=1)
 
 @dataclass
 class Overwritten:
-    """Version 2 holds other rows than version 1, which a cleanup would take with its files."""
+    """Table whose version 2 overwrites all rows, so that a cleanup removes version 1 with its files."""
 
     uri: str
 
@@ -73,30 +73,30 @@ def table(tmp_path: Path) -> Overwritten:
     return Overwritten(uri)
 
 
-def test_a_restore_that_has_read_its_version_keeps_its_files(
-    table: Overwritten, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cleanup_keeps_files_of_a_restore_in_progress(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
     table.clean_when(monkeypatch, loop, "_source", after=True)
     old.restore()
     assert table.ids() == [1, 2]
     with pytest.raises(VersionNotFoundError):
         lancetable.dataset(table.uri, 1)
-    table.clean()  # what the first one left
+    table.clean()  # files left by the first cleanup
     assert table.ids() == [1, 2]
 
 
-def test_a_restore_that_comes_too_late_fails(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_after_removal_of_the_manifest_fails(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
     table.clean_when(monkeypatch, loop, "_source", after=False)
     with pytest.raises(VersionNotFoundError, match="no version 1 to restore"):
         old.restore()
     assert (table.ids(), latest(open_version(table.uri)).version) == ([3], 2)
-    assert table.names("_transactions") == 2  # those of the versions; its own is gone
+    assert table.names("_transactions") == 2  # transactions of the versions only
 
 
-def test_a_restore_begins_while_manifests_go(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its transaction is seen, though no manifest of it is there yet; files go with the next cleanup if it fails."""
+def test_cleanup_keeps_files_of_a_restore_that_starts_during_manifest_removal(
+    table: Overwritten, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cleanup finds the transaction of the restore. If the restore fails, the next cleanup removes the files."""
     real = loop._source
 
     def dies(*arguments: Any) -> Any:
@@ -110,13 +110,13 @@ def test_a_restore_begins_while_manifests_go(table: Overwritten, monkeypatch: py
     table.clean()
     assert table.names("data") == 2
     table.clean()
-    assert table.names("data") == 2  # young and named by no version
+    assert table.names("data") == 2  # young, and used by no version
     version = open_version(table.uri)
     run_cleanup(version, plan_cleanup(version, Policy(keep_newest=1, delete_unverified=True)))
     assert table.names("data") == 1
 
 
-def test_a_transaction_that_cannot_be_read_may_be_a_restore(table: Overwritten) -> None:
+def test_cleanup_treats_unreadable_transactions_as_restores(table: Overwritten) -> None:
     name = "1-00000000-0000-4000-8000-000000000000.txn"
     path = Path(table.uri) / "_transactions" / name
     path.write_bytes(b"")
@@ -125,7 +125,7 @@ def test_a_transaction_that_cannot_be_read_may_be_a_restore(table: Overwritten) 
     assert path.exists()
 
 
-def test_other_transactions_keep_nothing(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleanup_ignores_other_uncommitted_transactions(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(*_: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -139,9 +139,7 @@ def test_other_transactions_keep_nothing(table: Overwritten, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_a_detached_version_of_a_version_that_goes(
-    table: Overwritten, monkeypatch: pytest.MonkeyPatch, seen: bool
-) -> None:
+def test_detached_commit_on_a_removed_version(table: Overwritten, monkeypatch: pytest.MonkeyPatch, seen: bool) -> None:
     operation = LanceOperation.UpdateConfig(LanceOperation.UpdateMap({"a": "b"}))
     commit = lambda: lancetable.LanceDataset.commit(table.uri, operation, read_version=1, detached=True)  # noqa: E731
     if seen:  # published between the plan and the removal
@@ -154,10 +152,10 @@ def test_a_detached_version_of_a_version_that_goes(
     table.clean_when(monkeypatch, loop.manifests, "pack", after=False)
     with pytest.raises(VersionNotFoundError, match="was cleaned up while"):
         commit()
-    assert table.names("_versions") == 2  # and the note
+    assert table.names("_versions") == 2  # with the hint
 
 
-def test_the_newest_version_stays_for_whoever_stands_beside_the_history(table: Overwritten) -> None:
+def test_cleanup_from_a_detached_version_keeps_the_newest_version(table: Overwritten) -> None:
     detached = lancetable.LanceDataset.commit(
         table.uri,
         LanceOperation.UpdateConfig(LanceOperation.UpdateMap({"a": "b"})),
@@ -172,7 +170,7 @@ def test_the_newest_version_stays_for_whoever_stands_beside_the_history(table: O
     assert lancetable.dataset(table.uri, detached.version).to_table()["id"].to_pylist() == [1, 2]
 
 
-def test_the_newest_version_of_a_table_that_was_made_anew(table: Overwritten) -> None:
+def test_cleanup_keeps_the_newest_version_of_a_recreated_table(table: Overwritten) -> None:
     old = open_version(table.uri)
     shutil.rmtree(table.uri)
     lancetable.write_dataset(pa.table({"id": pa.array([5], pa.int64())}), table.uri)
@@ -181,7 +179,9 @@ def test_the_newest_version_of_a_table_that_was_made_anew(table: Overwritten) ->
 
 
 @pytest.mark.parametrize(("path", "is_dataset_root"), [("link", True), ("./t.lance", True), ("t.lance/data", False)])
-def test_a_base_path_that_leads_to_the_table_by_another_name(tmp_path: Path, path: str, is_dataset_root: bool) -> None:
+def test_cleanup_keeps_files_used_through_an_alias_of_the_root(
+    tmp_path: Path, path: str, is_dataset_root: bool
+) -> None:
     uri = tmp_path / "t.lance"
     (tmp_path / "link").symlink_to(uri)
     base = lancetable.DatasetBasePath(f"{tmp_path}/{path}", "b", is_dataset_root=is_dataset_root)
@@ -192,11 +192,11 @@ def test_a_base_path_that_leads_to_the_table_by_another_name(tmp_path: Path, pat
         lancetable.write_dataset(rows, uri, mode="append")
     version = open_version(uri)
     counts = run_cleanup(version, plan_cleanup(version, Policy(keep_newest=1, delete_unverified=True)))
-    assert counts.files["data"] == 1  # that of the first version
+    assert counts.files["data"] == 1  # the file of the first version
     assert lancetable.dataset(uri).to_table().num_rows == 4
 
 
-def test_a_tag_or_a_branch_since_the_plan_was_made(table: Overwritten) -> None:
+def test_cleanup_keeps_versions_referenced_after_planning(table: Overwritten) -> None:
     lancetable.write_dataset(pa.table({"id": pa.array([4], pa.int64())}), table.uri, mode="overwrite")
     version = open_version(table.uri)
     plan = plan_cleanup(version, OLD)
@@ -210,8 +210,8 @@ def test_a_tag_or_a_branch_since_the_plan_was_made(table: Overwritten) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_branch_of_a_version_that_goes(table: Overwritten, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
-    """Before its ref is there, a cleanup does not see it; then its maker sees what happened."""
+def test_branch_from_a_version_being_removed(table: Overwritten, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    """A cleanup does not see the branch before its ref is written. Then the branch creation fails."""
     old = lancetable.dataset(table.uri, 1)
     table.clean_when(monkeypatch, branches.refs, "create_branch", after=after)
     if after:
@@ -225,7 +225,7 @@ def test_a_branch_of_a_version_that_goes(table: Overwritten, monkeypatch: pytest
     assert not (Path(table.uri) / "tree" / "b").exists()
 
 
-def test_a_branch_whose_end_cannot_be_seen_is_not_said_to_have_failed(
+def test_branch_with_unknown_outcome_is_not_reported_as_failed(
     table: Overwritten, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def locate(*_: Any) -> Any:
@@ -245,7 +245,7 @@ def test_a_branch_whose_end_cannot_be_seen_is_not_said_to_have_failed(
     assert lancetable.dataset(table.uri).checkout_version(("b", None)).to_table()["id"].to_pylist() == [1, 2]
 
 
-def test_a_branch_that_comes_while_its_parent_is_deleted(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branch_created_while_its_parent_is_deleted(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     first = lancetable.dataset(table.uri, 1).create_branch("b")
     real = branches.refs.delete_branch
 
@@ -263,7 +263,7 @@ def test_a_branch_that_comes_while_its_parent_is_deleted(table: Overwritten, mon
         assert main.checkout_version((name, None)).to_table()["id"].to_pylist() == [1, 2]
 
 
-def test_a_branch_whose_parent_is_deleted_meanwhile(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branch_whose_parent_is_deleted_during_creation(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     main = lancetable.dataset(table.uri)
     first, real = lancetable.dataset(table.uri, 1).create_branch("b"), branches.refs.create_branch
 
@@ -278,8 +278,10 @@ def test_a_branch_whose_parent_is_deleted_meanwhile(table: Overwritten, monkeypa
     assert not main.branches.list() and not list((Path(table.uri) / "tree").rglob("*.*"))
 
 
-def test_a_branch_that_comes_while_manifests_go(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its version was there when its maker looked; it loses the version, and keeps the files."""
+def test_branch_created_during_manifest_removal_keeps_its_files(
+    table: Overwritten, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent version exists when the branch is created. The version is removed, but its files are kept."""
     old = lancetable.dataset(table.uri, 1)
     real = cleanup._remove
 
@@ -300,7 +302,9 @@ def test_a_branch_that_comes_while_manifests_go(table: Overwritten, monkeypatch:
         lancetable.dataset(table.uri, 1)
 
 
-def test_nothing_is_looked_up_where_no_version_goes(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleanup_without_removable_versions_skips_extra_requests(
+    table: Overwritten, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed: list[str] = []
     real = LocalStore.list_names
 
@@ -317,12 +321,12 @@ def test_nothing_is_looked_up_where_no_version_goes(table: Overwritten, monkeypa
 
 
 @pytest.mark.parametrize("older_than", [timedelta.max, timedelta(days=1_000_000)])
-def test_nothing_is_older_than_time_itself(table: Overwritten, older_than: timedelta) -> None:
+def test_age_beyond_the_calendar_removes_nothing(table: Overwritten, older_than: timedelta) -> None:
     assert lancetable.dataset(table.uri).cleanup_old_versions(older_than).old_versions == 0
 
 
 @pytest.mark.parametrize("older_than", ["5000years", "99999999999years"])
-def test_a_commit_is_told_as_landed_whatever_its_cleanup_meets(table: Overwritten, older_than: str) -> None:
+def test_failing_automatic_cleanup_does_not_fail_the_commit(table: Overwritten, older_than: str) -> None:
     settings = {"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.older_than": older_than}
     dataset = lancetable.dataset(table.uri)
     dataset.update_config(settings)
@@ -330,7 +334,7 @@ def test_a_commit_is_told_as_landed_whatever_its_cleanup_meets(table: Overwritte
     assert (dataset.version, table.ids(1)) == (4, [1, 2])
 
 
-def test_staged_manifests_that_nobody_needs_go_when_they_are_a_week_old(tmp_path: Path) -> None:
+def test_unused_staged_manifests_are_removed_after_a_week(tmp_path: Path) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     uri = str(tmp_path / "t")
     rows = pa.table({"id": pa.array([1], pa.int64())})
@@ -347,14 +351,14 @@ def test_staged_manifests_that_nobody_needs_go_when_they_are_a_week_old(tmp_path
     dataset.cleanup_old_versions(timedelta(0))
     assert not any(path.exists() for path in staged)
     assert lancetable.dataset(uri, storage_options=options).count_rows() == 2
-    for path in staged:  # without the rows nobody can tell which of them was decided
+    for path in staged:  # without rows, the decided manifest is unknown
         path.write_bytes(b"staged")
         os.utime(path, (0, 0))
     lancetable.dataset(uri).cleanup_old_versions(timedelta(0))
     assert all(path.exists() for path in staged)
 
 
-def test_what_killed_writers_leave_goes_when_it_is_a_week_old(table: Overwritten) -> None:
+def test_temporary_files_of_killed_writers_are_removed_after_a_week(table: Overwritten) -> None:
     folders = ("data", "_deletions", "_transactions", "_versions")
     left = [Path(table.uri) / folder / f".tmp_x.lance_{'0123456789ab' * 2}" for folder in folders]
     other = Path(table.uri) / "data" / ".tmp_of_somebody_else"
@@ -370,8 +374,8 @@ def test_what_killed_writers_leave_goes_when_it_is_a_week_old(table: Overwritten
     assert [path.exists() for path in (*left, other)] == [False] * 4 + [True]
 
 
-def test_an_old_listing_is_not_cleaned_by(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Version 2 would look as if it were not there, and its files as if nobody needed them."""
+def test_stale_listing_raises(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listing lacks version 2, so its files would look unused."""
     dataset, real = lancetable.dataset(table.uri), LocalStore.list_names
 
     def old(self: LocalStore, prefix: str, *arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The conflict table: every cell against the format's matrix, restated in conftest, and the conditions one by one."""
+"""The conflict table: every cell compared with the matrix of the specification in conftest, and every condition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def letter(ours: tx.Operation, theirs: tx.Operation | None, context: Context = N
     return LETTERS[check(ours, theirs, context).severity]
 
 
-def test_matrix(maker: Any, cells: dict[tuple[str, str], str]) -> None:
+def test_every_cell_matches_the_specification(maker: Any, cells: dict[tuple[str, str], str]) -> None:
     names = list(dict.fromkeys(name for name, _ in cells))
     same = {name: (maker.make(name, 0), maker.make(name, 0)) for name in names}
     other = {name: maker.make(name, 1) for name in names}
@@ -45,7 +45,7 @@ def test_matrix(maker: Any, cells: dict[tuple[str, str], str]) -> None:
 def test_every_operation_has_a_row_and_a_column() -> None:
     classes = set(tx.OPERATIONS.values())
     assert classes == {tx.Update, tx.Project, tx.UpdateConfig} | set(conflicts._KINDS)
-    assert {mine for mine, _ in RULES} == set(Kind) - {Kind.CLONE}  # a clone is only ever the first version
+    assert {mine for mine, _ in RULES} == set(Kind) - {Kind.CLONE}  # a clone is always a first version
     assert {theirs for _, theirs in RULES} == set(Kind)
     assert len(RULES) == (len(Kind) - 1) * len(Kind)
 
@@ -55,7 +55,7 @@ def test_every_condition_is_used() -> None:
     assert used == set(conflicts._CONDITIONS.values())
 
 
-def test_what_nobody_knows_is_a_conflict(maker: Any, ours: str) -> None:
+def test_unknown_operations_conflict(maker: Any, ours: str) -> None:
     operation = maker.make(ours)
     assert letter(operation, None) == "X"
     assert letter(operation, tx.UnknownOperation(b"")) == "X"
@@ -63,7 +63,7 @@ def test_what_nobody_knows_is_a_conflict(maker: Any, ours: str) -> None:
     assert kinds(tx.UnknownOperation(b"")) == ()
 
 
-def test_disjoint_rows_can_be_merged_only_if_they_are_known(maker: Any) -> None:
+def test_disjoint_deletes_are_rebasable_only_if_rows_are_known(maker: Any) -> None:
     ours, theirs = maker.make_delete(0, 1), maker.make_delete(0, 2)
     known = Context(frozenset({0}))
     assert check(ours, theirs, known).severity is Severity.REBASABLE
@@ -76,7 +76,7 @@ def test_disjoint_rows_can_be_merged_only_if_they_are_known(maker: Any) -> None:
     assert letter(tx.Delete((), (0,)), theirs, known) == "R"
 
 
-def test_merge_that_asserts_nullability_lets_appends_through(maker: Any) -> None:
+def test_append_may_follow_merge_that_preserves_nullability(maker: Any) -> None:
     merge = maker.make_merge(0, 0)
     assert letter(maker.make_append(0, 0), merge) == "R"
     assert letter(maker.make_append(0, 0), replace(merge, preserves_nullability=True)) == "ok"
@@ -205,7 +205,7 @@ def test_overlays(maker: Any) -> None:
 
 
 @pytest.mark.parametrize("theirs_only", [tx.Clone(True, 1, "x"), tx.ReserveFragments(1), tx.UpdateBases()])
-def test_operations_that_disturb_nobody(maker: Any, ours: str, theirs_only: tx.Operation) -> None:
+def test_compatible_operations(maker: Any, ours: str, theirs_only: tx.Operation) -> None:
     assert letter(maker.make(ours), theirs_only) == "ok"
 
 

@@ -1,4 +1,4 @@
-"""The commit loop for real: every pair of operations, pylance on the other side, lost and unknown replies, races."""
+"""The commit loop on real tables: concurrent operations of both libraries, lost and unknown replies, races."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_deletes_of_different_rows_are_merged(base: TableVersion, maker: Any, py
     assert lance.dataset(base.uri).to_table()["id"].to_pylist() == [0, *range(3, 12)]
 
 
-def test_three_in_a_row_rebase_onto_each_other(base: TableVersion, maker: Any) -> None:
+def test_three_concurrent_deletes_are_merged(base: TableVersion, maker: Any) -> None:
     prepared = [delete_rows(maker, 0, row) for row in range(3)]
     for operation, rows in prepared:
         newest = commit(base, operation, affected_rows=rows)
@@ -104,10 +104,8 @@ def test_three_in_a_row_rebase_onto_each_other(base: TableVersion, maker: Any) -
     assert deleted(newest, 0) == [0, 1, 2]
 
 
-def test_a_commit_sees_how_many_versions_the_others_let_pass(
-    base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By theirs and ours in the same measure: a delete is said of the version that it was rebased onto."""
+def test_lags_of_other_writers_are_recorded(base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The read version of a rebased delete is the version that it was rebased onto."""
     seen = []
     monkeypatch.setattr(backoff.Backoff, "won", lambda _, passed, others: seen.append((passed, list(others))))
     prepared = [delete_rows(maker, 0, row) for row in range(2)]
@@ -118,7 +116,7 @@ def test_a_commit_sees_how_many_versions_the_others_let_pass(
     assert seen == [(1, []), (2, [1]), (1, [1, 2]), (1, [1, 2, 1])]
 
 
-def test_the_last_rows_of_a_fragment_take_it_along(base: TableVersion, maker: Any) -> None:
+def test_merged_delete_of_all_rows_removes_the_fragment(base: TableVersion, maker: Any) -> None:
     lance.dataset(base.uri).delete("id < 3")
     operation, rows = delete_rows(maker, 0, 3)
     newest = commit(base, operation, affected_rows=rows)
@@ -130,7 +128,7 @@ def test_the_last_rows_of_a_fragment_take_it_along(base: TableVersion, maker: An
     assert newest.manifest.max_fragment_id == 2
 
 
-def test_a_row_that_both_delete_is_for_the_operation_to_solve(base: TableVersion, maker: Any) -> None:
+def test_delete_of_the_same_row_is_retryable(base: TableVersion, maker: Any) -> None:
     operation, rows = delete_rows(maker, 0, 1)
     lance.dataset(base.uri).delete("id = 1")
     with pytest.raises(RetryableCommitConflictError, match="fragment 0") as caught:
@@ -139,7 +137,7 @@ def test_a_row_that_both_delete_is_for_the_operation_to_solve(base: TableVersion
     assert latest(base).version == 2
 
 
-def test_pylance_merges_with_our_deletes(base: TableVersion, maker: Any) -> None:
+def test_pylance_merges_its_deletes_with_lancetable_deletes(base: TableVersion, maker: Any) -> None:
     theirs = lance.dataset(base.uri)
     commit(base, maker.make_delete(0, 1))
     theirs.delete("id in (2, 5)")
@@ -147,7 +145,7 @@ def test_pylance_merges_with_our_deletes(base: TableVersion, maker: Any) -> None
     assert (newest.version, deleted(newest, 0), deleted(newest, 1)) == (3, [1, 2], [1])
 
 
-def test_failed_rebase_leaves_no_file_of_its_own(base: TableVersion, maker: Any) -> None:
+def test_failed_rebase_removes_its_files(base: TableVersion, maker: Any) -> None:
     both = {0: DeletionVector([1]), 1: DeletionVector([1])}
     one, two = maker.make_delete(0, 1), maker.make_delete(1, 1)
     operation = tx.Delete((*one.updated_fragments, *two.updated_fragments))
@@ -155,7 +153,7 @@ def test_failed_rebase_leaves_no_file_of_its_own(base: TableVersion, maker: Any)
     before = files_in(base, "_deletions", "_transactions")
     with pytest.raises(RetryableCommitConflictError):
         commit(base, operation, affected_rows=both)
-    # The vector of fragment 0 was merged and written before fragment 1 turned out to clash.
+    # The deletion vector of fragment 0 was merged and written before the conflict in fragment 1 was found.
     assert files_in(base, "_deletions", "_transactions") == before
 
 
@@ -167,7 +165,7 @@ def files_in(version: TableVersion, *directories: str) -> set[str]:
 # --- fragment ids and other things given out at commit time ----------------------------------------------------------
 
 
-def test_fragment_ids_continue_through_everything(base: TableVersion, maker: Any) -> None:
+def test_fragment_ids_are_never_reused(base: TableVersion, maker: Any) -> None:
     version = base
     for name in ("Append", "Overwrite", "Restore", "Append"):
         maker.version = version
@@ -212,7 +210,7 @@ def test_manifest_of_a_commit(base: TableVersion, maker: Any) -> None:
     assert (cleared.manifest.reader_flags, cleared.manifest.writer_flags) == (0, 0)
 
 
-def test_index_section_is_carried_byte_for_byte(base: TableVersion, maker: Any) -> None:
+def test_index_section_is_copied_byte_for_byte(base: TableVersion, maker: Any) -> None:
     ds = lance.dataset(base.uri)
     ds.create_scalar_index("id", "BTREE")
     indexed = latest(base)
@@ -250,7 +248,7 @@ def new_table(tmp_path: Path, template: TableVersion) -> Callable[[], TableVersi
     return make
 
 
-def test_create_once(tmp_path: Path, base: TableVersion) -> None:
+def test_create_table_raises_if_the_table_exists(tmp_path: Path, base: TableVersion) -> None:
     make = new_table(tmp_path, base)
     first = make()
     assert first.version == 1
@@ -270,14 +268,14 @@ def faulty(version: TableVersion) -> tuple[TableVersion, FaultyStore]:
     return replace(version, store=store), store
 
 
-def test_a_lost_reply_is_no_second_commit(base: TableVersion, maker: Any) -> None:
+def test_lost_reply_does_not_commit_twice(base: TableVersion, maker: Any) -> None:
     version, store = faulty(base)
     store.fail("put_if_absent", how="lost_reply")
     assert commit(version, maker.make("Append")).version == 2
     assert latest(base).version == 2
 
 
-def test_an_unknown_outcome_is_told_and_nothing_is_deleted(base: TableVersion, maker: Any) -> None:
+def test_unknown_outcome_raises_and_deletes_nothing(base: TableVersion, maker: Any) -> None:
     operation = maker.make("Append")
     version, store = faulty(base)
     store.fail("put_if_absent", how="lost_reply")
@@ -290,14 +288,14 @@ def test_an_unknown_outcome_is_told_and_nothing_is_deleted(base: TableVersion, m
     assert transaction.uuid in str(caught.value)
     assert store.calls["delete"] == 0
     store.heal()
-    # It had landed; committing the same transaction again finds that out and commits nothing.
+    # The commit succeeded; committing the same transaction again detects this and commits nothing.
     again = commit_transaction(base, transaction)
     assert (again.version, latest(base).version) == (2, 2)
     assert again.manifest.fragments.num_rows() == 14
 
 
 class Forgetful:
-    """A handler whose store repeats requests by itself: it reports its own manifest as another's."""
+    """Handler that reports LOST for its own published manifest, like a client that repeats requests internally."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -312,9 +310,7 @@ class Forgetful:
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
 @pytest.mark.parametrize("kind", ["Append", "Overwrite"])
-def test_a_commit_that_only_seemed_lost_keeps_its_files(
-    base: TableVersion, maker: Any, kind: str, retries: int
-) -> None:
+def test_commit_reported_as_lost_keeps_its_files(base: TableVersion, maker: Any, kind: str, retries: int) -> None:
     committed = commit(replace(base, handler=Forgetful(base.handler)), maker.make(kind), max_retries=retries)
     assert (committed.version, latest(base).version) == (2, 2)
     assert transactions.read(base.store, base.base, latest(base).file) is not None
@@ -322,7 +318,7 @@ def test_a_commit_that_only_seemed_lost_keeps_its_files(
 
 
 @pytest.mark.parametrize("forever", [False, True])
-def test_an_error_after_a_commit_that_only_seemed_lost_is_no_failure(
+def test_error_after_a_commit_reported_as_lost_returns_the_version(
     base: TableVersion, maker: Any, forever: bool
 ) -> None:
     version, store = faulty(base)
@@ -342,17 +338,17 @@ def test_an_error_after_a_commit_that_only_seemed_lost_is_no_failure(
     assert {Path(path).name for path in files_in(base, "_transactions")} >= {latest(base).manifest.transaction_file}
 
 
-def test_a_visible_manifest_that_cannot_be_made_durable_is_unknown(base: TableVersion, maker: Any) -> None:
+def test_visible_manifest_that_cannot_be_synced_is_unknown(base: TableVersion, maker: Any) -> None:
     version, store = faulty(base)
     store.fail("put_if_absent", how="lost_reply")
-    store.fail("sync", call=2, forever=True)  # the first one comes before the manifest
+    store.fail("sync", call=2, forever=True)  # the first sync precedes the manifest
     with pytest.raises(CommitStateUnknownError):
         commit(version, maker.make("Append"))
     assert store.calls["delete"] == 0
     assert latest(base).version == 2
 
 
-def test_the_same_transaction_is_found_behind_others(base: TableVersion, maker: Any) -> None:
+def test_same_transaction_is_found_below_newer_versions(base: TableVersion, maker: Any) -> None:
     transaction = Transaction.create(1, maker.make("Append"))
     first = commit_transaction(base, transaction)
     commit(first, tx.ReserveFragments(1))
@@ -360,9 +356,7 @@ def test_the_same_transaction_is_found_behind_others(base: TableVersion, maker: 
     assert latest(base).version == 3
 
 
-def test_every_store_call_of_a_commit_may_fail(
-    fresh: Callable[[], TableVersion], maker_of: Callable[[TableVersion], Any]
-) -> None:
+def test_failure_of_each_store_call(fresh: Callable[[], TableVersion], maker_of: Callable[[TableVersion], Any]) -> None:
     version = fresh()
     counting = CountingStore(version.store)
     commit(replace(version, store=counting), maker_of(version).make("Append"))
@@ -391,7 +385,7 @@ def test_every_store_call_of_a_commit_may_fail(
 # --- contention ------------------------------------------------------------------------------------------------------
 
 
-def test_racing_writers_all_commit(base: TableVersion, maker: Any) -> None:
+def test_all_concurrent_writers_commit(base: TableVersion, maker: Any) -> None:
     operations = [[maker.make("Append", row=20 * writer + step) for step in range(5)] for writer in range(4)]
     failed: list[BaseException] = []
 
@@ -419,7 +413,7 @@ def test_racing_writers_all_commit(base: TableVersion, maker: Any) -> None:
 
 
 class Snatcher:
-    """A handler whose versions go to somebody else, some times or always."""
+    """Handler that lets another writer commit first, a given number of times."""
 
     def __init__(self, inner: Any, times: int) -> None:
         self.inner, self.times = inner, times
@@ -434,7 +428,7 @@ class Snatcher:
         return self.inner.commit(store, base, version, naming, data, **options)
 
 
-def test_lost_races_are_run_again(base: TableVersion, maker: Any) -> None:
+def test_lost_races_are_retried(base: TableVersion, maker: Any) -> None:
     version = replace(base, handler=Snatcher(base.handler, 3))
     committed = commit(version, maker.make("Append"))
     assert committed.version == 5
@@ -442,7 +436,7 @@ def test_lost_races_are_run_again(base: TableVersion, maker: Any) -> None:
 
 
 @pytest.mark.parametrize("retries", [3, 20])
-def test_the_turn_is_given_back_however_a_commit_ends(base: TableVersion, maker: Any, retries: int) -> None:
+def test_lock_is_released_after_success_and_failure(base: TableVersion, maker: Any, retries: int) -> None:
     turn, version = Turn(f"{base.base}/_versions"), replace(base, handler=Snatcher(base.handler, 3))
     with nullcontext() if retries > 3 else pytest.raises(RetryableCommitConflictError):
         commit(version, maker.make("Append"), max_retries=retries)
@@ -450,7 +444,7 @@ def test_the_turn_is_given_back_however_a_commit_ends(base: TableVersion, maker:
     turn.give_back()
 
 
-def test_an_owner_of_the_turn_that_does_not_move_stops_nobody(base: TableVersion, maker: Any) -> None:
+def test_stopped_lock_owner_does_not_block_commits(base: TableVersion, maker: Any) -> None:
     turn = Turn(f"{base.base}/_versions")
     assert turn.take()
     try:
@@ -460,18 +454,18 @@ def test_an_owner_of_the_turn_that_does_not_move_stops_nobody(base: TableVersion
 
 
 @pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (1, 1), (3, 3)])
-def test_attempts_are_counted(base: TableVersion, maker: Any, retries: int, attempts: int) -> None:
+def test_max_retries_limits_attempts(base: TableVersion, maker: Any, retries: int, attempts: int) -> None:
     snatcher = Snatcher(base.handler, 1000)
     before = files_in(base, "_transactions")
     with pytest.raises(RetryableCommitConflictError, match="Too many concurrent writers") as caught:
         commit(replace(base, handler=snatcher), maker.make("Append"), max_retries=retries)
     assert (1000 - snatcher.times, caught.value.attempts) == (attempts, attempts)
     left = {Path(path).name for path in files_in(base, "_transactions") - {*before}}
-    assert len(left) == attempts  # those of the others
+    assert len(left) == attempts  # files of the other writers
     assert latest(base).version == 1 + attempts
 
 
-def test_the_time_budget_ends_a_commit(base: TableVersion, maker: Any) -> None:
+def test_timeout_ends_a_commit(base: TableVersion, maker: Any) -> None:
     with pytest.raises(RetryableCommitConflictError, match="limit 0 s"):
         commit(replace(base, handler=Snatcher(base.handler, 1000)), maker.make("Append"), timeout_s=0)
 
@@ -487,7 +481,7 @@ def test_strict_overwrite(base: TableVersion, maker: Any) -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_messages_name_both_sides(base: TableVersion, maker: Any) -> None:
+def test_conflict_message_names_both_operations(base: TableVersion, maker: Any) -> None:
     commit(base, maker.make_delete(1, 0))
     with pytest.raises(RetryableCommitConflictError) as caught:
         commit(base, maker.make_delete(1, 1))
@@ -501,10 +495,10 @@ def test_messages_name_both_sides(base: TableVersion, maker: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Delete", "Append"])
-def test_a_listing_older_than_the_handle_is_no_proof_of_peace(
+def test_stale_listing_does_not_hide_a_conflict(
     base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Prepared on version 1, committed through a handle at version 3: version 2 is looked at where it must lie."""
+    """A transaction with read version 1 is committed on version 3: version 2 is looked up by its path."""
     ours = Transaction.create(1, maker.make(kind, 0, 1))
     commit_transaction(base, Transaction.create(1, maker.make("Delete", 0, 2)))
     handle = commit_transaction(base, Transaction.create(2, tx.ReserveFragments(1)))
@@ -517,7 +511,7 @@ def test_a_listing_older_than_the_handle_is_no_proof_of_peace(
         commit_transaction(handle, ours)
 
 
-def test_a_version_that_was_cleaned_up_in_between_is_a_conflict(base: TableVersion, maker: Any) -> None:
+def test_version_cleaned_up_in_between_is_retryable(base: TableVersion, maker: Any) -> None:
     operation = maker.make("Append")
     second = commit(base, tx.ReserveFragments(1))
     third = commit(second, tx.ReserveFragments(1))
@@ -527,7 +521,7 @@ def test_a_version_that_was_cleaned_up_in_between_is_a_conflict(base: TableVersi
     assert commit(third, operation).version == 4
 
 
-def test_an_unreadable_transaction_is_a_conflict(base: TableVersion, maker: Any) -> None:
+def test_unreadable_transaction_conflicts(base: TableVersion, maker: Any) -> None:
     operation = maker.make("Append")
     second = commit(base, tx.ReserveFragments(1))
     data = bytearray(Path(second.location.path).read_bytes())
@@ -537,7 +531,7 @@ def test_an_unreadable_transaction_is_a_conflict(base: TableVersion, maker: Any)
         commit(base, operation)
 
 
-def test_read_version_need_not_be_the_handle(base: TableVersion, maker: Any) -> None:
+def test_read_version_may_differ_from_the_base(base: TableVersion, maker: Any) -> None:
     operation = maker.make("Append")
     second = commit(base, tx.ReserveFragments(1))
     third = commit(second, tx.ReserveFragments(1))
@@ -576,7 +570,7 @@ def test_tables_with_stable_row_ids(tmp_path: Path) -> None:
     restored = commit(latest(version), tx.Restore(1))
     assert restored.manifest.next_row_id == 8
     assert lance.write_dataset(rows, uri, mode="append").count_rows() == 8
-    # Two appends prepared on one version: the second gets the ids behind those of the first.
+    # Two appends with the same read version: the second gets the ids after those of the first.
     both = [lance.fragment.write_fragments(rows.slice(0, size), uri, return_transaction=True) for size in (3, 2)]
     for each in both:
         fragments = tuple(Fragment.from_json(fragment.to_json()) for fragment in each.operation.fragments)
@@ -585,14 +579,14 @@ def test_tables_with_stable_row_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", [tx.Clone(True, 1, "x"), tx.UpdateMemWalState(), tx.DataOverlay()])
-def test_operations_that_cannot_be_applied_leave_no_trace(base: TableVersion, operation: tx.Operation) -> None:
+def test_invalid_operations_leave_no_files(base: TableVersion, operation: tx.Operation) -> None:
     before = files_in(base, "_transactions", "_versions")
     with pytest.raises(UnsupportedFeatureError, match=type(operation).__name__):
         commit(base, operation)
     assert files_in(base, "_transactions", "_versions") == before
 
 
-def test_a_table_that_needs_a_newer_writer_is_left_alone(base: TableVersion, maker: Any) -> None:
+def test_table_with_unknown_writer_flag_raises(base: TableVersion, maker: Any) -> None:
     message = base.manifest.to_proto()
     message.writer_feature_flags |= 1 << 30
     from lancetable.table.manifests import pack
@@ -612,7 +606,7 @@ def test_requests_of_a_commit(base: TableVersion, maker: Any) -> None:
     assert counting.bytes_read < 200
 
 
-def test_manifest_paths_follow_the_naming_of_the_table(tmp_path: Path) -> None:
+def test_manifest_path_uses_the_naming_of_the_table(tmp_path: Path) -> None:
     uri = str(tmp_path / "v1.lance")
     lance.write_dataset(pa.table({"id": [1]}), uri, enable_v2_manifest_paths=False, data_storage_version="2.0")
     version = commit(open_version(uri), tx.ReserveFragments(1))
@@ -621,7 +615,7 @@ def test_manifest_paths_follow_the_naming_of_the_table(tmp_path: Path) -> None:
     assert lance.dataset(uri).version == 2
 
 
-def test_a_failing_store_is_a_store_error(base: TableVersion, maker: Any) -> None:
+def test_failing_store_raises_store_error(base: TableVersion, maker: Any) -> None:
     version, store = faulty(base)
     store.fail("put", path_part="_transactions")
     with pytest.raises(StoreError):
@@ -630,7 +624,7 @@ def test_a_failing_store_is_a_store_error(base: TableVersion, maker: Any) -> Non
 
 
 class _Remote(CountingStore):
-    """A store whose look-ups cost a round trip."""
+    """Store that counts as remote."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -639,7 +633,7 @@ class _Remote(CountingStore):
 
 @pytest.fixture
 def remote(monkeypatch: pytest.MonkeyPatch) -> Callable[[TableVersion], tuple[TableVersion, _Remote]]:
-    """A version as it would lie on a server, seen as the newest at this moment."""
+    """Return a function that moves a version to a remote store and marks it as just listed."""
     clock = [1000.0]
     monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(backoff, "_contentions", OrderedDict())
@@ -651,16 +645,16 @@ def remote(monkeypatch: pytest.MonkeyPatch) -> Callable[[TableVersion], tuple[Ta
     return make
 
 
-def test_what_was_the_newest_a_moment_ago_is_not_looked_for(base: TableVersion, maker: Any, remote: Any) -> None:
+def test_fresh_base_is_committed_on_without_listing(base: TableVersion, maker: Any, remote: Any) -> None:
     fresh, store = remote(base)
     landed = commit(fresh, maker.make("Append"))
     assert (landed.version, store.requests["list_names"]) == (base.version + 1, 0)
     assert landed.newest_at == 1000.0
-    # The same version again: another writer was first, which the lost attempt finds out.
+    # The same base again: another writer was faster, which the lost attempt detects.
     stale, store = remote(base)
     assert commit(stale, maker.make("Append")).version == base.version + 2
     assert store.requests["put_if_absent"] == 2
-    # The loss is remembered: others are at work, so the next commit looks first.
+    # The loss is remembered, so the next commit lists versions first.
     for seconds_ago in (0.0, 3.0):
         held, store = remote(latest(base), seconds_ago)
         commit(held, maker.make("Append"))
@@ -668,12 +662,12 @@ def test_what_was_the_newest_a_moment_ago_is_not_looked_for(base: TableVersion, 
         assert store.requests["put_if_absent"] == 1
 
 
-def test_a_version_of_another_library_is_noticed(base: TableVersion, maker: Any, remote: Any) -> None:
+def test_version_of_another_library_is_recorded(base: TableVersion, maker: Any, remote: Any) -> None:
     lance.dataset(base.uri).delete("id = 1")
     held, store = remote(latest(base))
     contention = backoff.contention_of(store.key(base.base))
     commit(held, maker.make("Append"))
-    assert contention.foreign_seen_at < 0.0, "nobody knows how long ago it was made that the handle was opened at"
+    assert contention.foreign_seen_at < 0.0, "the age of the version of the handle is unknown"
     held, _ = remote(latest(base))
     lance.dataset(base.uri).delete("id = 2")
     commit(held, maker.make("Append"))
@@ -683,10 +677,10 @@ def test_a_version_of_another_library_is_noticed(base: TableVersion, maker: Any,
 @pytest.mark.parametrize(
     ("others", "looks"), [([2, 2, 2, 2, 2, 2], 2), ([6, 4, 3, 2, 2, 2], 5), ([2, 0, 0, 0, 0, 0], 2)]
 )
-def test_a_writer_that_gets_no_nearer_to_the_others_tries_its_luck(
+def test_catch_up_stops_if_unseen_versions_do_not_decrease(
     base: TableVersion, maker: Any, remote: Any, monkeypatch: pytest.MonkeyPatch, others: list[int], looks: int
 ) -> None:
-    """Each look takes so long that others make `others` versions before its listing."""
+    """Other writers commit `others` versions before each listing."""
     held, store = remote(base, 3.0)
     made, original = iter(others), loop._CommitRun._list_unseen
 
@@ -711,10 +705,10 @@ def test_a_writer_that_gets_no_nearer_to_the_others_tries_its_luck(
         ({"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.older_than": "soon"}, True),
     ],
 )
-def test_tables_that_clean_up_young_versions_are_looked_at(
+def test_tables_that_remove_young_versions_are_listed_first(
     base: TableVersion, maker: Any, remote: Any, config: dict[str, str], looks: bool
 ) -> None:
-    """A cleaned-up version leaves a free name in the past of the table."""
+    """A removed version frees its number below the newest version."""
     entries = tuple((name, value) for name, value in config.items())
     version = commit(base, tx.UpdateConfig(config=tx.UpdateMap(dict(entries))))
     held, store = remote(version)
@@ -723,10 +717,10 @@ def test_tables_that_clean_up_young_versions_are_looked_at(
 
 
 @pytest.mark.parametrize("removed", [(0, 1), (1,)], ids=["with the version before", "alone"])
-def test_a_number_that_a_cleanup_made_free_is_not_kept(
+def test_stale_version_under_a_freed_number_is_removed(
     base: TableVersion, maker: Any, remote: Any, monkeypatch: pytest.MonkeyPatch, removed: tuple[int, ...]
 ) -> None:
-    """Others make two versions, the first of them is removed, and a late commit finds its number free."""
+    """Other writers commit two versions, the first is removed, and a late commit reuses its number."""
     held, store = remote(base)
     monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
     first = commit(base, maker.make("Append"))
@@ -734,13 +728,13 @@ def test_a_number_that_a_cleanup_made_free_is_not_kept(
     gone = [version.location.path for place, version in enumerate((base, first)) if place in removed]
     store.delete(gone)
     late = maker.make("Append")
-    time.sleep(0.02)  # the clocks of file systems may tick every 4 ms, and who was first is told by them
+    time.sleep(0.02)  # file system clocks may tick every 4 ms, and their times decide the lineage
     if len(removed) == 2:
         with pytest.raises(RetryableCommitConflictError, match="cleaned up"):
             commit(held, late)
         assert store.find(first.location.path) is None
     else:
-        # Its neighbours are there: it looks like any commit that another one follows.
+        # Both neighbours exist, so the version is a valid successor.
         assert commit(held, late).version == first.version
     assert latest(base).version == newest.version
 
@@ -755,10 +749,10 @@ def test_a_number_that_a_cleanup_made_free_is_not_kept(
     ],
     ids=["made later", "made before", "made at the same time", "behind a gap"],
 )
-def test_the_clock_of_the_store_tells_what_was_there_before(
+def test_lineage_is_decided_by_the_clock_of_the_store(
     base: TableVersion, maker: Any, newer_times: tuple[float | None, ...], lineage: Lineage
 ) -> None:
-    """The version before is gone, so that neighbours tell nothing."""
+    """The previous version was removed, so the neighbours do not decide the lineage."""
     ours = commit(base, maker.make("Append"))
     times, version = {ours.location.path: 10.0}, ours
     for seconds in newer_times:
@@ -778,7 +772,7 @@ def test_the_clock_of_the_store_tells_what_was_there_before(
     assert verify_lineage(replace(ours, store=Dated(ours.store))) is lineage
 
 
-def test_the_newest_version_is_in_line(base: TableVersion, maker: Any) -> None:
+def test_newest_version_is_a_successor(base: TableVersion, maker: Any) -> None:
     landed = commit(base, maker.make("Append"))
     base.store.delete([base.location.path])
     assert verify_lineage(landed) is Lineage.SUCCESSOR

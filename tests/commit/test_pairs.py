@@ -1,7 +1,7 @@
-"""Every pair of operations committed for real from one version, by each library in both places.
+"""Every pair of operations committed from the same version, by both libraries in both positions.
 
-Outcome and resulting manifest must not depend on who commits: `ot` means ours first and pylance second, and so on.
-Section "observed" restates what pylance 14 was seen to do with 25 calls, which is read here through `check` alone.
+Outcome and resulting manifest must not depend on the committing library: `ot` means lancetable first and pylance
+second, and so on. Section "observed" contains the outcomes of 25 calls of pylance 14, compared with `check` only.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:Passing a pyarrow.Schema to Merg
 
 COMMIT: dict[str, Callable[[str, Prepared], Any]] = {"o": commit_ours, "t": commit_theirs}
 
-# A Project of pylance takes the schema's metadata along with its fields and thereby undoes a change of it that was
-# committed in between. Ours keeps the change.
+# A Project of pylance replaces the schema metadata together with the fields, and so reverts a change committed in
+# between. A Project of lancetable keeps the change.
 KEPT_BY_US = {("SchemaConf", "Project"), ("SchemaConf", "ProjPres")}
 
 
 def prepared(maker: Any, name: str, fragment_id: int, row: int) -> Prepared:
-    """Like `maker.make`, with what both libraries can be given in the same form."""
+    """Return an operation like `maker.make`, limited to what both libraries accept in the same form."""
     if name == "Reserve":
         return Prepared(tx.ReserveFragments(1))  # as many as pylance's compaction of the whole table asks for
     if name == "Merge":
@@ -50,7 +50,7 @@ def prepared(maker: Any, name: str, fragment_id: int, row: int) -> Prepared:
 def run_pairs(
     maker: Any, cells: dict[tuple[str, str], str], second: str, directory: Path, orders: list[str], fragment_id: int
 ) -> list[str]:
-    """What does not agree, for `second` after each operation; the operations meet in fragment 0 or not at all."""
+    """Return the differences for `second` after each operation, on the same and on different fragments."""
     wrong = []
     mine = prepared(maker, second, 0, 1)
     names = list(dict.fromkeys(name for name, _ in cells))
@@ -92,7 +92,7 @@ def test_every_pair_against_pylance_alone(
     assert run_pairs(maker, cells, ours, tmp_path, ["tt", "oo", "ot", "to"], fragment_id) == []
 
 
-def test_messages_name_operations_versions_fragments_and_the_way_out(maker: Any, cells: Any, tmp_path: Path) -> None:
+def test_conflict_messages_contain_operations_versions_and_fragments(maker: Any, cells: Any, tmp_path: Path) -> None:
     names = list(dict.fromkeys(name for name, _ in cells))
     classes = {name: type(maker.make(name)).__name__ for name in names}
     for number, (second, first) in enumerate(cells):
@@ -157,7 +157,7 @@ def observed() -> dict[tuple[str, str], str]:
 
 
 def calls() -> dict[str, tuple[tx.Operation, dict[int, set[int]]]]:
-    """What each call commits, and the rows that it is known to delete; none where pylance does not know them."""
+    """Return the operation of each call, and its deleted rows if pylance knows them."""
     fields = pa.schema([("id", pa.int64()), ("s", pa.string()), ("v", pa.int32())])
     schema = Schema.from_arrow(fields)
     files = (DataFile("a.lance", (0, 1), (0, 1), 2, 0), DataFile("b.lance", (2,), (0,), 2, 0))
@@ -219,11 +219,11 @@ def calls() -> dict[str, tuple[tx.Operation, dict[int, set[int]]]]:
     }
 
 
-def test_what_pylance_was_seen_to_do_with_25_calls() -> None:
+def test_observed_conflicts_of_25_pylance_calls() -> None:
     made = calls()
     lines, wrong = [], []
     for first, (other, rows) in made.items():
-        taken = {"delete-op-0": {0: {0}}, "delete-op-5": {1: {1}}}.get(first, rows)  # their vectors tell
+        taken = {"delete-op-0": {0: {0}}, "delete-op-5": {1: {1}}}.get(first, rows)  # from the deletion vectors
         line = first.ljust(20)
         for second, (mine, rows) in made.items():
             verdict = check(mine, other, Context(frozenset(rows)))
@@ -242,7 +242,7 @@ def test_what_pylance_was_seen_to_do_with_25_calls() -> None:
     assert not wrong, wrong
 
 
-def test_a_rewritten_column_is_left_with_a_tombstone(maker: Any) -> None:
-    """What the pairs with UpdateCols rest on."""
+def test_rewritten_column_leaves_a_tombstone(maker: Any) -> None:
+    """Precondition of the pairs with UpdateCols."""
     update = maker.make("UpdateCols")
     assert update.updated_fragments[0].files[0].fields == (0, TOMBSTONE)

@@ -1,4 +1,4 @@
-"""The table that the SQL tests run on: five rows, one column for each type that matters."""
+"""The table of the SQL tests: five rows and one column per type."""
 
 from __future__ import annotations
 

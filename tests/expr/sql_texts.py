@@ -1,10 +1,10 @@
-"""SQL texts over the table of `sql_table.py`: filters and values, run through pylance and through lancetable."""
+"""SQL expressions over the table of `sql_table.py`, evaluated by pylance and by lancetable: filters and values."""
 
 from __future__ import annotations
 
 _OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 
-# column: constants it is compared with, between bars
+# column : constants to compare it with, separated by bars
 _CONSTANTS = r"""
 id : 0 | 2 | -1
 i8 : 1 | -128 | 127
@@ -894,14 +894,14 @@ def _of_one_number() -> list[str]:
         for name in [*names.split(), "radians", "signum"]
         for column in ("f", "f32", "i32", "dec", "g")
     ]
-    # Their last digits depend on the library of the system.
+    # The last digits depend on the C library.
     return [text for text in texts if text not in {"cbrt(f32)", "cot(f32)", "cosh(f32)", "cosh(i32)", "asinh(f)"}]
 
 
 FILTERS: list[str] = [*_comparisons(), *_column_pairs(), *_lines(_FILTERS), ""]
 VALUES: list[str] = [*_lines(_VALUES), *_date_functions(), *_lines(_MORE_FUNCTIONS), *_of_one_number()]
 
-# Where lancetable differs from pylance 14 on purpose, by the reason. Each text is one of the above.
+# Intended differences from pylance 14, grouped by reason. Each expression also occurs above.
 REFUSED_HERE: dict[str, list[str]] = {
     "text after the first expression is ignored there": [
         "id = 1 extra",

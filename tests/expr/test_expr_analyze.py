@@ -1,4 +1,4 @@
-"""Columns, conjuncts, bounds, and pruning that never loses a row."""
+"""Columns, conjuncts and bounds of expressions, and pruning of zones without loss of rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _from_to(low: str, end: str) -> list[Bound]:
         ("true", []),
     ],
 )
-def test_columns(text: str, columns: list[str]) -> None:
+def test_columns_are_listed_in_order_of_first_use(text: str, columns: list[str]) -> None:
     assert columns_of(parse_predicate(text, SCHEMA)) == columns
 
 
@@ -83,11 +83,11 @@ def test_conjuncts_of_nested_ands_are_flat() -> None:
         ("i > 1.5", [Bound("i", ">", (_scalar(1),))]),
     ],
 )  # fmt: skip
-def test_bounds(text: str, expected: list[Bound]) -> None:
+def test_bounds_of_predicates(text: str, expected: list[Bound]) -> None:
     assert bounds(parse_predicate(text, SCHEMA)) == expected
 
 
-def test_prefixes() -> None:
+def test_like_prefix_and_its_exclusive_end() -> None:
     assert like_prefix("ab%c") == ("ab", False)
     assert like_prefix("a\\%b_") == ("a%b", False)
     assert like_prefix("abc") == ("abc", True)
@@ -101,7 +101,7 @@ def test_prefixes() -> None:
 
 
 def _zone(values: pa.Array[Any]) -> tuple[Any, Any, int, int]:
-    """(min, max, null count, NaN count) as the format's statistics have them."""
+    """Return (min, max, null count, NaN count) as in the statistics of the format."""
     nulls = values.null_count
     present = values.drop_null()
     nans = 0
@@ -180,7 +180,7 @@ def _tables(zones: list[list[tuple[Any, ...]]]) -> list[pa.Table]:
     known=st.booleans(),
     columns=st.sets(st.sampled_from("ifsb")),
 )
-def test_pruned_zones_hold_no_match(
+def test_pruned_zones_contain_no_match(
     zones: list[list[tuple[Any, ...]]], text: str, known: bool, columns: set[str]
 ) -> None:
     tables = _tables(zones)
@@ -224,7 +224,7 @@ def test_pruned_zones_hold_no_match(
         ("i % 2 = 0", [True, True, True, True]),
     ],
 )
-def test_pruning_is_sharp(text: str, kept: list[bool]) -> None:
+def test_pruning_keeps_only_zones_with_possible_matches(text: str, kept: list[bool]) -> None:
     nan = float("nan")
     tables = _tables(
         [
@@ -238,14 +238,14 @@ def test_pruning_is_sharp(text: str, kept: list[bool]) -> None:
     assert prune_mask(predicate, lambda name: _statistics(tables, name, True), 4).tolist() == kept
 
 
-def test_statistics_of_the_wrong_length_are_an_error() -> None:
+def test_statistics_of_wrong_length_are_rejected() -> None:
     wrong = ZoneValues(num_rows=np.array([1, 2]), null_count=np.array([0, 0]))
     with pytest.raises(ValueError, match="expected statistics of 3 zones, got 2"):
         prune_mask(parse_predicate("i = 1", _SMALL_SCHEMA), lambda name: wrong, 3)
 
 
-def test_truncated_text_bounds_are_bounds() -> None:
-    """A maximum cut and raised holds all texts, and two equal bounds are a value."""
+def test_truncated_string_bounds_are_valid() -> None:
+    """A truncated and incremented maximum is an upper bound; equal bounds determine the value."""
     zones = ZoneValues(
         num_rows=np.array([2, 2]), min=pa.array(["aa", "b"]), max=pa.array(["ab", None]), null_count=np.array([0, 0])
     )
@@ -253,7 +253,7 @@ def test_truncated_text_bounds_are_bounds() -> None:
         assert prune_mask(parse_predicate(text, _SMALL_SCHEMA), lambda name: zones, 2).tolist() == kept
 
 
-def test_half_floats_prune() -> None:
+def test_float16_statistics_are_used_for_pruning() -> None:
     schema = pa.schema([("h", pa.float16())])
     zones = ZoneValues(
         num_rows=np.array([1, 1]),

@@ -1,4 +1,4 @@
-"""Values over batches, tables, chunks and slices; failures on a value; casts."""
+"""Evaluation over batches, tables, chunks and slices; evaluation errors; casts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_batches_tables_chunks_and_slices_agree(text: str) -> None:
     assert evaluate(expr, BATCH.schema.empty_table()).to_pylist() == []
 
 
-def test_nested_columns_may_come_pruned_or_under_their_path() -> None:
+def test_nested_columns_can_be_reduced_or_passed_under_their_path() -> None:
     expr = parse_predicate("st.y.z = 5", BATCH.schema)
     pruned = pa.table({"st": pa.array([{"y": {"z": 5}}, {"y": None}])})
     assert evaluate(expr, pruned).to_pylist() == [True, None]
@@ -92,13 +92,13 @@ def test_nested_columns_may_come_pruned_or_under_their_path() -> None:
     assert evaluate(expr, flat).to_pylist() == [True, False]
 
 
-def test_storage_may_stand_for_an_extension() -> None:
+def test_extension_columns_can_be_passed_as_storage() -> None:
     expr = parse_predicate("uuid = x'30303030303030303030303030303030'", BATCH.schema)
     stored = pa.table({"uuid": BATCH.column("uuid").storage})
     assert evaluate(expr, stored).to_pylist() == [True, None, False, True]
 
 
-def test_a_missing_column_is_named() -> None:
+def test_error_names_a_missing_column() -> None:
     with pytest.raises(ColumnNotFoundError, match="id"):
         evaluate(parse_predicate("id = 1", BATCH.schema), BATCH.select(["s"]))
 
@@ -107,20 +107,20 @@ def test_a_missing_column_is_named() -> None:
     "text",
     ["id / 0 = 1", "id % 0 = 1", "cast(s as int) = 1", "abs(id - 9223372036854775807 - 3) > 0", "cast(f as int) = 1"],
 )
-def test_failures_on_a_value_are_ours(text: str) -> None:
+def test_evaluation_errors_are_converted(text: str) -> None:
     with pytest.raises(InvalidSqlError, match="evaluating") as caught:
         evaluate(parse_predicate(text, BATCH.schema), BATCH)
     assert caught.value.__cause__ is not None
 
 
-def test_overflow_of_division() -> None:
+def test_integer_division_overflow_is_an_error() -> None:
     rows = pa.table({"x": pa.array([-128, 5], pa.int8()), "y": pa.array([-1, None], pa.int8())})
     with pytest.raises(InvalidSqlError, match="overflow"):
         evaluate(parse_expression("x / y", rows.schema), rows)
     assert evaluate(parse_expression("x % y", rows.schema), rows).to_pylist() == [0, None]
 
 
-def test_nan_and_zero() -> None:
+def test_comparisons_of_nan_and_zero() -> None:
     nan = float("nan")
     rows = pa.table({"a": [nan, nan, 0.0, 1.0, None], "b": [nan, 1.0, -0.0, nan, nan]})
 
@@ -157,7 +157,7 @@ def test_nan_and_zero() -> None:
         ([1.005, 2.5, 1e9], "f", pa.decimal128(3, 0), ["1", "3", None]),
     ],
 )
-def test_lenient_casts_null_what_fails(
+def test_try_casts_return_null_for_invalid_values(
     values: list[Any], source: str, target: pa.DataType, expected: list[Any]
 ) -> None:
     array = pa.array(values, pa.string() if source == "s" else pa.float64())
@@ -175,7 +175,7 @@ def test_lenient_casts_null_what_fails(
     assert len(cast_values(good, target)) == len(good)
 
 
-def test_casts_of_scalars_and_chunks() -> None:
+def test_scalars_and_chunked_arrays_can_be_cast() -> None:
     assert cast_values(pa.scalar("5"), pa.int8()) == pa.scalar(5, pa.int8())
     assert cast_values(pa.scalar(None), pa.int8()) == pa.scalar(None, pa.int8())
     chunked = pa.chunked_array([["1", "2"], [], ["3"]], pa.string())
@@ -187,12 +187,12 @@ def test_casts_of_scalars_and_chunks() -> None:
     ("value", "text"),
     [(1.0, "1.0"), (0.1, "0.1"), (1e20, "1e20"), (1e-7, "1e-7"), (-0.0, "-0.0"), (1e15, "1000000000000000.0")],
 )
-def test_text_of_floats(value: float, text: str) -> None:
+def test_floats_are_formatted_with_shortest_digits(value: float, text: str) -> None:
     assert format_float(value) == text
     assert float(format_float(value)) == value
 
 
-def test_arrow_type_names() -> None:
+def test_arrow_type_names_are_parsed() -> None:
     assert arrow_type('Timestamp(Nanosecond, Some("UTC"))') == pa.timestamp("ns", "UTC")
     assert arrow_type("Dictionary(Int32, Utf8)") == pa.dictionary(pa.int32(), pa.string())
     assert arrow_type("List(Decimal128(10, 2))") == pa.list_(pa.decimal128(10, 2))
@@ -200,7 +200,7 @@ def test_arrow_type_names() -> None:
         assert arrow_type(wrong) is None
 
 
-def test_regular_expressions_know_unicode_words() -> None:
+def test_word_classes_of_regular_expressions_match_unicode() -> None:
     assert translate_regex(r"\w[\w-]\\d") == r"[\p{L}\p{M}\p{N}_][\p{L}\p{M}\p{N}_-]\\d"
     rows = pa.table({"s": ["é", "-", "٣"]})
     assert evaluate(parse_predicate(r"regexp_like(s, '^\w$')", rows.schema), rows).to_pylist() == [True, False, True]

@@ -1,4 +1,4 @@
-"""Kernels that answer many rows at once in another way than Arrow's do: the answers are the same."""
+"""Optimized kernels for many rows: the results are equal to those of Arrow's kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LETTERS = st.text(alphabet="aAkKsSbß1\u212a\u017f", max_size=90)
     skip=st.integers(0, 12),
     ignore_case=st.booleans(),
 )
-def test_texts_that_hold_another(
+def test_substring_search_equals_arrow(
     compiled: bool, texts: list[str | None], needle: str, skip: int, ignore_case: bool
 ) -> None:
     values = pa.array(texts, pa.string()).slice(min(skip, len(texts)))
@@ -35,7 +35,7 @@ def test_texts_that_hold_another(
     assert found.equals(pc.match_like(values, f"%{needle}%", ignore_case=ignore_case))
 
 
-def test_what_spans_two_texts_is_not_found() -> None:
+def test_substring_search_does_not_match_across_strings() -> None:
     values = pa.array(["x" * 70 + "ab", "c", "abc" * 40, None, "ab", "c" * 200 + "abc"] * 700)
     found = kernels.like(values, pa.scalar("%abc%"), False)
     assert found.to_pylist() == [False, False, True, None, False, True] * 700
@@ -44,7 +44,7 @@ def test_what_spans_two_texts_is_not_found() -> None:
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int32(), pa.uint64(), pa.int64()])
 @pytest.mark.parametrize("spread", ["near", "far"])
 @pytest.mark.parametrize("has_null", [False, True])
-def test_numbers_in_a_list(kind: pa.DataType, spread: str, has_null: bool) -> None:
+def test_integer_membership_equals_arrow(kind: pa.DataType, spread: str, has_null: bool) -> None:
     limits = np.iinfo(kind.to_pandas_dtype())
     random = np.random.default_rng(7)
     low, high = (0, 100) if spread == "near" else (limits.min, limits.max)
@@ -66,7 +66,7 @@ def test_numbers_in_a_list(kind: pa.DataType, spread: str, has_null: bool) -> No
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("part", ["year", "isoyear", "quarter", "month", "week", "day", "doy", "dow", "isodow"])
-def test_parts_of_many_dates(unit: str, part: str) -> None:
+def test_date_parts_of_many_timestamps_equal_arrow(unit: str, part: str) -> None:
     per_day = 86_400_000_000_000 // pa.scalar(1, pa.duration(unit)).cast(pa.duration("ns")).value
     random = np.random.default_rng(3)
     counts = random.integers(-900 * per_day, 900 * per_day, 9_001)
@@ -79,7 +79,7 @@ def test_parts_of_many_dates(unit: str, part: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_rounding_to_whole_numbers(kind: pa.DataType) -> None:
+def test_rounding_to_integers_equals_arrow(kind: pa.DataType) -> None:
     special = [0.5, -0.5, 1.5, 2.5, -2.5, 0.49999999999999994, -0.3, 2.0**52 + 0.5, float("inf"), float("-inf"), None]
     numbers = [*special, *np.random.default_rng(1).normal(0, 1e3, 500).tolist()]
     values = pa.array(numbers, kind)
@@ -94,7 +94,7 @@ _ITEMS = st.lists(st.none() | st.lists(st.none() | st.integers(0, 30), max_size=
 
 @settings(max_examples=60)
 @given(rows=_ITEMS, skip=st.integers(0, 9), item=st.integers(0, 3))
-def test_lists_that_hold_an_item(rows: list[Any], skip: int, item: int) -> None:
+def test_array_has_equals_python(rows: list[Any], skip: int, item: int) -> None:
     for kind in (pa.list_(pa.int64()), pa.large_list(pa.int64())):
         lists = pa.array(rows * 3, kind).slice(skip)
         found = function_kernels.array_has([lists, pa.scalar(item)], pa.bool_())

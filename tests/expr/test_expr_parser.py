@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 import sys
 import time
+from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -220,7 +222,13 @@ def test_virtual_columns_are_resolved() -> None:
         "(" * 49 + "id = 1" + ")" * 49,
         "NOT " * 49 + "id = 1",
         "id" + " + 1" * 140 + " = 1",
-        "CASE WHEN b THEN " * 30 + "true" + " END" * 30,
+        "CASE WHEN b THEN " * 49 + "true" + " END" * 49,
+        "abs(" * 49 + "id" + ")" * 49 + " = 1",
+        "cast(" * 49 + "id" + " as bigint)" * 49 + " = 1",
+        "l[" * 49 + "1" + "]" * 49 + " = 1",
+        "(b OR " * 49 + "b" + ")" * 49,
+        "(" * 10 + "id" + ")" * 10 + " IS DISTINCT FROM " + "(" * 20 + "i8" + ")" * 20,
+        "id IN (1, " + "(" * 40 + "2" + ")" * 40 + ", 3)",
         " OR ".join(f"id > {k}" for k in range(5_000)),
         " AND ".join(f"(s != '{k}')" for k in range(1_000)),
         "id IN (" + ", ".join(map(str, range(10_000))) + ")",
@@ -233,6 +241,42 @@ def test_deep_and_long_expressions_are_parsed(text: str) -> None:
     assert len(evaluate(predicate, rows)) == 0
     assert str(predicate)
     assert sys.getrecursionlimit() == limit
+
+
+def _call_at_depth(depth: int, function: Callable[[], Any]) -> Any:
+    return function() if depth == 0 else _call_at_depth(depth - 1, function)
+
+
+def test_deep_expressions_are_parsed_below_many_stack_frames() -> None:
+    text = "abs(" * 49 + "id" + ")" * 49 + " = 2"
+    assert str(_call_at_depth(400, lambda: parse_predicate(text, SCHEMA))) == text
+
+
+def test_too_little_stack_is_reported() -> None:
+    def frames_in_use() -> int:
+        frame, count = sys._getframe(), 0
+        while frame is not None:
+            frame, count = frame.f_back, count + 1  # type: ignore[assignment]  # the outermost frame has no caller
+        return count
+
+    depth = sys.getrecursionlimit() - frames_in_use() - 60
+    with pytest.raises(InvalidSqlError, match="too little space left"):
+        _call_at_depth(depth, lambda: parse_predicate("(((((((id = 29)))))))", SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "offset"),
+    [
+        ("(" * 12 + "id = " + ")" * 12, "unexpected", 17),
+        ("(" * 12 + "nope = 1" + ")" * 12, "No field named nope", 12),
+        ("(" * 12 + "id = 1" + ")" * 13, "unexpected", 30),
+        ("(" * 12 + "id = 1" + ")" * 11, r"Expecting \)", 28),
+    ],
+)
+def test_errors_in_deep_expressions_show_the_position(text: str, reason: str, offset: int) -> None:
+    with pytest.raises((InvalidSqlError, ColumnNotFoundError), match=reason) as caught:
+        parse_predicate(text, SCHEMA)
+    assert caught.value.offset == offset
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every text means here what it means to pylance 14, except where a list in `sql_texts.py` says why not."""
+"""Comparison of SQL expressions with pylance 14. `sql_texts.py` lists the intended differences with their reasons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _theirs(dataset: Any, **how: Any) -> pa.Table | str:
     except (ValueError, OSError, RuntimeError):
         return FAILED
     except BaseException as error:
-        # A Rust panic is no Exception.
+        # PanicException is a subclass of BaseException, not of Exception.
         if type(error).__name__ != "PanicException":
             raise
         return FAILED
@@ -79,7 +79,7 @@ def _compare(text: str, theirs: Any, ours: Any) -> None:
     elif text in _DIFFERENT:
         assert ours != FAILED and theirs != FAILED and repr(ours) != repr(theirs)
     else:
-        # repr tells -0.0 from 0.0
+        # repr distinguishes -0.0 from 0.0
         assert repr(ours) == repr(theirs)
 
 
@@ -88,7 +88,7 @@ def _groups(texts: list[str], size: int = 100) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("texts", _groups(FILTERS), ids=lambda texts: texts[0])
-def test_filters_keep_the_same_rows(reference: Any, rows: pa.Table, texts: list[str]) -> None:
+def test_filters_select_the_same_rows(reference: Any, rows: pa.Table, texts: list[str]) -> None:
     for text in texts:
         _compare(text, _their_rows(reference, text), _our_rows(rows, text))
 
@@ -99,7 +99,7 @@ def test_expressions_have_the_same_type_and_values(reference: Any, rows: pa.Tabl
         _compare(text, _their_values(reference, text), _our_values(rows, text))
 
 
-def test_every_difference_is_of_a_text_that_is_run() -> None:
+def test_all_listed_differences_are_tested() -> None:
     assert {*FILTERS, *VALUES} >= _ACCEPTED | _REFUSED | _DIFFERENT
 
 
@@ -128,7 +128,7 @@ _LEAVES = st.one_of(
     st.sampled_from(["b", "b2", "b IS TRUE", "b2 IS NOT FALSE", "b = b2", "b IS DISTINCT FROM b2", "true", "false"]),
 )
 Tree = Any
-"""A text, or an operator followed by trees."""
+"""A SQL string, or an operator followed by trees."""
 
 _TREES = st.recursive(
     _LEAVES,
@@ -150,7 +150,7 @@ def _text(tree: Tree) -> str:
 
 
 def _truth(tree: Tree, leaf: Callable[[str], list[bool | None]]) -> list[bool | None]:
-    """Three-valued logic, row by row."""
+    """Evaluate a tree in three-valued logic, row by row."""
     if isinstance(tree, str):
         return leaf(tree)
     operator, *inner = tree
@@ -165,18 +165,21 @@ def _truth(tree: Tree, leaf: Callable[[str], list[bool | None]]) -> list[bool | 
 
 
 @given(tree=_TREES)
-def test_random_predicates_combine_what_pylance_answers(
-    reference: Any, rows: pa.Table, leaf_answers: dict[str, Any], tree: Tree
+def test_random_predicates_combine_results_of_pylance(
+    reference: Any, rows: pa.Table, leaf_results: dict[str, Any], tree: Tree
 ) -> None:
-    """Leaves from pylance, logic from here: pylance's optimizer loses nulls when it combines sets, as in
-    `id IN (0) AND id IN (1)`."""
+    """Compare with a row-by-row evaluation over the leaves, which pylance evaluates.
+
+    pylance does not evaluate the whole predicate, because its optimizer loses nulls when it combines lists, as in
+    `id IN (0) AND id IN (1)`.
+    """
 
     def leaf(text: str) -> list[bool | None]:
-        if text not in leaf_answers:
+        if text not in leaf_results:
             found = _theirs(reference, columns={"k": "k", "v": text})
-            leaf_answers[text] = None if isinstance(found, str) else found["v"].to_pylist()
-        assume(leaf_answers[text] is not None)
-        return leaf_answers[text]
+            leaf_results[text] = None if isinstance(found, str) else found["v"].to_pylist()
+        assume(leaf_results[text] is not None)
+        return leaf_results[text]
 
     truth = _truth(tree, leaf)
     predicate = parse_predicate(_text(tree), rows.schema)
@@ -184,12 +187,12 @@ def test_random_predicates_combine_what_pylance_answers(
 
 
 @pytest.fixture(scope="module")
-def leaf_answers() -> dict[str, Any]:
+def leaf_results() -> dict[str, Any]:
     return {}
 
 
 @given(tree=_TREES)
-def test_printed_predicates_read_back(rows: pa.Table, tree: Tree) -> None:
+def test_printed_predicates_parse_to_the_same_values(rows: pa.Table, tree: Tree) -> None:
     predicate = parse_predicate(_text(tree), rows.schema)
     again = parse_predicate(str(predicate), rows.schema)
     assert evaluate(again, rows).equals(evaluate(predicate, rows))

@@ -1,4 +1,4 @@
-"""pyarrow Expressions: translated with SQL's meaning where they can be, evaluated by Arrow where not."""
+"""pyarrow Expressions: converted with the semantics of SQL if supported, else evaluated by Arrow."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ OPAQUE = [
 
 
 @pytest.mark.parametrize(("expression", "printed"), TRANSLATED, ids=lambda value: str(value)[:40])
-def test_translated(expression: pc.Expression, printed: str | None) -> None:
+def test_supported_expressions_are_converted(expression: pc.Expression, printed: str | None) -> None:
     expr = from_arrow_expression(expression, ROWS.schema)
     assert not any(isinstance(node, OpaqueArrow) for node in expr.walk())
     if printed is not None:
@@ -98,7 +98,9 @@ def test_translated(expression: pc.Expression, printed: str | None) -> None:
 
 
 @pytest.mark.parametrize(("expression", "columns", "expected"), OPAQUE, ids=lambda value: str(value)[:40])
-def test_evaluated_by_arrow(expression: pc.Expression, columns: list[str], expected: list[Any]) -> None:
+def test_other_expressions_are_evaluated_by_arrow(
+    expression: pc.Expression, columns: list[str], expected: list[Any]
+) -> None:
     expr = from_arrow_expression(expression, ROWS.schema)
     assert isinstance(expr, OpaqueArrow)
     assert columns_of(expr) == columns
@@ -107,7 +109,7 @@ def test_evaluated_by_arrow(expression: pc.Expression, columns: list[str], expec
     assert evaluate(expr, ROWS.select(columns).combine_chunks().to_batches()[0]).to_pylist() == expected
 
 
-def test_the_meaning_is_that_of_sql() -> None:
+def test_converted_expressions_have_the_semantics_of_sql() -> None:
     def answers(expression: pc.Expression) -> list[bool | None]:
         return evaluate(from_arrow_expression(expression, ROWS.schema), ROWS).to_pylist()
 
@@ -117,8 +119,8 @@ def test_the_meaning_is_that_of_sql() -> None:
     assert answers(F("f32") == 0.1) == [True, False, None, False]
 
 
-def test_the_same_rows_as_pylance(reference: Any, rows: pa.Table) -> None:
-    # The table has columns that pylance cannot convert, so it is asked about the others only.
+def test_expressions_select_the_same_rows_as_pylance(reference: Any, rows: pa.Table) -> None:
+    # Without the columns whose types pylance cannot convert.
     import lance
 
     plain = rows.select(["id", "i8", "f", "g", "s", "b", "d32", "ts", "dec", "bin"])
@@ -144,7 +146,7 @@ def test_the_same_rows_as_pylance(reference: Any, rows: pa.Table) -> None:
         assert repr(ours.to_pylist()) == repr(dataset.to_table(filter=expression).to_pylist()), str(expression)
 
 
-def test_refusals() -> None:
+def test_invalid_expressions_are_rejected() -> None:
     with pytest.raises(ColumnNotFoundError, match="nope"):
         from_arrow_expression(F("nope") == 1, ROWS.schema)
     with pytest.raises(InvalidSqlError, match="does not return a boolean"):

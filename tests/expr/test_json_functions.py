@@ -1,4 +1,4 @@
-"""Functions of JSON columns find what pylance's find, and fail where these do."""
+"""JSON functions return the same values and errors as those of pylance."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def expressions() -> list[str]:
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], list[Any]]:
-    """One table for each document, since one value that fails makes the whole read fail."""
+    """Write one table per document, because one failing value makes the whole read fail."""
     made, ours = [], []
     root: Path = tmp_path_factory.mktemp("json")
     for number, text in enumerate(DOCUMENTS):
@@ -73,15 +73,15 @@ def answer(ds: Any, text: str) -> Any:
 
 
 @pytest.mark.parametrize("text", expressions())
-def test_the_same_answers_as_pylance(tables: tuple[list[Any], list[Any]], text: str) -> None:
+def test_functions_return_the_same_values_as_pylance(tables: tuple[list[Any], list[Any]], text: str) -> None:
     expected = [answer(each, text) for each in tables[0]]
     found = [answer(each, text) for each in tables[1]]
     if "refused" in found and all(each == "refused" or each is None for each in found + expected):
-        return  # a path that is wrong is only noticed there when a value is looked at
+        return  # pylance reports an invalid path only if it evaluates a value
     assert found == expected
 
 
-def test_filters(tmp_path: Path) -> None:
+def test_json_functions_in_filters(tmp_path: Path) -> None:
     rows = pa.table({"k": range(4), "j": pa.array(['{"a":1}', '{"a":"5"}', "{}", None], pa.json_())})
     ds = lancetable.write_dataset(rows, tmp_path / "t")
     for text, expected in {

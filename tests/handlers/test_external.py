@@ -1,4 +1,4 @@
-"""The external manifest store: the handler contract, and every window between the four steps of a commit."""
+"""External manifest stores: the handler contract, and failures between the four steps of a commit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ V2 = ManifestNaming.V2
 
 
 def _dishonest(store: MemoryStore) -> MemoryStore:
-    """A store as external manifest stores are made for: it creates nothing exclusively."""
+    """Return a store without conditional creates."""
     store.capabilities = Capabilities(conditional_create="none", ordered_list=True, durable=True, local=False)
     return store
 
@@ -76,7 +76,7 @@ class TestDynamoRows(HandlerSuite):
 
 
 class _FaultyRows(MemoryManifestStore):
-    """Rows whose calls fail as planned: (method, when) -> error; "after": it was applied, the answer is lost."""
+    """Row store whose calls fail as planned, before or after they are applied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,11 +118,11 @@ def _staged(store: ObjectStore) -> list[str]:
 
 
 class _Crash(BaseException):
-    """A process that ends at once: nothing of its own runs afterwards."""
+    """Simulated end of a process: no exception handler of the library catches it."""
 
 
 def _crash_at(store: MemoryStore, rows: MemoryManifestStore, step: int, before: bool) -> None:
-    """Commit version 2 as a writer that dies right before or after a step (1 stage, 2 row, 3 final, 4 row)."""
+    """Commit version 2 and crash before or after a step (1 stage, 2 row, 3 final object, 4 final row)."""
     counted = 0
 
     def dying(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,8 +157,8 @@ def _crash_at(store: MemoryStore, rows: MemoryManifestStore, step: int, before: 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("then", ["latest", "locate", "candidates", "newer", "history", "commit"])
-def test_a_writer_that_dies_between_the_steps(exclusive: bool, step: int, before: bool, then: str) -> None:
-    """The version exists if and only if its row was written, and whoever comes next finishes it."""
+def test_crash_between_any_two_steps(exclusive: bool, step: int, before: bool, then: str) -> None:
+    """The version exists if and only if its row was written, and the next process completes it."""
     store = MemoryStore.private() if exclusive else _dishonest(MemoryStore.private())
     rows = MemoryManifestStore()
     assert _handler(rows).commit(store, "t", 1, V2, b"one") is PutOutcome.WON
@@ -192,7 +192,7 @@ def test_a_writer_that_dies_between_the_steps(exclusive: bool, step: int, before
             assert row == ManifestRow(2, manifest_path("t", 2, V2), 3)
             assert handler.commit(store, "t", 2, V2, b"late") is PutOutcome.LOST
     if decided and (step, before) != (4, False):
-        assert _staged(store) == []  # after step 4 nobody looks for it any more
+        assert _staged(store) == []  # not needed after step 4
 
 
 @pytest.mark.parametrize(
@@ -209,13 +209,13 @@ def test_a_writer_that_dies_between_the_steps(exclusive: bool, step: int, before
         ({"put_final": ["lost answer"]}, PutOutcome.WON),
     ],
 )
-def test_lost_answers_of_the_row_store(plan: dict[str, list[str]], outcome: PutOutcome) -> None:
+def test_lost_replies_of_the_row_store(plan: dict[str, list[str]], outcome: PutOutcome) -> None:
     store, rows = _dishonest(MemoryStore.private()), _FaultyRows()
     rows.plan = plan
     last_answer_lost = plan.get("put_final") == ["lost answer"]
     assert _handler(rows).commit(store, "t", 1, V2, b"one") is outcome
     if outcome is PutOutcome.UNKNOWN:
-        assert _staged(store) != []  # nothing may be removed that could still be the version
+        assert _staged(store) != []  # the staged object may still become the version
     rows.plan = {}
     decided = rows.get("t", 1) is not None
     latest = _handler(rows).latest(store, "t")
@@ -226,7 +226,7 @@ def test_lost_answers_of_the_row_store(plan: dict[str, list[str]], outcome: PutO
         assert (_staged(store) == []) or last_answer_lost
 
 
-def test_a_row_store_that_refuses_leaves_nothing() -> None:
+def test_rejected_row_leaves_no_staged_manifest() -> None:
     store, rows = _dishonest(MemoryStore.private()), _FaultyRows()
     rows.plan = {"put_new": ["refused"]}
     with pytest.raises(StoreError):
@@ -234,7 +234,7 @@ def test_a_row_store_that_refuses_leaves_nothing() -> None:
     assert list(store.list_recursive("t")) == []
 
 
-def test_a_lost_answer_after_which_somebody_else_finished_the_version() -> None:
+def test_lost_reply_with_version_completed_by_a_reader() -> None:
     store, rows = _dishonest(MemoryStore.private()), _FaultyRows()
     other = _handler(rows)
 
@@ -245,7 +245,7 @@ def test_a_lost_answer_after_which_somebody_else_finished_the_version() -> None:
 
         def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
             super().put_new(table, row)
-            other.latest(store, "t")  # finishes it, and the row no more names our staged object
+            other.latest(store, "t")  # completes it, so the row no longer refers to the staged object
             return PutOutcome.UNKNOWN
 
     assert _handler(Helped()).commit(store, "t", 1, V2, b"one") is PutOutcome.WON
@@ -255,8 +255,8 @@ def test_a_lost_answer_after_which_somebody_else_finished_the_version() -> None:
 @pytest.mark.parametrize("method", ["put", "put_if_absent", "delete"])
 @pytest.mark.parametrize("call", [1, 2])
 @pytest.mark.parametrize("how", ["before", "lost_reply"])
-def test_an_object_store_that_fails(method: str, call: int, how: Any) -> None:
-    """Whatever fails, the version is there exactly if the commit said so, or did not know."""
+def test_failure_of_each_object_store_call(method: str, call: int, how: Any) -> None:
+    """The version exists if the commit returned WON, and does not exist if it returned LOST or raised."""
     inner, rows = MemoryStore.private(), MemoryManifestStore()
     store = FaultyStore(inner)
     store.fail(method, call, how=how)
@@ -271,7 +271,7 @@ def test_an_object_store_that_fails(method: str, call: int, how: Any) -> None:
         assert inner.read_all(found.path) == b"one"
 
 
-def test_a_writer_that_goes_round_the_rows_is_not_overwritten() -> None:
+def test_object_of_a_writer_without_rows_is_kept() -> None:
     store, rows = MemoryStore.private(), MemoryManifestStore()
     handler = _handler(rows)
     handler.commit(store, "t", 1, V2, b"one")
@@ -283,7 +283,7 @@ def test_a_writer_that_goes_round_the_rows_is_not_overwritten() -> None:
 
 
 @pytest.mark.parametrize("why", ["large", "larger than its row says", "gone", "unreadable"])
-def test_what_a_loser_cannot_read_is_left_to_the_next_look(why: str) -> None:
+def test_unreadable_existing_manifest_is_not_reported(why: str) -> None:
     inner, rows = MemoryStore.private(), MemoryManifestStore()
     _handler(rows).commit(inner, "t", 1, V2, b"x" * 300_000 if "large" in why else b"one")
     if why == "larger than its row says":
@@ -299,7 +299,7 @@ def test_what_a_loser_cannot_read_is_left_to_the_next_look(why: str) -> None:
     assert _staged(inner) == []
 
 
-def test_a_table_that_gets_its_rows_later() -> None:
+def test_existing_table_gets_rows() -> None:
     store, rows = MemoryStore.private(), MemoryManifestStore()
     handler = _handler(rows)
     for version in (1, 2):
@@ -309,7 +309,7 @@ def test_a_table_that_gets_its_rows_later() -> None:
     assert latest.version == 2
     assert handler.newer(store, "t", latest) == []
     assert handler.locate(store, "t", 1) is not None
-    assert rows.get("t", 1) == ManifestRow(1, manifest_path("t", 1, V2), 5)  # filled in on the way
+    assert rows.get("t", 1) == ManifestRow(1, manifest_path("t", 1, V2), 5)  # inserted by the look-up
     assert handler.commit(store, "t", 3, V2, b"three") is PutOutcome.WON
     assert [found.version for found in handler.history(store, "t")] == [1, 2, 3]
 
@@ -328,7 +328,7 @@ def test_a_table_that_gets_its_rows_later() -> None:
         "",
     ],
 )
-def test_a_row_with_a_hostile_path_is_refused(path: str) -> None:
+def test_invalid_row_path_raises(path: str) -> None:
     store, rows = MemoryStore.private(), MemoryManifestStore()
     store.put("t/_versions/x", b"1")
     rows.put_new("t", ManifestRow(1, path, 1))
@@ -336,21 +336,21 @@ def test_a_row_with_a_hostile_path_is_refused(path: str) -> None:
         _handler(rows).latest(store, "t")
 
 
-def test_a_decided_version_whose_objects_are_gone() -> None:
+def test_decided_version_without_objects_raises() -> None:
     store, rows = MemoryStore.private(), MemoryManifestStore()
     rows.put_new("t", ManifestRow(1, f"{manifest_path('t', 1, V2)}-{uuid4()}", 3))
-    with pytest.raises(StoreError, match="is decided"):
+    with pytest.raises(StoreError, match="is committed, but neither"):
         _handler(rows).latest(store, "t")
 
 
 @pytest.mark.parametrize("base", ["t", "7.manifest/t", "my.manifest-x/t"])
-def test_whether_a_row_names_a_staged_manifest(base: str) -> None:
+def test_is_decided(base: str) -> None:
     store, rows = MemoryStore.private(), MemoryManifestStore()
     path = f"{manifest_path(base, 2, V2)}-{uuid4()}"
     rows.put_new(base, ManifestRow(2, path, 3))
-    assert _handler(rows).names(store, base, path)
-    assert not _handler(rows).names(store, base, f"{manifest_path(base, 2, V2)}-{uuid4()}")
-    assert not _handler(rows).names(store, base, f"{manifest_path(base, 3, V2)}-{uuid4()}")
+    assert _handler(rows).is_decided(store, base, path)
+    assert not _handler(rows).is_decided(store, base, f"{manifest_path(base, 2, V2)}-{uuid4()}")
+    assert not _handler(rows).is_decided(store, base, f"{manifest_path(base, 3, V2)}-{uuid4()}")
 
 
 def test_dropping_a_table_removes_its_rows() -> None:
@@ -367,7 +367,7 @@ def test_dropping_a_table_removes_its_rows() -> None:
     ("version", "path", "size"),
     [(1, b"\0", 3), (1, "t/_versions/x", "much"), ("x", "y", 3), (b"x", "y", 3), (1.5, "y", 3)],
 )
-def test_damaged_rows_of_sqlite(tmp_path: Path, version: Any, path: Any, size: Any) -> None:
+def test_damaged_sqlite_rows_raise(tmp_path: Path, version: Any, path: Any, size: Any) -> None:
     rows = SqliteManifestStore(str(tmp_path / "rows.db"))
     assert rows.latest("t") is None
     with sqlite3.connect(rows.path) as connection:
@@ -377,7 +377,7 @@ def test_damaged_rows_of_sqlite(tmp_path: Path, version: Any, path: Any, size: A
         rows.latest("t")
 
 
-def test_which_store_is_chosen(tmp_path: Path) -> None:
+def test_choice_of_the_manifest_store(tmp_path: Path) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     store, _ = open_store("memory://t")
     handler = choose_handler(store, "memory://t", None, options)

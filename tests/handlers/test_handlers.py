@@ -41,13 +41,13 @@ V1, V2 = ManifestNaming.V1, ManifestNaming.V2
 
 
 def _remote(store: MemoryStore) -> MemoryStore:
-    """A store in memory that says what a cloud would say: ordered listings, look-ups that cost a round trip."""
+    """Memory store with the capabilities of a cloud store: remote, with ordered listings."""
     store.capabilities = Capabilities(conditional_create="native", ordered_list=True, durable=True, local=False)
     return store
 
 
-def test_a_listing_that_shows_a_version_but_not_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory to which files come while it is read; what a cleanup took stays away."""
+def test_listing_with_gap_is_filled_by_look_ups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are added while a directory is read. Versions removed by a cleanup stay missing."""
     store, base = open_store(str(tmp_path / "t"))
     handler = ConditionalPutHandler()
     for version in range(1, 10):
@@ -138,7 +138,7 @@ def _table(store: ObjectStore, base: str, versions: int, naming: ManifestNaming 
     return handler
 
 
-def test_the_local_latest_lists_nothing(tmp_path: Path) -> None:
+def test_latest_on_local_store_needs_no_listing(tmp_path: Path) -> None:
     store = CountingStore(LocalStore(fsync=False))
     handler = _table(store, str(tmp_path), 30)
     store.reset()
@@ -154,10 +154,8 @@ def test_the_local_latest_lists_nothing(tmp_path: Path) -> None:
     assert store.total_requests <= 5
 
 
-def test_a_writer_without_hints_and_a_cleanup_leave_no_stale_latest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The note says 2, version 3 was cleaned up, version 4 is the newest: the directory is newer than the note."""
+def test_stale_hint_after_a_writer_without_hints_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hint is 2, version 3 was removed, and version 4 is the newest: the directory is newer than the hint."""
     store, base = LocalStore(fsync=False), str(tmp_path)
     handler = _table(store, base, 2)
     held = handler.latest(store, base)
@@ -175,7 +173,7 @@ def test_a_writer_without_hints_and_a_cleanup_leave_no_stale_latest(
 
 
 @pytest.mark.parametrize("versions", [1, 100, 1000])
-def test_the_remote_latest_costs_one_short_listing(versions: int) -> None:
+def test_latest_on_remote_store_needs_one_short_listing(versions: int) -> None:
     store = CountingStore(_remote(MemoryStore.private()))
     handler = _table(store, "t", versions)
     for stray in (".probe-1", ".tmp_x", f"{2**64 - 2 - versions:020d}.manifest-5c1f"):
@@ -190,7 +188,7 @@ def test_the_remote_latest_costs_one_short_listing(versions: int) -> None:
     assert dict(store.requests) == {"list_names": 1}
 
 
-def test_a_remote_listing_goes_on_behind_many_stray_names() -> None:
+def test_remote_listing_skips_many_unrelated_names() -> None:
     store = CountingStore(_remote(MemoryStore.private()))
     handler = _table(store, "t", 5)
     for i in range(40):
@@ -202,7 +200,7 @@ def test_a_remote_listing_goes_on_behind_many_stray_names() -> None:
     assert store.requests["list_names"] == 2
 
 
-def test_a_remote_table_with_detached_versions_only_is_no_table() -> None:
+def test_detached_versions_alone_are_not_a_table() -> None:
     store = CountingStore(_remote(MemoryStore.private()))
     handler = ConditionalPutHandler()
     for i in range(30):
@@ -222,7 +220,7 @@ def test_files_are_durable_before_the_manifest_appears() -> None:
     assert store.log[0][1] == "t"
 
 
-def test_nothing_is_published_when_the_files_cannot_be_made_durable() -> None:
+def test_failed_sync_publishes_nothing() -> None:
     store = FaultyStore(MemoryStore.private())
     store.fail("sync")
     with pytest.raises(StoreError):
@@ -230,14 +228,14 @@ def test_nothing_is_published_when_the_files_cannot_be_made_durable() -> None:
     assert list(store.list_recursive("t")) == []
 
 
-def test_a_hint_that_cannot_be_written_is_nobodys_concern() -> None:
+def test_failed_hint_is_ignored() -> None:
     store = FaultyStore(MemoryStore.private())
     store.fail("put")
     assert ConditionalPutHandler().commit(store, "t", 1, V2, b"m") is PutOutcome.WON
     assert store.find(hint_path("t")) is None
 
 
-def test_no_hints_where_they_are_switched_off_or_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hints_are_not_written_if_disabled_or_unused(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = _remote(MemoryStore.private())
     ConditionalPutHandler().commit(remote, "t", 1, V2, b"m")
     monkeypatch.setenv("LANCE_USE_VERSION_HINT", "0")
@@ -246,7 +244,7 @@ def test_no_hints_where_they_are_switched_off_or_of_no_use(monkeypatch: pytest.M
     assert remote.find(hint_path("t")) is local.find(hint_path("t")) is None
 
 
-def test_a_lost_answer_is_looked_up() -> None:
+def test_lost_reply_is_resolved_by_reading_back() -> None:
     handler = ConditionalPutHandler()
     store = FaultyStore(MemoryStore.private())
     store.fail("put_if_absent", how="lost_reply")
@@ -259,7 +257,7 @@ def test_a_lost_answer_is_looked_up() -> None:
 
 
 class _Silent(MemoryStore):
-    """Answers UNKNOWN and writes nothing: the request may still be on its way."""
+    """Store whose `put_if_absent` returns UNKNOWN and writes nothing, like a delayed request."""
 
     __slots__ = ()
 
@@ -267,13 +265,11 @@ class _Silent(MemoryStore):
         return PutOutcome.UNKNOWN
 
 
-def test_absent_after_a_lost_answer_stays_unknown() -> None:
+def test_missing_object_after_lost_reply_is_unknown() -> None:
     assert ConditionalPutHandler().commit(_Silent(), "silent", 1, V2, b"m") is PutOutcome.UNKNOWN
 
 
-def test_a_directory_that_cannot_be_synced_is_not_a_durable_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_is_unknown_if_the_directory_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lancetable.store import durability
 
     store, base = LocalStore(), f"{tmp_path}/t"
@@ -292,7 +288,7 @@ def test_a_directory_that_cannot_be_synced_is_not_a_durable_commit(
 
 
 class _Lock:
-    """Records its use, and raises where it is told to."""
+    """Lock that records its use and raises as configured."""
 
     def __init__(self, enter: Exception | None = None, leave: Exception | None = None) -> None:
         self.enter, self.leave = enter, leave
@@ -319,7 +315,7 @@ def store(request: pytest.FixtureRequest) -> MemoryStore:
     return made
 
 
-def test_a_lock_is_held_around_the_write(store: MemoryStore) -> None:
+def test_lock_is_held_during_the_write(store: MemoryStore) -> None:
     lock = _Lock()
     assert LockedHandler(lock).commit(store, "t", 7, V2, b"m") is PutOutcome.WON
     assert lock.log == [7, None]
@@ -327,7 +323,7 @@ def test_a_lock_is_held_around_the_write(store: MemoryStore) -> None:
     assert store.read_all(manifest_path("t", 7, V2)) == b"m"
 
 
-def test_a_conflict_raised_by_the_lock_passes_through(store: MemoryStore) -> None:
+def test_conflict_raised_by_the_lock_is_passed_on(store: MemoryStore) -> None:
     conflict = CommitConflictError("taken")
     with pytest.raises(CommitConflictError) as caught:
         LockedHandler(_Lock(enter=conflict)).commit(store, "t", 1, V2, b"m")
@@ -335,7 +331,7 @@ def test_a_conflict_raised_by_the_lock_passes_through(store: MemoryStore) -> Non
     assert store.find(manifest_path("t", 1, V2)) is None
 
 
-def test_another_error_of_the_lock_is_chained(store: MemoryStore) -> None:
+def test_other_lock_errors_become_store_errors(store: MemoryStore) -> None:
     cause = RuntimeError("no lease")
     with pytest.raises(StoreError, match="no lease") as caught:
         LockedHandler(_Lock(enter=cause)).commit(store, "t", 1, V2, b"m")
@@ -344,14 +340,14 @@ def test_another_error_of_the_lock_is_chained(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("lease lost"), CommitConflictError("lease lost")])
-def test_a_lock_that_fails_after_the_write_leaves_an_unknown_state(store: MemoryStore, error: Exception) -> None:
+def test_lock_failure_after_the_write_is_unknown(store: MemoryStore, error: Exception) -> None:
     with pytest.raises(CommitStateUnknownError) as caught:
         LockedHandler(_Lock(leave=error)).commit(store, "t", 1, V2, b"m")
     assert caught.value.version == 1
     assert caught.value.__cause__ is error
 
 
-def test_a_write_that_fails_under_the_lock_is_looked_up() -> None:
+def test_failed_write_under_the_lock_is_read_back() -> None:
     inner = MemoryStore.private()
     inner.capabilities = Capabilities(conditional_create="none", ordered_list=True, durable=True, local=True)
     store = FaultyStore(inner)
@@ -363,7 +359,7 @@ def test_a_write_that_fails_under_the_lock_is_looked_up() -> None:
     assert LockedHandler(lock).commit(store, "t", 2, V2, b"m") is PutOutcome.UNKNOWN
 
 
-def test_a_conflict_of_the_lock_after_a_write_that_failed_does_not_hide_that_it_landed() -> None:
+def test_lock_conflict_after_a_failed_write_keeps_the_read_back_outcome() -> None:
     inner = MemoryStore.private()
     inner.capabilities = Capabilities(conditional_create="none", ordered_list=True, durable=True, local=True)
     store = FaultyStore(inner)
@@ -377,7 +373,7 @@ def test_a_conflict_of_the_lock_after_a_write_that_failed_does_not_hide_that_it_
 # ------------------------------------------------------------------------------------------------------------- choosing
 
 
-def test_which_handler_a_store_gets(tmp_path: Path) -> None:
+def test_choice_of_the_handler(tmp_path: Path) -> None:
     local, memory, other = LocalStore(), MemoryStore(), FsspecStore("memory", {})
     lock = _Lock()
     assert isinstance(choose_handler(local, "/t"), ConditionalPutHandler)
@@ -390,7 +386,7 @@ def test_which_handler_a_store_gets(tmp_path: Path) -> None:
         choose_handler(other, "x://t", storage_options={"unsafe_single_writer": "maybe"})
 
 
-def test_without_exclusive_creation_tables_are_read_only(tmp_path: Path) -> None:
+def test_tables_are_read_only_without_conditional_create(tmp_path: Path) -> None:
     base = str(tmp_path / "t")
     _table(LocalStore(fsync=False), base, 3)
     store, path = FsspecStore("file", {}), base
@@ -412,7 +408,7 @@ def test_the_unsafe_handler_warns_once(tmp_path: Path, monkeypatch: pytest.Monke
     UnsafeHandler().commit(store, base, 2, V2, b"m")
 
 
-def test_an_unsafe_write_that_fails_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_unsafe_write_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsafe, "_warned", True)
     store = FaultyStore(MemoryStore.private())
     store.fail("put", how="lost_reply")
@@ -445,14 +441,14 @@ def test_versions_written_by_pylance(tmp_path: Path, naming: ManifestNaming) -> 
     assert (latest.version, latest.naming, latest.size_bytes) == (12, naming, os.path.getsize(latest.path))
     assert store.requests["list_names"] == 0
     assert [found.version for found in handler.history(store, base)] == list(range(1, 13))
-    # A manifest that we copy as the next version is what pylance then opens, led by our hint or not.
+    # pylance opens a manifest copied as the next version, with and without the hint of lancetable.
     data = bytes(store.read_all(latest.path))
     assert handler.commit(store, base, 13, naming, data) is PutOutcome.WON
     assert len(os.listdir(f"{base}/_versions")) == 14
     assert lance.dataset(base).count_rows() == 12
 
 
-def test_mixed_names_are_refused_like_pylance_does(tmp_path: Path) -> None:
+def test_mixed_naming_schemes_raise_as_in_pylance(tmp_path: Path) -> None:
     lance = pytest.importorskip("lance")
     pa = pytest.importorskip("pyarrow")
     base = str(tmp_path / "t.lance")
@@ -478,7 +474,7 @@ def test_the_corpus_opens_at_its_newest_version(corpus: Path) -> None:
     assert checked > 100
 
 
-def test_a_file_system_of_the_caller(tmp_path: Path) -> None:
+def test_fsspec_file_system_passed_by_the_caller(tmp_path: Path) -> None:
     inner = fsspec.filesystem("dir", path=str(tmp_path), fs=fsspec.filesystem("file"))
     store, base = open_store((inner, "t"))
     handler = choose_handler(store, "dir://t", _Lock())

@@ -255,7 +255,7 @@ def test_whose_manifest_is_there_may_stay_unknown() -> None:
 
 
 def _fail_once_to_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failed = ExternalHandler._put_decided, []
+    real, failed = ExternalHandler._put_final, []
 
     def put(self: ExternalHandler, store: Any, base: str, final: str, data: bytes) -> PutOutcome:
         if not failed:
@@ -263,7 +263,7 @@ def _fail_once_to_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
             raise StoreError("503 Slow Down")
         return real(self, store, base, final, data)
 
-    monkeypatch.setattr(ExternalHandler, "_put_decided", put)
+    monkeypatch.setattr(ExternalHandler, "_put_final", put)
 
 
 @pytest.mark.parametrize("next_one", ["commits", "looks for newer versions"])
@@ -301,9 +301,9 @@ def test_a_version_that_others_left_out_is_found_and_its_manifest_kept(ordered: 
     store.delete([final])
     rows.put_final("t", ManifestRow(2, staged, None))
     handler = ExternalHandler(rows)
-    assert handler.names(store, "t", staged) and not handler.names(store, "t", left)
+    assert handler.is_decided(store, "t", staged) and not handler.is_decided(store, "t", left)
     assert [each.version for each in handler.history(store, "t")] == [1, 2, 3]
-    assert store.read_all(final) == b"version 2" and not handler.names(store, "t", staged)
+    assert store.read_all(final) == b"version 2" and not handler.is_decided(store, "t", staged)
 
 
 def test_a_cleanup_keeps_the_staged_manifest_of_a_decided_version(tmp_path: Path) -> None:

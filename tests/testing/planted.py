@@ -147,7 +147,7 @@ def publish_before_decision(real: Any) -> Any:
     def commit(self: Any, store: Any, base: str, version: int, naming: Any, data: bytes, **options: Any) -> PutOutcome:
         final = manifest_path(base, version, naming)
         if not is_detached(version):
-            self._put_decided(store, base, final, data)
+            self._put_final(store, base, final, data)
         outcome: PutOutcome = real(self, store, base, version, naming, data, **options)
         return outcome
 
@@ -186,5 +186,5 @@ PLANTED: dict[str, Patch] = {
     "the manifest is published before the decision": replacing(
         external.ExternalHandler, "commit", publish_before_decision
     ),
-    "staged manifests are returned as final": replacing(external.ExternalHandler, "_finished", return_staged_paths),
+    "staged manifests are returned as final": replacing(external.ExternalHandler, "_resolve", return_staged_paths),
 }
