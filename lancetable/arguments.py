@@ -16,7 +16,7 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError, InvalidOperationError, OutOfRangeError
 from lancetable.format.transaction import COMMIT_MESSAGE_KEY
 from lancetable.format.version import FileVersion
-from lancetable.ops.evolution import Alteration
+from lancetable.ops.schema.evolution import Alteration
 from lancetable.store.open import mounted
 
 if TYPE_CHECKING:

@@ -20,19 +20,19 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, OutOfRangeError
-from lancetable.file.blob_files import (
+from lancetable.file.blobs.descriptor import BLOB_V2_NAME, PREPARED
+from lancetable.file.blobs.prepared import (
     BlobDescriptor,
     BlobDescriptorArrayBuilder,
     DedicatedBlobWriter,
     PackedBlobWriter,
 )
-from lancetable.format.blobs import BLOB_V2_NAME, PREPARED
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from lancetable.ops.blobs import BlobHandle
+    from lancetable.ops.read.blobs import BlobHandle
 
 __all__ = [
     "DEFAULT_BLOB_BUFFER_SIZE",

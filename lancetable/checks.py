@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from lancetable.ops import fsck as checks
-from lancetable.ops.fsck_report import NotChecked, Problem, Report
+from lancetable.ops.maintain.fsck import check as checks
+from lancetable.ops.maintain.fsck.report import NotChecked, Problem, Report
 from lancetable.progress import ProgressLike, tracked
 
 __all__ = ["NotChecked", "Problem", "Report", "fsck"]

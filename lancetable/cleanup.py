@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lancetable.commit.cleanup import CandidateFile, CleanupCounts, CleanupPlan
+from lancetable.commit.gc.cleanup import CandidateFile, CleanupCounts, CleanupPlan
 
 __all__ = ["CleanupCandidateFile", "CleanupExplanation", "CleanupReferencedBranch", "CleanupStats"]
 

@@ -54,32 +54,17 @@ from lancetable.inputs import cast_batches, read_input, table_of_rows
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.models import schema_of_model, snake_case
 from lancetable.operation import LanceOperation, Transaction, to_bases
-from lancetable.ops import blobs as blob_ops
-from lancetable.ops import (
-    branches,
-    cleanup,
-    clone,
-    counted,
-    delete,
-    diff,
-    drop,
-    evolution,
-    files,
-    joined_columns,
-    refs,
-    sample,
-    scan,
-    schema_merge,
-    settings,
-    stats,
-    take,
-    update,
-    validate,
-    write,
-)
 from lancetable.ops import commit as commits
-from lancetable.ops.diff import Diff
-from lancetable.ops.migrate import rename_manifests_at
+from lancetable.ops.change import delete, update
+from lancetable.ops.maintain import cleanup, drop, list_files, stats, validate
+from lancetable.ops.maintain.migrate import rename_manifests_at
+from lancetable.ops.read import blobs as blob_ops
+from lancetable.ops.read import diff, request_counter, sample, scan, take
+from lancetable.ops.read.diff import Diff
+from lancetable.ops.refs import branches, clone
+from lancetable.ops.refs import tags as tag_ops
+from lancetable.ops.schema import evolution, joined_columns, settings
+from lancetable.ops.write import schema_merge, write
 from lancetable.optimize import DatasetOptimizer, config_of
 from lancetable.progress import of_files, tracked
 from lancetable.refs import Branches, Tags
@@ -305,7 +290,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             commit_lock=commit_lock,
             cache=cache,
         )
-        self._table = counted.counted(opened)
+        self._table = request_counter.counted(opened)
         self._default_scan_options = dict(default_scan_options or {})
         self._view_filter: pc.Expression | None = None
 
@@ -318,7 +303,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> LanceDataset:
         """Return a dataset for an open table version; see `filter` for `view_filter`."""
         dataset = cls.__new__(cls)
-        dataset._table = counted.counted(table)
+        dataset._table = request_counter.counted(table)
         dataset._default_scan_options = dict(default_scan_options or {})
         dataset._view_filter = view_filter
         return dataset
@@ -518,7 +503,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Raises CommitConflictError if a concurrent commit prevents it.
         """
-        self._table = refs.restore(self._table)
+        self._table = tag_ops.restore(self._table)
 
     @property
     def tags(self) -> Tags:
@@ -2063,23 +2048,23 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         last_modified
         (timestamp[us, UTC]).
         """
-        return files.all_files(self._table)
+        return list_files.all_files(self._table)
 
     def new_file_session(self) -> LanceFileSession:
         """Return a `LanceFileSession` on the root of this table, with its storage options."""
         return LanceFileSession(self.uri, self.initial_storage_options)
 
-    def io_stats_snapshot(self) -> counted.IOStats:
+    def io_stats_snapshot(self) -> request_counter.IOStats:
         """Return the requests and bytes since this dataset was opened or `io_stats_incremental` was called.
 
         Datasets created from this one by `checkout_version` share the counts. Opening is not counted.
         """
-        return replace(counted.stats_of(self._table))
+        return replace(request_counter.stats_of(self._table))
 
-    def io_stats_incremental(self) -> counted.IOStats:
+    def io_stats_incremental(self) -> request_counter.IOStats:
         """Return the counts like `io_stats_snapshot`, and reset them to 0."""
         snapshot = self.io_stats_snapshot()
-        counted.stats_of(self._table).clear()
+        request_counter.stats_of(self._table).clear()
         return snapshot
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.operation import Transaction
-from lancetable.ops import diff
+from lancetable.ops.read import diff
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion, checkout
 

@@ -40,15 +40,19 @@ from lancetable.fragment_metadata import (
 )
 from lancetable.inputs import read_input
 from lancetable.operation import Transaction, to_bases
-from lancetable.ops import delete_rows, evolution, joined_columns, scan, take, validate, write
-from lancetable.ops.adopt import adopt_fragment
+from lancetable.ops.change import delete_rows
 from lancetable.ops.commit import with_settings
+from lancetable.ops.maintain import validate
+from lancetable.ops.read import scan, take
+from lancetable.ops.schema import evolution, joined_columns
+from lancetable.ops.write import write
+from lancetable.ops.write.add_files import adopt_fragment
 from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files, tracked
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
 from lancetable.schema import LanceSchema
 from lancetable.table.data_files import WriteLimits
+from lancetable.table.row_count_index import num_live_rows, physical_rows
 from lancetable.table.version import TableVersion, open_version
-from lancetable.table.version_rows import num_live_rows, physical_rows
 
 if TYPE_CHECKING:
     import pandas as pd

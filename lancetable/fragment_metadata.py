@@ -17,7 +17,7 @@ import pyarrow as pa
 from lancetable import scope
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import fragment as nouns
-from lancetable.ops.adopt import adopt_data_file
+from lancetable.ops.write.add_files import adopt_data_file
 from lancetable.rowids.sequence import RowIdSequence as Sequence
 
 if TYPE_CHECKING:

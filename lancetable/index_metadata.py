@@ -17,7 +17,7 @@ import pyroaring
 from lancetable.errors import InvalidInputError
 from lancetable.format import index as format_index
 from lancetable.proto import table_pb2
-from lancetable.table._offset_files import parse_roaring
+from lancetable.table.deletion_file_codec import parse_roaring
 
 __all__ = ["Index", "IndexFile"]
 

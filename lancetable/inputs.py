@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError
-from lancetable.ops.finite import check_finite
+from lancetable.ops.write.float_overflow import check_finite
 
 __all__ = ["Input", "read_input"]
 

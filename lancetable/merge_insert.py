@@ -16,12 +16,12 @@ from lancetable.arguments import check_count, check_names, version_to_write
 from lancetable.errors import InvalidInputError
 from lancetable.inputs import Input, foreign_frame, read_input
 from lancetable.operation import Transaction
-from lancetable.ops import merge_insert
-from lancetable.ops.merge_clauses import Clauses, Counts, Matched, Repeated, WriteMode, check_source, key_fields
-from lancetable.ops.moved_rows import discard_prepared
-from lancetable.ops.spill import Divided, memory_budget_bytes
+from lancetable.ops.change.merge import merge_insert
+from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, Repeated, WriteMode, check_source, key_fields
+from lancetable.ops.change.rewritten_rows import discard_prepared
+from lancetable.ops.change.spill import Divided, memory_budget_bytes
 from lancetable.ops.tracker import Tracker
-from lancetable.ops.write import WriteOptions
+from lancetable.ops.write.write import WriteOptions
 from lancetable.progress import ProgressLike, tracked
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.version import TableVersion

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from lancetable.errors import InvalidInputError
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.ops import compact, migrate
-from lancetable.ops.compact import CompactionSettings, Rewritten, Task
+from lancetable.ops.maintain import compact, migrate
+from lancetable.ops.maintain.compact import CompactionSettings, Rewritten, Task
 from lancetable.progress import ProgressLike, tracked
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from lancetable.errors import CorruptFileError, InvalidInputError, RefNotFoundError
 from lancetable.format.refs import BranchContents, TagContents, parse_time
-from lancetable.ops import branches, refs
+from lancetable.ops.refs import branches
+from lancetable.ops.refs import tags as tag_ops
 from lancetable.types import Branch, Reference, Tag
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Tags:
 
     def list(self) -> dict[str, Tag]:
         """Return all tags by name."""
-        return {name: public_tag(tag) for name, tag in refs.list_tags(self._dataset.table_version).items()}
+        return {name: public_tag(tag) for name, tag in tag_ops.list_tags(self._dataset.table_version).items()}
 
     def list_ordered(self, order: str | None = None) -> builtins.list[tuple[str, Tag]]:
         """Return all tags sorted by version, "desc" (the default) or "asc", then by name.
@@ -53,26 +54,26 @@ class Tags:
         name is
         in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for an invalid name.
         """
-        refs.create_tag(self._dataset.table_version, tag, reference)
+        tag_ops.create_tag(self._dataset.table_version, tag, reference)
 
     def update(self, tag: str, reference: Reference | None = None) -> None:
         """Move an existing tag. Raises RefNotFoundError if it does not exist, and the errors of `create`."""
-        refs.update_tag(self._dataset.table_version, tag, reference)
+        tag_ops.update_tag(self._dataset.table_version, tag, reference)
 
     def delete(self, tag: str) -> None:
         """Remove a tag; its version is kept. Raises RefNotFoundError."""
-        refs.delete_tag(self._dataset.table_version, tag)
+        tag_ops.delete_tag(self._dataset.table_version, tag)
 
     def get_version(self, tag: str) -> int:
         """Return the version number of a tag. Raises RefNotFoundError."""
-        found = refs.list_tags(self._dataset.table_version).get(tag)
+        found = tag_ops.list_tags(self._dataset.table_version).get(tag)
         if found is None:
             raise RefNotFoundError(f"Ref not found error: tag {tag} does not exist", ref=tag)
         return found.version
 
     def replace_metadata(self, tag: str, metadata: dict[str, str]) -> None:
         """Replace the metadata of a tag. Raises RefNotFoundError."""
-        refs.replace_tag_metadata(self._dataset.table_version, tag, metadata)
+        tag_ops.replace_tag_metadata(self._dataset.table_version, tag, metadata)
 
     def __repr__(self) -> str:
         versions = [f"{name}={tag['version']}" for name, tag in sorted(self.list().items())]

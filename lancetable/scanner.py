@@ -16,12 +16,12 @@ from lancetable.arguments import check_count
 from lancetable.blob import BlobFile
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.expr import conjuncts
-from lancetable.expr.ast import And
-from lancetable.ops.blobs import handles, locate
-from lancetable.ops.columns import Output, nested_value
-from lancetable.ops.order import ColumnOrdering
-from lancetable.ops.scan import ScanStatistics, analyze_plan, count_plan, execute_scan, explain_plan, scan_table
-from lancetable.ops.scan_plan import ScanOptions, ScanPlan, plan_scan, resolve_filter
+from lancetable.expr.syntax.ast import And
+from lancetable.ops.read.blobs import handles, locate
+from lancetable.ops.read.order import ColumnOrdering
+from lancetable.ops.read.projection import Output, nested_value
+from lancetable.ops.read.scan import ScanStatistics, analyze_plan, count_plan, execute_scan, explain_plan, scan_table
+from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.progress import ProgressLike, report_of, tracked
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 import lancetable as lt
 from lancetable.blob import BlobType
 from lancetable.errors import InvalidInputError, OutOfRangeError
-from lancetable.ops.blobs import BlobHandle
+from lancetable.ops.read.blobs import BlobHandle
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.stores import CountingStore
 

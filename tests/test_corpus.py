@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lancetable.ops.scan import count_rows, execute_scan, scan_table
-from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.take import take_offsets, take_row_ids
+from lancetable.ops.read.scan import count_rows, execute_scan, scan_table
+from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.read.take import take_offsets, take_row_ids
 from lancetable.table.manifests import history
 from lancetable.table.version import TableVersion, open_version
 

@@ -19,7 +19,7 @@ from lancetable import LanceDataset
 from lancetable.errors import RetryableCommitConflictError, UnsupportedFeatureError
 from lancetable.fragment import LanceFragment, write_fragments
 from lancetable.ops import tracker
-from lancetable.ops import update as update_module
+from lancetable.ops.change import update as update_module
 from lancetable.optimize import Compaction
 from lancetable.progress import FragmentWriteProgress, Progress
 

@@ -26,7 +26,7 @@ from lancetable.handlers import probe
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.dynamodb import DynamoManifestStore
 from lancetable.handlers.external import ExternalHandler
-from lancetable.ops.probe import probe as run_probe
+from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.store.base import Capabilities
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store

@@ -17,10 +17,10 @@ from google.protobuf.message import DecodeError, Message
 
 from lancetable.cli.inspect import size_of
 from lancetable.errors import CorruptFileError
+from lancetable.file.blobs.descriptor import described
 from lancetable.file.columns import is_single_column, number_columns
 from lancetable.file.container import ColumnPages, FileMetadata
 from lancetable.file.reader import open_data_file, read_columns
-from lancetable.format.blobs import described
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.store.base import ObjectStore

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyroaring
 
-from lancetable.commit import once
-from lancetable.commit.assign import (
+from lancetable.commit import idempotency
+from lancetable.commit.assign_ids import (
     assign_row_ids,
     fragment_ids,
     number_fragments,
@@ -45,7 +45,7 @@ from lancetable.format.schema import Schema
 from lancetable.format.transaction import Operation, Transaction, UpdateMap
 from lancetable.format.version import FileVersion
 from lancetable.proto import file_pb2, table_pb2
-from lancetable.table._offset_files import parse_roaring
+from lancetable.table.deletion_file_codec import parse_roaring
 
 __all__ = [
     "Built",
@@ -774,7 +774,7 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
     message.timestamp.seconds, message.timestamp.nanos = divmod(timestamp_ns, 1_000_000_000)
     message.transaction_file = transaction_name(transaction.read_version, transaction.uuid)
     message.tag = transaction.tag
-    once.record_change(message, transaction)
+    idempotency.record_change(message, transaction)
     message.writer_version.CopyFrom(writer_version())
     # Offsets are set when the sections are serialized again.
     message.ClearField("index_section")

@@ -23,13 +23,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit import once
-from lancetable.commit.backoff import Backoff, Contention, contention_of
+from lancetable.commit import idempotency
 from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest, is_own_manifest
-from lancetable.commit.cleanup import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
+from lancetable.commit.contention import Backoff, Contention, contention_of
 from lancetable.commit.dictionaries import dictionary_head
-from lancetable.commit.landed import Lineage, is_in_grace_period, verify_lineage
+from lancetable.commit.gc.cleanup import clean_up_after_commit, keeps_young_versions
+from lancetable.commit.lineage import Lineage, is_in_grace_period, verify_lineage
 from lancetable.commit.rebase import rebase_deletions, rebase_index
 from lancetable.commit.repair import repair
 from lancetable.errors import (
@@ -56,7 +56,7 @@ from lancetable.format.paths import (
 from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import ManifestLocation, outcome_by_content
 from lancetable.store.base import PutOutcome
-from lancetable.store.turns import Turn
+from lancetable.store.retry_lock import Turn
 from lancetable.table import manifests, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
 from lancetable.table.version import TableVersion, explained, open_location
@@ -523,7 +523,7 @@ class _CommitRun:
         """
         newest, store, base = self.newest, self.base.store, self.base.base
         version, naming = max(newest.version, self._beyond) + 1, newest.location.naming
-        once.check_not_committed(newest.manifest.config, self.transaction)
+        idempotency.check_not_committed(newest.manifest.config, self.transaction)
         data = self.transaction.to_bytes()
         if isinstance(self.transaction.operation, tx.Restore):
             # A cleanup that has removed the old manifest keeps its files if it finds this transaction file.

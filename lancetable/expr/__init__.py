@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.analyze import Bound, ZoneValues, bounds, columns_of, conjuncts, data_type, prune_mask
-from lancetable.expr.arrow import evaluate
-from lancetable.expr.ast import Expr
-from lancetable.expr.names import VIRTUAL_COLUMNS
-from lancetable.expr.parser import parse_expression, parse_predicate
+from lancetable.expr.analyze.pruning import Bound, ZoneValues, bounds, columns_of, conjuncts, data_type, prune_mask
+from lancetable.expr.evaluate.evaluator import evaluate
+from lancetable.expr.syntax.ast import Expr
+from lancetable.expr.syntax.column_names import VIRTUAL_COLUMNS
+from lancetable.expr.syntax.parser import parse_expression, parse_predicate
 
 
 def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
@@ -17,7 +17,7 @@ def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
 
     The module is imported on first use, because few filters are pyarrow Expressions.
     """
-    from lancetable.expr.substrait import from_arrow_expression as convert
+    from lancetable.expr.syntax.substrait import from_arrow_expression as convert
 
     return convert(expression, schema)
 

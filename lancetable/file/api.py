@@ -30,7 +30,8 @@ from lancetable.errors import (
     OutOfRangeError,
     UnsupportedFeatureError,
 )
-from lancetable.file.blob_files import (
+from lancetable.file.blobs.descriptor import replace_blobs, stored_schema
+from lancetable.file.blobs.prepared import (
     DedicatedBlobWriter,
     PackedBlobWriter,
     describe_prepared,
@@ -43,7 +44,6 @@ from lancetable.file.extension import storage_array, user_array
 from lancetable.file.fetch import Rows
 from lancetable.file.reader import open_data_file, read_columns, refuse_nulls
 from lancetable.file.writer import FileWriter
-from lancetable.format.blobs import replace_blobs, stored_schema
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import DEFAULT_VERSION, STABLE_VERSION, FileVersion
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2

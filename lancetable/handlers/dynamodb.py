@@ -25,7 +25,7 @@ from lancetable.errors import InvalidInputError, LanceError, StoreError, Unsuppo
 from lancetable.format.paths import DETACHED_BIT
 from lancetable.handlers.external import ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
-from lancetable.store.cloud_options import CloudOptions
+from lancetable.store.clouds.options import CloudOptions
 
 __all__ = ["DynamoManifestStore"]
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
-from lancetable.commit.once import config_key, last_number
-from lancetable.ops.batches import replaced_since
+from lancetable.commit.idempotency import config_key, last_number
+from lancetable.ops.change.numbered_batches import replaced_since
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from functools import partial
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from lancetable.errors import InvalidInputError, LanceError
-from lancetable.ops.retry import retried
+from lancetable.ops.change.retry import retried
 from lancetable.spark.runner import Json, Runner, Work, raise_failures, succeeded
 
 __all__ = ["Coordinator", "DeployMode", "Job", "Request", "TaskJob", "coordinator_for", "run_job"]

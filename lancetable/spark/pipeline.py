@@ -42,7 +42,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writ
 
 from lancetable.dataset import dataset, write_dataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
-from lancetable.ops.batches import follows
+from lancetable.ops.change.numbered_batches import follows
 from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoint
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge import NullKeys

@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lancetable.errors import ColumnNotFoundError, SchemaMismatchError
-from lancetable.ops.scan import execute_scan
-from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.slices import Slice, options_of, plan_slices
+from lancetable.ops.read.scan import execute_scan
+from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.read.splits import Slice, options_of, plan_slices
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import convert_batch, wire_schema

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import datasource
 
-from lancetable.commit.once import config_key, properties_of
+from lancetable.commit.idempotency import config_key, properties_of
 from lancetable.errors import (
     AlreadyExistsError,
     DatasetNotFoundError,
@@ -36,8 +36,8 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.ops.batches import follows, last_properties
-from lancetable.ops.settings import update_config
+from lancetable.ops.change.numbered_batches import follows, last_properties
+from lancetable.ops.schema.settings import update_config
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.types import table_schema, wire_schema
 from lancetable.spark.writer import (

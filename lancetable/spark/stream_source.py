@@ -31,9 +31,9 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.ops.appended import Appended, appended_by
-from lancetable.ops.scan_plan import ScanOptions
-from lancetable.ops.slices import Slice, plan_slices
+from lancetable.ops.read.appended import Appended, appended_by
+from lancetable.ops.read.scan_plan import ScanOptions
+from lancetable.ops.read.splits import Slice, plan_slices
 from lancetable.spark.options import LATEST
 from lancetable.spark.pin import Pin, mark_of, pinned
 from lancetable.spark.reader import BATCH_BYTES, SlicePartition, projected_schema, scan_slices

@@ -21,8 +21,8 @@ from pyspark.sql.types import StructField, StructType
 from lancetable.cleanup import CleanupStats
 from lancetable.dataset import LanceDataset
 from lancetable.errors import InvalidInputError
-from lancetable.ops.scan_plan import ScanOptions
-from lancetable.ops.slices import Slice
+from lancetable.ops.read.scan_plan import ScanOptions
+from lancetable.ops.read.splits import Slice
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
 from lancetable.spark.coordinator import DeployMode, TaskJob, coordinator_for, run_job
 from lancetable.spark.jobs import AddColumnsJob, Call, CompactJob, DeleteJob, PlanCount, PlanScan, UpdateJob

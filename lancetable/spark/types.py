@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.ops.finite import check_finite
+from lancetable.ops.write.float_overflow import check_finite
 
 MAX_DECIMAL_PRECISION = 38
 

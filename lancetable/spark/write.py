@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from lancetable.commit.once import is_done
+from lancetable.commit.idempotency import is_done
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
 from lancetable.spark.writer import log_skipped

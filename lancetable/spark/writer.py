@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from lancetable.commit.once import is_done, last_number, properties_of
+from lancetable.commit.idempotency import is_done, last_number, properties_of
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, SchemaMismatchError
 from lancetable.ops import commit as commits
-from lancetable.ops.write import discard_fragments
+from lancetable.ops.write.write import discard_fragments
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker

@@ -33,7 +33,7 @@ from lancetable.store.base import (
     missing,
     short_read,
 )
-from lancetable.store.cloud_options import OWN_OPTIONS, hide_secrets, secrets_in
+from lancetable.store.clouds.options import OWN_OPTIONS, hide_secrets, secrets_in
 from lancetable.store.remote import FIRST_READ_BYTES, RemoteStore
 
 if TYPE_CHECKING:
@@ -479,7 +479,7 @@ def wrap_fsspec(file_system: Any, path: str) -> tuple[ObjectStore, str]:
     inner = file_system._strip_protocol(path).rstrip("/")
     if protocol in ("file", "local"):
         return open_store(inner)
-    from lancetable.store.fsspec_cloud import CLOUD_OF_SCHEME, wrap_cloud
+    from lancetable.store.clouds.fsspec_client import CLOUD_OF_SCHEME, wrap_cloud
 
     if protocol in CLOUD_OF_SCHEME and hasattr(file_system, "split_path"):
         return wrap_cloud(file_system, protocol, inner)

@@ -101,10 +101,10 @@ def open_store(
         return MemoryStore(path), path
     if scheme.endswith(EXTERNAL_SUFFIX):
         scheme, uri_text = scheme[: -len(EXTERNAL_SUFFIX)], without_external(uri_text)
-    from lancetable.store.fsspec_cloud import CLOUD_OF_SCHEME
+    from lancetable.store.clouds.fsspec_client import CLOUD_OF_SCHEME
 
     if scheme in CLOUD_OF_SCHEME:
-        from lancetable.store.cloud import open_cloud
+        from lancetable.store.clouds.cloud import open_cloud
 
         return open_cloud(uri_text, scheme, storage_options)
     from lancetable.store.fsspec_store import open_fsspec
@@ -164,7 +164,7 @@ def _open_local(path: str, storage_options: Mapping[str, str] | None) -> tuple[L
 
 def _warn_of_unknown(storage_options: Mapping[str, str]) -> None:
     """Warn about unknown options. Cloud options are allowed for local tables, where they have no effect."""
-    from lancetable.store.cloud_options import OWN_OPTIONS, is_cloud_option, warn_of_option
+    from lancetable.store.clouds.options import OWN_OPTIONS, is_cloud_option, warn_of_option
 
     for name in storage_options:
         if name.lower() not in OWN_OPTIONS and not is_cloud_option(name):

@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.file import pool
+from lancetable.file.blobs.descriptor import blob_directory, stored_schema
+from lancetable.file.blobs.writer import BlobColumns, check_places
 from lancetable.file.legacy_writer import DEFAULT_GROUP_ROWS, LegacyFileWriter
 from lancetable.file.writer import FileWriter, WrittenFile
-from lancetable.format.blobs import blob_directory, stored_schema
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.paths import check_relative, join, new_data_file_name
 from lancetable.format.version import FileVersion
-from lancetable.table.blob_writer import BlobColumns, check_places
-from lancetable.table.places import Place, own_place
+from lancetable.table.write_targets import Place, own_place
 
 if TYPE_CHECKING:
     from lancetable.format.schema import Schema

@@ -17,7 +17,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DeletionFile, DeletionKind
 from lancetable.format.paths import deletion_path
 from lancetable.store.base import Durability
-from lancetable.table._offset_files import Offsets, build_arrow, build_roaring, parse_arrow, parse_roaring
+from lancetable.table.deletion_file_codec import Offsets, build_arrow, build_roaring, parse_arrow, parse_roaring
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment

@@ -23,8 +23,8 @@ from lancetable.file.reader import FileMetadata
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.table.open_files import file_metadata
+from lancetable.table.row_count_index import MAX_KEPT_LAYOUTS, VersionRows, physical_rows, rows_of
 from lancetable.table.version import TableVersion
-from lancetable.table.version_rows import MAX_KEPT_LAYOUTS, VersionRows, physical_rows, rows_of
 
 __all__ = ["Column", "FragmentFiles", "Layout", "Places", "files_of", "join_pieces", "layout_of", "layouts_of"]
 

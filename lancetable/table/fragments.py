@@ -23,15 +23,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
+from lancetable.file.blobs.storage import DataFilePlace, blob_bytes
 from lancetable.file.reader import Cursors, FileRows, read_chunks, read_chunks_of_files, read_columns, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table import row_id_lookup
-from lancetable.table.blobs import DataFilePlace, blob_bytes
 from lancetable.table.file_layouts import Column, Layout, files_of, join_pieces, layout_of, layouts_of
 from lancetable.table.open_files import file_metadata
+from lancetable.table.row_count_index import Deleted, Offsets, VersionRows, deleted_offsets, physical_rows, rows_of
 from lancetable.table.version import TableVersion
-from lancetable.table.version_rows import Deleted, Offsets, VersionRows, deleted_offsets, physical_rows, rows_of
 
 __all__ = [
     "CREATED_AT",

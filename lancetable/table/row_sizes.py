@@ -10,8 +10,8 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table.file_layouts import files_of
 from lancetable.table.open_files import file_metadata
+from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
-from lancetable.table.version_rows import physical_rows
 
 __all__ = ["bytes_per_row", "has_fixed_size", "least_bytes", "memory_per_row"]
 

@@ -17,7 +17,7 @@ from lancetable.format.fragment import TOMBSTONE, Fragment
 from lancetable.format.index import IndexMetadata
 from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Field, Schema
-from lancetable.ops import write
+from lancetable.ops.write import write
 from lancetable.table import deletions
 from lancetable.table.data_files import WriteLimits, write_data_files
 from lancetable.table.deletions import DeletionVector

@@ -14,7 +14,7 @@ import pyroaring
 import pytest
 
 import lancetable
-from lancetable.commit.assign import number_fragments, reserve_fragment_ids
+from lancetable.commit.assign_ids import number_fragments, reserve_fragment_ids
 from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest, covered_fragments
 from lancetable.errors import (
     CorruptFileError,

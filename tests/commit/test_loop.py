@@ -17,8 +17,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lancetable.commit import backoff, loop
-from lancetable.commit.landed import Lineage, verify_lineage
+from lancetable.commit import contention, loop
+from lancetable.commit.lineage import Lineage, verify_lineage
 from lancetable.commit.loop import commit_transaction, create_table
 from lancetable.errors import (
     AlreadyExistsError,
@@ -38,7 +38,7 @@ from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.store.base import Capabilities, ObjectMeta, PutOutcome
 from lancetable.store.local import LocalStore
-from lancetable.store.turns import Turn
+from lancetable.store.retry_lock import Turn
 from lancetable.table import deletions, transactions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion, checkout, latest, open_version
@@ -107,7 +107,7 @@ def test_three_concurrent_deletes_are_merged(base: TableVersion, maker: Any) -> 
 def test_lags_of_other_writers_are_recorded(base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The read version of a rebased delete is the version that it was rebased onto."""
     seen = []
-    monkeypatch.setattr(backoff.Backoff, "won", lambda _, passed, others: seen.append((passed, list(others))))
+    monkeypatch.setattr(contention.Backoff, "won", lambda _, passed, others: seen.append((passed, list(others))))
     prepared = [delete_rows(maker, 0, row) for row in range(2)]
     for row in range(2):
         commit(base, maker.make_append(0, row))
@@ -636,7 +636,7 @@ def remote(monkeypatch: pytest.MonkeyPatch) -> Callable[[TableVersion], tuple[Ta
     """Return a function that moves a version to a remote store and marks it as just listed."""
     clock = [1000.0]
     monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(backoff, "_contentions", OrderedDict())
+    monkeypatch.setattr(contention, "_contentions", OrderedDict())
 
     def make(version: TableVersion, seconds_ago: float = 0.0) -> tuple[TableVersion, _Remote]:
         store = _Remote(version.store)
@@ -665,13 +665,13 @@ def test_fresh_base_is_committed_on_without_listing(base: TableVersion, maker: A
 def test_version_of_another_library_is_recorded(base: TableVersion, maker: Any, remote: Any) -> None:
     lance.dataset(base.uri).delete("id = 1")
     held, store = remote(latest(base))
-    contention = backoff.contention_of(store.key(base.base))
+    state = contention.contention_of(store.key(base.base))
     commit(held, maker.make("Append"))
-    assert contention.foreign_seen_at < 0.0, "the age of the version of the handle is unknown"
+    assert state.foreign_seen_at < 0.0, "the age of the version of the handle is unknown"
     held, _ = remote(latest(base))
     lance.dataset(base.uri).delete("id = 2")
     commit(held, maker.make("Append"))
-    assert contention.foreign_seen_at == 1000.0
+    assert state.foreign_seen_at == 1000.0
 
 
 @pytest.mark.parametrize(

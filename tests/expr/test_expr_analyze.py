@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.expr import Bound, ZoneValues, bounds, columns_of, conjuncts, evaluate, parse_predicate, prune_mask
-from lancetable.expr.analyze import like_prefix, prefix_end
+from lancetable.expr.analyze.pruning import like_prefix, prefix_end
 
 SCHEMA = pa.schema(
     [

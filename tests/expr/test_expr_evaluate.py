@@ -12,8 +12,8 @@ import pytest
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr import evaluate, parse_expression, parse_predicate
-from lancetable.expr.casts import CastError, cast_values, format_float
-from lancetable.expr.function_kernels import arrow_type, translate_regex
+from lancetable.expr.evaluate.casts import CastError, cast_values, format_float
+from lancetable.expr.evaluate.function_kernels import arrow_type, translate_regex
 
 BATCH = pa.record_batch(
     {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lancetable.expr import function_kernels, kernels
+from lancetable.expr.evaluate import function_kernels, operators
 
 _LETTERS = st.text(alphabet="aAkKsSbß1\u212a\u017f", max_size=90)
 
@@ -30,14 +30,14 @@ def test_substring_search_equals_arrow(
     values = pa.array(texts, pa.string()).slice(min(skip, len(texts)))
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:
-            patch.setattr(kernels, "native_search", None)
-        found = kernels.like(values, pa.scalar(f"%{needle}%"), ignore_case)
+            patch.setattr(operators, "native_search", None)
+        found = operators.like(values, pa.scalar(f"%{needle}%"), ignore_case)
     assert found.equals(pc.match_like(values, f"%{needle}%", ignore_case=ignore_case))
 
 
 def test_substring_search_does_not_match_across_strings() -> None:
     values = pa.array(["x" * 70 + "ab", "c", "abc" * 40, None, "ab", "c" * 200 + "abc"] * 700)
-    found = kernels.like(values, pa.scalar("%abc%"), False)
+    found = operators.like(values, pa.scalar("%abc%"), False)
     assert found.to_pylist() == [False, False, True, None, False, True] * 700
 
 
@@ -59,9 +59,9 @@ def test_integer_membership_equals_arrow(kind: pa.DataType, spread: str, has_nul
         expected = [
             None if value is None or (has_null and value not in known) else value in known for value in rows.to_pylist()
         ]
-        assert kernels.is_in(rows, members, has_null).to_pylist() == expected
+        assert operators.is_in(rows, members, has_null).to_pylist() == expected
         chunked = pa.chunked_array([rows.slice(0, 5), rows.slice(5)])
-        assert kernels.is_in(chunked, members, has_null).to_pylist() == expected
+        assert operators.is_in(chunked, members, has_null).to_pylist() == expected
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])

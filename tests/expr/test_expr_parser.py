@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidSqlError
 from lancetable.expr import VIRTUAL_COLUMNS, columns_of, data_type, evaluate, parse_expression, parse_predicate
-from lancetable.expr.function_kernels import KERNELS
-from lancetable.expr.functions import FUNCTIONS
-from lancetable.expr.time_functions import CLOCK
+from lancetable.expr.evaluate.function_kernels import KERNELS
+from lancetable.expr.evaluate.time_functions import CLOCK
+from lancetable.expr.typing.functions import FUNCTIONS
 
 SCHEMA = pa.schema(
     [

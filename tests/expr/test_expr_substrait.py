@@ -12,7 +12,7 @@ import pytest
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr import bounds, columns_of, evaluate, from_arrow_expression
-from lancetable.expr.ast import OpaqueArrow
+from lancetable.expr.syntax.ast import OpaqueArrow
 
 F = pc.field
 ROWS = pa.table(

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lancetable.errors import CommitConflictError
-from lancetable.ops import refs, write
-from lancetable.ops.delete import delete
-from lancetable.ops.scan import scan_table
-from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.write import WriteOptions
+from lancetable.ops.change.delete import delete
+from lancetable.ops.read.scan import scan_table
+from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.refs import tags as tag_ops
+from lancetable.ops.write import write
+from lancetable.ops.write.write import WriteOptions
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.manifests import history
 from lancetable.table.version import TableVersion, checkout, latest, open_version
@@ -123,7 +124,7 @@ class TableMachine(RuleBasedStateMachine):
     def restore(self, ours: bool, data: st.DataObject) -> None:
         version = data.draw(st.sampled_from(sorted(self.model.versions)), label="version")
         if ours:
-            self.handle = refs.restore(checkout(self.newest(), version))
+            self.handle = tag_ops.restore(checkout(self.newest(), version))
         else:
             lance.dataset(self.uri, version=version).restore()
         self.model.restore(version)
@@ -133,7 +134,7 @@ class TableMachine(RuleBasedStateMachine):
         version = data.draw(st.sampled_from(sorted(self.model.versions)), label="version")
         known = name in self.model.tags
         if ours:
-            (refs.update_tag if known else refs.create_tag)(self.newest(), name, version)
+            (tag_ops.update_tag if known else tag_ops.create_tag)(self.newest(), name, version)
         else:
             tags = lance.dataset(self.uri).tags
             (tags.update if known else tags.create)(name, version)
@@ -144,7 +145,7 @@ class TableMachine(RuleBasedStateMachine):
     def delete_tag(self, ours: bool, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.model.tags)), label="tag")
         if ours:
-            refs.delete_tag(self.newest(), name)
+            tag_ops.delete_tag(self.newest(), name)
         else:
             lance.dataset(self.uri).tags.delete(name)
         del self.model.tags[name]
@@ -169,7 +170,7 @@ class TableMachine(RuleBasedStateMachine):
         assert read(ours) == list(expected.rows)
         assert theirs.to_table().to_pylist() == list(expected.rows)
         assert ours.manifest.fragments.num_rows() == theirs.count_rows() == len(expected.rows)
-        assert {name: tag.version for name, tag in refs.list_tags(ours).items()} == self.model.tags
+        assert {name: tag.version for name, tag in tag_ops.list_tags(ours).items()} == self.model.tags
         assert {name: tag["version"] for name, tag in theirs.tags.list().items()} == self.model.tags
         assert [each.version for each in history(ours)] == sorted(self.model.versions)
         theirs.validate()

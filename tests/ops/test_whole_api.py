@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 
 import lancetable
 from lancetable.errors import CommitStateUnknownError, LanceError, RefNotFoundError
-from lancetable.ops.fsck import check
+from lancetable.ops.maintain.fsck.check import check
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.histories import Line, Row, State, Values
 from lancetable.testing.stores import FaultyStore

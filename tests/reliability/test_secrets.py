@@ -17,7 +17,7 @@ import pytest
 
 import lancetable
 from integration.servers.moto_locked import Moto
-from lancetable.ops.probe import probe
+from lancetable.ops.maintain.commit_probe import probe
 
 ROWS = pa.table({"id": pa.array(range(4), pa.int64())})
 NOBODY = "http://127.0.0.1:9"

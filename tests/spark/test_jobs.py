@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable.commit.idempotency import properties_of
 from lancetable.commit.loop import commit_transaction
-from lancetable.commit.once import properties_of
 from lancetable.errors import (
     AlreadyExistsError,
     ColumnNotFoundError,
@@ -27,13 +27,13 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.ops import moved_rows
-from lancetable.ops.merge_clauses import Clauses, Matched, check_source
-from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
-from lancetable.ops.moved_rows import commit_prepared
-from lancetable.ops.scan import execute_scan
-from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.slices import Slice, options_of, plan_slices
+from lancetable.ops.change import rewritten_rows
+from lancetable.ops.change.merge.clauses import Clauses, Matched, check_source
+from lancetable.ops.change.merge.matched_rows import ADDRESS, IN_SOURCE, prepare_rows
+from lancetable.ops.change.rewritten_rows import commit_prepared
+from lancetable.ops.read.scan import execute_scan
+from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.read.splits import Slice, options_of, plan_slices
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 
@@ -143,7 +143,7 @@ def test_a_commit_on_the_cluster_that_fails_leaves_the_files_for_its_next_run(
             raise StoreError("slow down")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(moved_rows, "commit_transaction", failing)
+    monkeypatch.setattr(rewritten_rows, "commit_transaction", failing)
     monkeypatch.setattr("lancetable.spark.jobs.delete.commits.commit", failing)
     for change, kept in ((lambda: t.delete("id < 300"), 700), (lambda: t.update({"v": "100"}, where="id >= 990"), 700)):
         calls = 0

@@ -19,9 +19,9 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
-from lancetable.ops.null_free import null_free_columns
-from lancetable.ops.scan_plan import ScanOptions
-from lancetable.ops.slices import Slice
+from lancetable.ops.read.null_free import null_free_columns
+from lancetable.ops.read.scan_plan import ScanOptions
+from lancetable.ops.read.splits import Slice
 from lancetable.spark import SparkTable
 from lancetable.spark.jobs import PlanScan
 from lancetable.spark.options import SourceOptions

@@ -17,10 +17,10 @@ from integration.servers.moto_locked import Moto
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.handlers import probe, unsafe
 from lancetable.store.base import PutOutcome
-from lancetable.store.cloud import CloudStore
-from lancetable.store.cloud_options import CloudOptions
+from lancetable.store.clouds.cloud import CloudStore
+from lancetable.store.clouds.fsspec_client import CloudFsspecStore, reply_to
+from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.conditional import Reply, create_exclusively
-from lancetable.store.fsspec_cloud import CloudFsspecStore, reply_to
 from lancetable.store.open import open_store
 
 pytest.importorskip("obstore")

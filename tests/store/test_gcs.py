@@ -9,8 +9,8 @@ import pytest
 
 from integration.servers.gcs import Gcs, gcs
 from lancetable.store.base import PutOutcome
-from lancetable.store.cloud_options import CloudOptions
-from lancetable.store.gcs_listing import google_token
+from lancetable.store.clouds.gcs_listing import google_token
+from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.open import open_store
 from lancetable.testing.conformance import Place, StoreSuite
 

@@ -89,7 +89,7 @@ def test_s3_address_with_a_dynamodb_table() -> None:
 
 @pytest.mark.parametrize(("uri", "extra"), [("s3://b/t", "s3"), ("gs://b/t", "gcs"), ("az://b/t", "azure")])
 def test_error_for_a_missing_package_has_the_extra(uri: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancetable.store.cloud.find_spec", lambda name: None)
+    monkeypatch.setattr("lancetable.store.clouds.cloud.find_spec", lambda name: None)
     with pytest.raises(UnsupportedFeatureError, match=rf"lancetable\[{extra}\]"):
         open_store(uri)
 

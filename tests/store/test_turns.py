@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lancetable.store.turns import Turn
+from lancetable.store.retry_lock import Turn
 
 
 def test_only_one_writer_holds_the_lock(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_only_one_writer_holds_the_lock(tmp_path: Path) -> None:
 def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     script = """
 import os, sys
-from lancetable.store.turns import Turn
+from lancetable.store.retry_lock import Turn
 
 turn, other = Turn(sys.argv[1]), Turn(sys.argv[1])
 assert turn.take()
@@ -48,7 +48,7 @@ os.waitpid(child, 0)
 
 
 def test_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
-    script = "import sys; from lancetable.store.turns import Turn; turn = Turn(sys.argv[1]); print(turn.take())"
+    script = "import sys; from lancetable.store.retry_lock import Turn; turn = Turn(sys.argv[1]); print(turn.take())"
     assert run_in_new_process(script, tmp_path) == "True"
     turn = Turn(str(tmp_path))
     assert turn.take() is True

@@ -19,10 +19,10 @@ from lancetable.errors import CorruptFileError, LanceError, OutOfRangeError, Uns
 from lancetable.format.manifest import Manifest
 from lancetable.proto import file_pb2, table_pb2
 from lancetable.table.fragments import narrow, read_rows, select
+from lancetable.table.row_count_index import live_offsets, physical_offsets, physical_rows, rows_of
 from lancetable.table.row_id_lookup import row_id_index
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion, open_version
-from lancetable.table.version_rows import live_offsets, physical_offsets, physical_rows, rows_of
 
 NUM_ROWS = 50
 Change = Callable[[table_pb2.Manifest], None]

@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Any
 from unittest import mock
 
-from lancetable.commit import build, cleanup, loop, rebase
+from lancetable.commit import build, loop, rebase
 from lancetable.commit.conflicts import Severity, Verdict, check
+from lancetable.commit.gc import cleanup
 from lancetable.format.paths import is_detached, manifest_path
 from lancetable.handlers import conditional_put, external
 from lancetable.handlers.base import ManifestLocation

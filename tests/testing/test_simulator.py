@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.commit import cleanup, loop
+from lancetable.commit import loop
+from lancetable.commit.gc import cleanup
 from lancetable.testing.simulator import Faults, Job, Run, SimulationError, simulate
 from lancetable.testing.simulator.jobs import is_stable, judge_serially, make_table, read_table, standard_jobs
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled search for a text in many strings; `expr/kernels.py` has its reference in Arrow.
+"""The compiled search for a text in many strings; `expr/evaluate/operators.py` has its reference in Arrow.
 
 All strings are searched as the one stretch of bytes they are, 64 places at a time: three bytes of the text are compared
 there, the rest only where these agree. What is found counts if it does not reach beyond the end of its string.

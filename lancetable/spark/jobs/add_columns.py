@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancetable.errors import LanceError
-from lancetable.ops import evolution
+from lancetable.ops.schema import evolution
 from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.jobs.plans import (
     fragment_from_json,

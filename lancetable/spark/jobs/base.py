@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lancetable.commit.once import is_done, last_number, properties_of
+from lancetable.commit.idempotency import is_done, last_number, properties_of
 from lancetable.errors import AlreadyExistsError
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
-from lancetable.ops.batches import follows
+from lancetable.ops.change.numbered_batches import follows
 from lancetable.spark.jobs.plans import planned_pin
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import pinned

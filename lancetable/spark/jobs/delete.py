@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from lancetable.errors import CommitStateUnknownError, LanceError
 from lancetable.format import transaction as tx
 from lancetable.ops import commit as commits
-from lancetable.ops import delete
-from lancetable.ops.marks import remove_marks
+from lancetable.ops.change import delete
+from lancetable.ops.change.deletion_vectors import remove_marks
 from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.jobs.plans import (
     deletions_from_results,

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.ops.marks import Marked
-from lancetable.ops.slices import Slice, plan_slices, rows_of_each
+from lancetable.ops.change.deletion_vectors import Marked
+from lancetable.ops.read.splits import Slice, plan_slices, rows_of_each
 from lancetable.spark.options import (
     DEFAULT_TASK_BYTES,
     DEFAULT_TASK_ROWS,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lancetable.ops.null_free import null_free_columns
-from lancetable.ops.scan_plan import resolve_filter
-from lancetable.ops.slices import plan_slices
+from lancetable.ops.read.null_free import null_free_columns
+from lancetable.ops.read.scan_plan import resolve_filter
+from lancetable.ops.read.splits import plan_slices
 from lancetable.spark.jobs.plans import pin_to_json, rows_per_task, schema_to_string, task_of_slices
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import pinned

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
-from lancetable.ops import update
-from lancetable.ops.moved_rows import Prepared, commit_prepared, discard_prepared
+from lancetable.ops.change import update
+from lancetable.ops.change.rewritten_rows import Prepared, commit_prepared, discard_prepared
 from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.jobs.plans import (
     fragment_from_json,

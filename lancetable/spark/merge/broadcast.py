@@ -18,16 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyroaring
 
-from lancetable.ops.merge_clauses import Clauses, check_source, null_keys
-from lancetable.ops.merge_insert import load_source, prepare_part
-from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
-from lancetable.ops.spill import Divided
+from lancetable.ops.change.merge.clauses import Clauses, check_source, null_keys
+from lancetable.ops.change.merge.matched_rows import ADDRESS, IN_SOURCE, prepare_rows
+from lancetable.ops.change.merge.merge_insert import load_source, prepare_part
+from lancetable.ops.change.spill import Divided
 from lancetable.spark.merge.broadcast_source import Part, open_part
 from lancetable.spark.merge.job import merge_to_json
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, succeeded
 from lancetable.spark.types import convert_batch
-from lancetable.table._offset_files import build_roaring
+from lancetable.table.deletion_file_codec import build_roaring
 
 __all__ = ["InsertRows", "MergeFragments", "keys_compare_as_in_spark", "merge_broadcast", "null_key_rows"]
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.ops.merge_clauses import Clauses, Condition, Counts, check_source, key_fields
-from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE
-from lancetable.ops.moved_rows import Prepared, commit_prepared
-from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.slices import plan_slices
+from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, check_source, key_fields
+from lancetable.ops.change.merge.matched_rows import ADDRESS, IN_SOURCE
+from lancetable.ops.change.rewritten_rows import Prepared, commit_prepared
+from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.read.splits import plan_slices
 from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.jobs.plans import pin_to_json, rows_per_task, schema_to_string, task_of_slices
 from lancetable.spark.jobs.update import discard_update, update_from_results, update_to_json

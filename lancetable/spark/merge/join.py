@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lancetable.ops.merge_clauses import Clauses, check_source
-from lancetable.ops.merge_rows import ADDRESS, IN_SOURCE, prepare_rows
-from lancetable.ops.scan import execute_scan
-from lancetable.ops.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.slices import Slice, options_of
+from lancetable.ops.change.merge.clauses import Clauses, check_source
+from lancetable.ops.change.merge.matched_rows import ADDRESS, IN_SOURCE, prepare_rows
+from lancetable.ops.read.scan import execute_scan
+from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.read.splits import Slice, options_of
 from lancetable.spark.merge.job import merge_to_json
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, init_worker, run_task

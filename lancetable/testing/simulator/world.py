@@ -21,15 +21,15 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from unittest import mock
 
-from lancetable.commit import backoff
-from lancetable.commit.backoff import Backoff
+from lancetable.commit import contention
+from lancetable.commit.contention import Backoff
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.file import pool
 from lancetable.handlers import choose as choose_module
 from lancetable.handlers import external
 from lancetable.handlers.external import ManifestRow
 from lancetable.handlers.row_stores import MemoryManifestStore
-from lancetable.ops import compact
+from lancetable.ops.maintain import compact
 from lancetable.store import memory
 from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 from lancetable.store.memory import MemoryStore
@@ -348,7 +348,7 @@ def virtual(world: World) -> Iterator[None]:
         (memory, "MemoryStore", _StoreFactory(memory.MemoryStore, open_memory)),
         (external, "uuid4", choose(uuid.uuid4, uuid4)),
         (compact, "ThreadPoolExecutor", choose(ThreadPoolExecutor, _InlineExecutor)),
-        (backoff, "_contentions", OrderedDict()),  # process-wide state of other runs
+        (contention, "_contentions", OrderedDict()),  # process-wide state of other runs
         (choose_module, "_external_store", choose(choose_module._external_store, lambda *_: world.rows)),
     ]
     with contextlib.ExitStack() as stack:

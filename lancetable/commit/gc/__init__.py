@@ -1,0 +1,1 @@
+"""Removal of old versions and of the files that only they use."""

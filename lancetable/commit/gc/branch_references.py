@@ -1,0 +1,175 @@
+"""Versions that branches need: a branch needs its parent version if any version of the branch uses its files."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from lancetable.commit.gc.referenced_files import detached_versions, named_by
+from lancetable.errors import LanceError, StoreError
+from lancetable.format.refs import BranchContents
+from lancetable.table import refs
+from lancetable.table.manifests import identity_of
+from lancetable.table.version import TableVersion, base_of_branch, checkout, open_location
+
+__all__ = ["ReferencedBranch", "branches_from", "needs_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencedBranch:
+    """A branch, and the version of the current branch from which it or one of its parents was created."""
+
+    name: str
+    referenced_version: int
+    cleanup_candidate: bool = False
+
+
+def branches_from(version: TableVersion) -> list[ReferencedBranch]:
+    """Return the branches created from the branch of `version`, directly or indirectly, descendants first.
+
+    Branches are found by the names of their parents and by lineage, because the ref of a parent may have been deleted.
+    A branch with neither counts as created from a removed version.
+    """
+    contents = refs.list_branches(version.store, version.main_base)
+    referenced: dict[str, int] = {}
+    while True:
+        children = {}
+        for name, branch in contents.items():
+            parent = branch.parent_branch
+            if name not in referenced and parent == version.branch:
+                children[name] = branch.parent_version
+            elif name not in referenced and parent is not None and parent in referenced:
+                children[name] = referenced[parent]
+        if not children:
+            break
+        referenced = {**children, **referenced}
+    own = contents.get(version.branch) if version.branch is not None else None
+    lineage = own.lineage if own is not None else ()
+    for name, branch in contents.items():
+        if (version.branch is None or own is not None) and branch.lineage[: len(lineage)] == lineage != branch.lineage:
+            referenced[name] = branch.lineage[len(lineage)][0]
+        elif not branch.lineage and branch.parent_branch not in (None, "main", *contents):
+            referenced.setdefault(name, 0)
+    return [ReferencedBranch(name, number) for name, number in referenced.items()]
+
+
+def needs_of(
+    version: TableVersion,
+    branches: Iterable[ReferencedBranch],
+    numbers: Container[int],
+    gone: Container[int],
+    warnings: list[str],
+) -> tuple[dict[int, set[str]], bool]:
+    """Return the versions that branches need.
+
+    A branch needs no version if it uses only its own files. A branch that cannot be read counts as needing its parent
+    version, and a warning is added.
+
+    Parameters
+    ----------
+    version
+        The current branch.
+    branches
+        Branches created from it.
+    numbers
+        Existing versions to check.
+    gone
+        Removed versions to check.
+    warnings
+        Receives a message for each branch that cannot be read.
+
+    Returns
+    -------
+    dict
+        For each needed version, files below the root of `version` that branches use: all of them for versions in
+        `gone`, otherwise only examples.
+    bool
+        False if a branch of a version in `gone` cannot be read, so that its files are unknown.
+
+    Raises
+    ------
+    StoreError
+        If the store fails.
+    """
+    needs: dict[int, set[str]] = {}
+    is_known = True
+    relevant = [
+        branch for branch in branches if branch.referenced_version in numbers or branch.referenced_version in gone
+    ]
+    if not relevant:
+        return needs, is_known
+    ancestor = _Ancestor.of(version)
+    for branch in relevant:
+        number = branch.referenced_version
+        try:
+            named = ancestor.named_by(checkout(version, (branch.name, None)))
+            paths = set(named if number in gone else islice(named, 1))
+        except StoreError:
+            raise
+        except LanceError as error:
+            consequence = ", so only manifests are removed and no other files" if number in gone else ""
+            warnings.append(
+                f"branch {branch.name}, created from version {number}, cannot be read{consequence}: {error}"
+            )
+            needs.setdefault(number, set())
+            is_known = is_known and number not in gone
+            continue
+        if paths:
+            needs.setdefault(number, set()).update(paths)
+    return needs, is_known
+
+
+@dataclass(frozen=True, slots=True)
+class _Ancestor:
+    """Parent of branches, with the roots of other branches and the base paths that certainly point elsewhere."""
+
+    version: TableVersion
+    others: frozenset[str]
+    elsewhere: frozenset[str]
+    branches: Mapping[str, BranchContents]
+
+    @classmethod
+    def of(cls, version: TableVersion) -> _Ancestor:
+        branches = refs.list_branches(version.store, version.main_base)
+        others = frozenset(base_of_branch(version, name) for name in (None, *branches)) - {version.base}
+        root = version.store.uri(version.base).rstrip("/")
+        paths = {base_path.path for base_path in version.manifest.base_paths.values()}
+        elsewhere = frozenset(path for path in paths if path.rstrip("/") not in (root, f"file://{root}"))
+        return cls(version, others, elsewhere, branches)
+
+    def named_by(self, branch: TableVersion) -> Iterator[str]:
+        """Yield the files below this root that any version of a branch may use.
+
+        Base paths of a table that was moved point to its old location. A base path therefore counts as this root unless
+        it points to another branch or to a base path of the parent.
+        """
+        contents = self.branches.get(branch.branch or "")
+        lineage = contents.lineage if contents is not None else ()
+        for location in branch.handler.history(branch.store, branch.base):
+            # Every cleanup reads all versions of a branch whose parent was removed, and most of them never change. The
+            # lineage is part of the key, because another branch of the same name may have equal names and sizes.
+            key = (
+                "files used of an ancestor",
+                branch.store.key(location.path),
+                identity_of(branch.store, location),
+                lineage,
+                self.others,
+                self.elsewhere,
+            )
+            files: frozenset[str] | None = branch.cache.get(key) if lineage else None
+            if files is None:
+                files = frozenset(self._named_by_one(open_location(branch, location)))
+                if lineage:
+                    branch.cache.put(key, files, 200 * (1 + len(files)))
+            yield from files
+        for detached in detached_versions(branch):
+            yield from self._named_by_one(detached)
+
+    def _named_by_one(self, version: TableVersion) -> Iterator[str]:
+        foreign = {
+            base_id
+            for base_id, base_path in version.manifest.base_paths.items()
+            if base_path.path in self.elsewhere or any(version.is_base_at(base_id, other) for other in self.others)
+        }
+        yield from (path for base_id, path in named_by(version) if base_id is not None and base_id not in foreign)

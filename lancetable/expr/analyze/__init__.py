@@ -1,0 +1,1 @@
+"""Static analysis of expressions: columns used, bounds, nullability."""

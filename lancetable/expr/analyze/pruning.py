@@ -1,0 +1,490 @@
+"""Analysis of expressions without rows: columns read, conjuncts, bounds of columns, and pruning of zones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.expr.evaluate.operators import NEGATED
+from lancetable.expr.syntax.ast import (
+    And,
+    Call,
+    Cast,
+    Column,
+    Compare,
+    ConstantIfNotNull,
+    Expr,
+    InList,
+    IsDistinct,
+    IsNull,
+    IsTruth,
+    Like,
+    Literal,
+    Not,
+    Or,
+)
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+"""One boolean per zone."""
+
+
+def data_type(expr: Expr) -> pa.DataType:
+    """Return the Arrow type of the value of an expression."""
+    return expr.data_type
+
+
+def columns_of(expr: Expr) -> list[str]:
+    """Return the columns that an expression reads, in order of first use.
+
+    Nested fields have dotted paths. Fields of a struct that is also read as a whole are omitted. Virtual columns are
+    included.
+    """
+    paths: dict[tuple[str, ...], str] = {}
+    for node in expr.walk():
+        if isinstance(node, Column):
+            paths.setdefault(node.path, node.name)
+    return [name for path, name in paths.items() if not any(path[:end] in paths for end in range(1, len(path)))]
+
+
+def conjuncts(expr: Expr) -> list[Expr]:
+    """Return the operands of the outermost AND, or the expression itself. A row is selected if all of them are true."""
+    return list(expr.args) if isinstance(expr, And) else [expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A condition on one column that all rows selected by an expression satisfy.
+
+    `op` is one of = < <= > >= in is_null is_not_null. `values` contains the constants: one for comparisons, any number
+    for `in`, none for the null tests. For `>` and `>=` on floats, NaN is greater than every number.
+    """
+
+    column: str
+    op: str
+    values: tuple[pa.Scalar[Any], ...] = ()
+
+
+def bounds(expr: Expr) -> list[Bound]:
+    """Return conditions that all selected rows satisfy, for pruning. The list is empty if none can be derived."""
+    return [bound for part in conjuncts(expr) for bound in _bounds_of(part)]
+
+
+def _bounds_of(expr: Expr) -> list[Bound]:
+    if isinstance(expr, Compare) and isinstance(expr.right, Literal):
+        column = _column_of(expr.left)
+        if column is None:
+            return []
+        if expr.op == "!=":
+            return [Bound(column.name, "is_not_null")]
+        return [Bound(column.name, expr.op, (expr.right.value,))]
+    if isinstance(expr, InList):
+        column = _column_of(expr.arg)
+        return [] if column is None else [Bound(column.name, "in", tuple(expr.values))]
+    if isinstance(expr, (Like, Call)):
+        return _prefix_bounds(expr)
+    if isinstance(expr, IsNull):
+        column = _column_of(expr.arg)
+        return [] if column is None else [Bound(column.name, "is_null")]
+    if isinstance(expr, Not) and isinstance(expr.arg, IsNull):
+        column = _column_of(expr.arg.arg)
+        return [] if column is None else [Bound(column.name, "is_not_null")]
+    if isinstance(expr, Not) and isinstance(expr.arg, Compare):
+        inner = expr.arg
+        return _bounds_of(Compare(NEGATED[inner.op], inner.left, inner.right))
+    if isinstance(expr, IsTruth) and expr.value:
+        return bounds(expr.arg)
+    if isinstance(expr, Or):
+        return _bounds_of_or(expr)
+    return []
+
+
+def _bounds_of_or(expr: Or) -> list[Bound]:
+    """Merge equalities and IN lists of one column to one `in` bound; return nothing for other operands."""
+    values: list[pa.Scalar[Any]] = []
+    columns = set()
+    for arg in expr.args:
+        parts = _bounds_of(arg)
+        if len(parts) != 1 or parts[0].op not in ("=", "in"):
+            return []
+        columns.add(parts[0].column)
+        values.extend(parts[0].values)
+    return [Bound(columns.pop(), "in", tuple(values))] if len(columns) == 1 else []
+
+
+def _prefix_bounds(expr: Like | Call) -> list[Bound]:
+    prefix_range = _prefix_range(expr)
+    if prefix_range is None:
+        return []
+    column, prefix, end = prefix_range
+    result = [Bound(column.name, ">=", (pa.scalar(prefix, expr.children[0].data_type),))]
+    if end is not None:
+        result.append(Bound(column.name, "<", (pa.scalar(end, expr.children[0].data_type),)))
+    return result
+
+
+def _column_of(expr: Expr) -> Column | None:
+    """Return the column with statistics for the expression: itself, or the operand of a cast that keeps all values."""
+    while isinstance(expr, Cast) and expr.implicit and _keeps_values(expr):
+        expr = expr.arg
+    return expr if isinstance(expr, Column) else None
+
+
+def _keeps_values(cast: Cast) -> bool:
+    source, target = cast.arg.data_type, cast.data_type
+    if isinstance(source, pa.BaseExtensionType):
+        source = source.storage_type
+    if pa.types.is_dictionary(source):
+        source = source.value_type
+    return bool(source == target or (source == pa.string_view() and target == pa.string()))
+
+
+def like_prefix(pattern: str) -> tuple[str, bool]:
+    """Return (literal prefix before the first wildcard of a LIKE pattern, whether the pattern has no wildcard)."""
+    prefix: list[str] = []
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char in "%_":
+            return "".join(prefix), False
+        if char == "\\" and at + 1 < len(pattern):
+            at += 1
+            char = pattern[at]
+        prefix.append(char)
+        at += 1
+    return "".join(prefix), True
+
+
+def prefix_end(prefix: str) -> str | None:
+    """Return the smallest string, in UTF-8 order, above all strings that start with `prefix`; None if none exists."""
+    for at in range(len(prefix) - 1, -1, -1):
+        point = ord(prefix[at]) + 1
+        if point == 0xD800:
+            point = 0xE000  # skip the surrogates, which UTF-8 cannot encode
+        if point <= 0x10FFFF:
+            return prefix[:at] + chr(point)
+    return None
+
+
+def _prefix_range(expr: Like | Call) -> tuple[Column, str, str | None] | None:
+    """Return (column, prefix, exclusive end) of `column LIKE 'p%'` and `starts_with(column, 'p')`, else None."""
+    if isinstance(expr, Call) and expr.function != "starts_with":
+        return None
+    if isinstance(expr, Like) and expr.ignore_case:
+        return None
+    subject, pattern = expr.children
+    column = _column_of(subject)
+    if column is None or not isinstance(pattern, Literal) or not pattern.value.is_valid:
+        return None
+    string = str(pattern.value.as_py())
+    prefix = like_prefix(string)[0] if isinstance(expr, Like) else string
+    return (column, prefix, prefix_end(prefix)) if prefix else None
+
+
+# Zones
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneValues:
+    """The statistics of one column for n zones (consecutive ranges of rows), as arrays of length n.
+
+    `min` and `max` are bounds in the type of the column, or of the values of a dictionary column. They are null for
+    zones without bounds, and None if no zone has bounds. They exclude NaN values, which `nan_count` counts. `nan_count`
+    and `null_count` are None if they are unknown.
+    """
+
+    num_rows: pa.Array[Any] | Mask
+    min: pa.Array[Any] | None = None
+    max: pa.Array[Any] | None = None
+    null_count: pa.Array[Any] | Mask | None = None
+    nan_count: pa.Array[Any] | Mask | None = None
+
+
+Lookup = Callable[[str], "ZoneValues | None"]
+"""A function from a column name, as returned by `columns_of`, to the statistics of the column, or None."""
+
+
+def prune_mask(expr: Expr, lookup: Lookup, num_zones: int) -> Mask:
+    """Return, for each zone, whether the predicate can be true for one of its rows.
+
+    For each node the possible results (true, false, null) are derived from the statistics and combined through AND, OR,
+    NOT and IS TRUE. Other nodes can have any result. Pruning can suppress an evaluation error, such as a division by
+    zero, in a zone that is pruned.
+
+    Parameters
+    ----------
+    expr
+        The predicate.
+    lookup
+        Returns the statistics of a column by its name, or None. Called at most once per column.
+    num_zones
+        The number of zones.
+
+    Returns
+    -------
+    numpy.ndarray
+        One boolean per zone; the predicate is true for no row of a zone with False.
+
+    Raises
+    ------
+    ValueError
+        If the statistics of a column are not for `num_zones` zones.
+    """
+    return _Zones(lookup, num_zones).outcomes(expr).true
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcomes:
+    """For each zone, whether the result can be true, false and null for some row."""
+
+    true: Mask
+    false: Mask
+    null: Mask
+
+
+class _Zones:
+    """The state of one call of `prune_mask`: the statistics of the columns, looked up once."""
+
+    def __init__(self, lookup: Lookup, num_zones: int) -> None:
+        self.lookup = lookup
+        self.num_zones = num_zones
+        self.columns: dict[str, _ColumnZones | None] = {}
+
+    def outcomes(self, expr: Expr) -> _Outcomes:
+        handler = _OUTCOMES.get(type(expr))
+        outcomes = handler(self, expr) if handler is not None else None
+        return outcomes if outcomes is not None else self.any_outcome()
+
+    def any_outcome(self) -> _Outcomes:
+        possible = self.mask(True)
+        return _Outcomes(possible, possible, possible)
+
+    def mask(self, value: bool) -> Mask:
+        return np.full(self.num_zones, value, dtype=np.bool_)
+
+    def column(self, expr: Expr) -> _ColumnZones | None:
+        column = _column_of(expr)
+        if column is None:
+            return None
+        if column.name not in self.columns:
+            statistics = self.lookup(column.name)
+            self.columns[column.name] = None if statistics is None else _ColumnZones(statistics, self.num_zones)
+        return self.columns[column.name]
+
+    def literal(self, expr: Literal) -> _Outcomes:
+        value = expr.value.as_py()
+        return _Outcomes(self.mask(value is True), self.mask(value is False), self.mask(value is None))
+
+    def boolean_column(self, expr: Expr) -> _Outcomes | None:
+        zones = self.column(expr)
+        if zones is None or expr.data_type != pa.bool_():
+            return None
+        return _Outcomes(zones.can_be("=", pa.scalar(True)), zones.can_be("=", pa.scalar(False)), zones.has_null)
+
+    def conjunction(self, expr: And) -> _Outcomes:
+        parts = [self.outcomes(arg) for arg in expr.args]
+        return _Outcomes(
+            np.logical_and.reduce([part.true for part in parts]),
+            np.logical_or.reduce([part.false for part in parts]),
+            np.logical_or.reduce([part.null for part in parts]),
+        )
+
+    def disjunction(self, expr: Or) -> _Outcomes:
+        parts = [self.outcomes(arg) for arg in expr.args]
+        return _Outcomes(
+            np.logical_or.reduce([part.true for part in parts]),
+            np.logical_and.reduce([part.false for part in parts]),
+            np.logical_or.reduce([part.null for part in parts]),
+        )
+
+    def negation(self, expr: Not) -> _Outcomes:
+        inner = self.outcomes(expr.arg)
+        return _Outcomes(inner.false, inner.true, inner.null)
+
+    def is_truth(self, expr: IsTruth) -> _Outcomes:
+        inner = self.outcomes(expr.arg)
+        if expr.value:
+            return _Outcomes(inner.true, inner.false | inner.null, self.mask(False))
+        return _Outcomes(inner.false, inner.true | inner.null, self.mask(False))
+
+    def is_null(self, expr: IsNull) -> _Outcomes | None:
+        zones = self.column(expr.arg)
+        return None if zones is None else _Outcomes(zones.has_null, zones.has_value, self.mask(False))
+
+    def constant_if_not_null(self, expr: ConstantIfNotNull) -> _Outcomes | None:
+        zones = self.column(expr.arg)
+        if zones is None:
+            return None
+        never = self.mask(False)
+        return _Outcomes(
+            zones.has_value if expr.value else never, never if expr.value else zones.has_value, zones.has_null
+        )
+
+    def compare(self, expr: Compare) -> _Outcomes | None:
+        zones = self.column(expr.left)
+        if zones is None or not isinstance(expr.right, Literal):
+            return None
+        value = expr.right.value
+        return _Outcomes(zones.can_be(expr.op, value), zones.can_be(NEGATED[expr.op], value), zones.has_null)
+
+    def is_distinct(self, expr: IsDistinct) -> _Outcomes | None:
+        zones = self.column(expr.left)
+        if zones is None or not isinstance(expr.right, Literal):
+            return None
+        value = expr.right.value
+        return _Outcomes(zones.can_be("!=", value) | zones.has_null, zones.can_be("=", value), self.mask(False))
+
+    def in_list(self, expr: InList) -> _Outcomes | None:
+        zones = self.column(expr.arg)
+        if zones is None:
+            return None
+        if expr.has_null:
+            return _Outcomes(zones.can_be_in(expr.values), self.mask(False), zones.has_null | zones.has_value)
+        return _Outcomes(zones.can_be_in(expr.values), zones.has_value, zones.has_null)
+
+    def prefix(self, expr: Like | Call) -> _Outcomes | None:
+        if isinstance(expr, Call) and expr.function == "isnan":
+            return self.is_nan(expr)
+        prefix_range = _prefix_range(expr)
+        zones = self.column(expr.children[0]) if prefix_range is not None else None
+        if prefix_range is None or zones is None:
+            return None
+        _, prefix, end = prefix_range
+        string_type = expr.children[0].data_type
+        can_match = zones.can_be(">=", pa.scalar(prefix, string_type))
+        if end is not None:
+            can_match = can_match & zones.can_be("<", pa.scalar(end, string_type))
+        return _Outcomes(can_match, zones.has_value, zones.has_null)
+
+    def is_nan(self, expr: Call) -> _Outcomes | None:
+        zones = self.column(expr.args[0])
+        return None if zones is None else _Outcomes(zones.has_nan, zones.has_number, zones.has_null)
+
+
+class _ColumnZones:
+    """The statistics of one column, as masks over the zones."""
+
+    def __init__(self, values: ZoneValues, num_zones: int) -> None:
+        self.min = _widened(values.min)
+        self.max = _widened(values.max)
+        rows = _counts(values.num_rows, num_zones)
+        assert rows is not None
+        nulls = _counts(values.null_count, num_zones)
+        nans = _counts(values.nan_count, num_zones)
+        floating = values.min is not None and pa.types.is_floating(values.min.type)
+        unknown = np.ones(num_zones, dtype=np.bool_)
+        if nans is None and not floating and values.min is not None:
+            nans = np.zeros(num_zones, dtype=np.int64)
+        self.has_null: Mask = unknown if nulls is None else nulls > 0
+        self.has_value: Mask = rows > 0 if nulls is None else nulls < rows
+        self.has_nan: Mask = unknown if nans is None else nans > 0
+        counted = nulls is not None and nans is not None
+        self.has_number: Mask = (nulls + nans) < rows if counted else self.has_value  # type: ignore[operator]  # both known
+        self.num_zones = num_zones
+
+    def can_be(self, op: str, value: pa.Scalar[Any]) -> Mask:
+        """Return, for each zone, whether `row_value op value` can be true for some row."""
+        if not value.is_valid:
+            return np.zeros(self.num_zones, dtype=np.bool_)
+        value = _widened(value)
+        floating = pa.types.is_floating(value.type)
+        if op == "=":
+            inside = self._limit_allows(pc.less_equal, self.min, value) & self._limit_allows(
+                pc.greater_equal, self.max, value
+            )
+            return self.has_number & inside
+        if op == "!=":
+            constant = ~(
+                self._limit_allows(pc.not_equal, self.min, value) | self._limit_allows(pc.not_equal, self.max, value)
+            )
+            result = self.has_number & ~constant
+        elif op in ("<", "<="):
+            return self.has_number & self._limit_allows(pc.less if op == "<" else pc.less_equal, self.min, value)
+        else:
+            kernel = pc.greater if op == ">" else pc.greater_equal
+            result = self.has_number & self._limit_allows(kernel, self.max, value)
+        return result | self.has_nan if floating else result
+
+    def can_be_in(self, members: pa.Array[Any]) -> Mask:
+        """Return, for each zone, whether the value of some row can be one of `members`."""
+        low = high = None
+        has_nan_member = False
+        if pa.types.is_floating(members.type):
+            members = _widened(members)
+            nans = pc.is_nan(members)
+            has_nan_member = bool(pc.any(nans, min_count=0).as_py())
+            members = members.filter(pc.invert(nans))
+        result = np.zeros(self.num_zones, dtype=np.bool_)
+        if len(members):
+            order = pc.sort_indices(members)
+            ordered = members.take(order)
+            low, high = self._rank(ordered, self.min, "left"), self._rank(ordered, self.max, "right")
+            first = np.zeros(self.num_zones, dtype=np.int64) if low is None else low
+            last = np.full(self.num_zones, len(ordered), dtype=np.int64) if high is None else high
+            result = self.has_number & (first < last)
+        return result | self.has_nan if has_nan_member else result
+
+    def _rank(self, ordered: pa.Array[Any], limits: Any, side: str) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """Return the number of members below each limit (`left`), or up to it (`right`).
+
+        For an unknown limit it is 0 or the number of all members. Returns None if the types cannot be compared.
+        """
+        if limits is None or limits.type != ordered.type:
+            return None
+        table = pa.chunked_array([ordered, limits.drop_null()])
+        try:
+            ranks = pc.rank(table, sort_keys="ascending", tiebreaker="min" if side == "left" else "max")
+        except pa.ArrowNotImplementedError:
+            return None
+        ranks = ranks.to_numpy(zero_copy_only=False).astype(np.int64)
+        member_ranks = np.sort(ranks[: len(ordered)])
+        result = np.full(len(limits), 0 if side == "left" else len(ordered), dtype=np.int64)
+        valid = limits.is_valid().to_numpy(zero_copy_only=False)
+        result[valid] = np.searchsorted(member_ranks, ranks[len(ordered) :], side=side)  # type: ignore[call-overload]  # a literal
+        return result
+
+    def _limit_allows(self, kernel: Callable[..., Any], limits: Any, value: pa.Scalar[Any]) -> Mask:
+        """Return `kernel(limit, value)` for each zone, and True for zones without the limit."""
+        if limits is None:
+            return np.ones(self.num_zones, dtype=np.bool_)
+        try:
+            allowed = pc.fill_null(kernel(limits, value), True)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return np.ones(self.num_zones, dtype=np.bool_)
+        return np.asarray(allowed.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _widened(values: Any) -> Any:
+    """Cast float16 to float32, because Arrow has no kernels to compare float16."""
+    return values.cast(pa.float32()) if values is not None and values.type == pa.float16() else values
+
+
+def _counts(values: Any, num_zones: int) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    if values is None:
+        return None
+    array = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else np.asarray(values)
+    if len(array) != num_zones:
+        raise ValueError(f"expected statistics of {num_zones} zones, got {len(array)}")
+    return array.astype(np.int64)
+
+
+_OUTCOMES: dict[type[Expr], Callable[[_Zones, Any], _Outcomes | None]] = {
+    Literal: _Zones.literal,
+    Column: _Zones.boolean_column,
+    Cast: _Zones.boolean_column,
+    And: _Zones.conjunction,
+    Or: _Zones.disjunction,
+    Not: _Zones.negation,
+    IsTruth: _Zones.is_truth,
+    IsNull: _Zones.is_null,
+    ConstantIfNotNull: _Zones.constant_if_not_null,
+    Compare: _Zones.compare,
+    IsDistinct: _Zones.is_distinct,
+    InList: _Zones.in_list,
+    Like: _Zones.prefix,
+    Call: _Zones.prefix,
+}

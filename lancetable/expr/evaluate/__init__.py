@@ -1,0 +1,1 @@
+"""Evaluation of typed expressions over Arrow data."""

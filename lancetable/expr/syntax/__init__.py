@@ -1,0 +1,1 @@
+"""Expression trees and the languages they are parsed from."""

@@ -1,0 +1,1 @@
+"""Types of expressions: signatures, coercion and constant folding."""

@@ -1,0 +1,1 @@
+"""Blobs of the second form: descriptors, writers, storage."""

@@ -1,0 +1,1 @@
+"""Deletes, updates and merges of rows."""

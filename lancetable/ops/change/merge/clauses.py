@@ -1,0 +1,252 @@
+"""Clauses of a merge insert, and checks of a source and its conditions against the table. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError, SchemaMismatchError
+from lancetable.expr import Expr, columns_of, evaluate, parse_predicate
+from lancetable.format.field_paths import parse_path
+from lancetable.format.schema import Field, Schema
+from lancetable.ops.read.projection import column_not_found, evaluation_schema
+from lancetable.ops.write.write import conforming
+
+__all__ = [
+    "Clauses",
+    "Condition",
+    "Counts",
+    "Matched",
+    "Repeated",
+    "WriteMode",
+    "check_source",
+    "key_fields",
+    "null_keys",
+]
+
+
+class Matched(Enum):
+    """Action for table rows whose key is in the source."""
+
+    KEEP = "DoNothing"
+    UPDATE = "UpdateAll"
+    DELETE = "Delete"
+    FAIL = "Fail"
+
+
+class WriteMode(Enum):
+    """Write strategy for updated rows: move them to new fragments, or add column files to their fragments."""
+
+    AUTO = "auto"
+    ROWS = "rewrite_rows"
+    COLUMNS = "rewrite_columns"
+
+
+class Repeated(Enum):
+    """Choice among several source rows with one key; REFUSE raises if they match a table row."""
+
+    REFUSE = "fail"
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Clauses:
+    """The clauses of a merge. `on` names the key columns as the table spells them.
+
+    `condition` restricts UPDATE to pairs for which SQL over `source.` and `target.` columns is true. `delete_unmatched`
+    deletes rows whose key is not in the source; `delete_condition` restricts that to rows for which it is true.
+
+    `newest_by` restricts UPDATE to pairs in which this column of the source is not less than that of the table, or the
+    table's is null. `skip_unchanged` keeps rows whose new values equal the stored ones. With `insert_null_keys=False`,
+    source rows with a null in their key, which never match, are counted instead of inserted.
+    """
+
+    on: tuple[str, ...]
+    matched: Matched = Matched.KEEP
+    condition: str | None = None
+    insert: bool = False
+    delete_unmatched: bool = False
+    delete_condition: str | None = None
+    write_mode: WriteMode = WriteMode.AUTO
+    repeated: Repeated = Repeated.REFUSE
+    newest_by: str | None = None
+    skip_unchanged: bool = False
+    insert_null_keys: bool = True
+
+    @property
+    def update_condition(self) -> str | None:
+        """Return the SQL predicate that restricts UPDATE: `condition`, or the comparison that `newest_by` implies."""
+        if self.newest_by is None:
+            return self.condition
+        name = "`" + self.newest_by.replace("`", "``") + "`"
+        return f"target.{name} IS NULL OR source.{name} >= target.{name}"
+
+    def check(self) -> None:
+        """Raise InvalidInputError for clauses that can change nothing or that exclude each other."""
+        if self.condition is not None and self.newest_by is not None:
+            raise InvalidInputError(
+                f"a merge takes either a condition ({self.condition!r}) or newest_by ({self.newest_by!r}), not both"
+            )
+        if self.matched is Matched.KEEP and not self.insert and not self.delete_unmatched:
+            raise InvalidInputError(
+                "The merge insert job is not configured to change the data in any way: choose an action with when_..."
+            )
+
+    def check_column_mode(self, schema: Schema, present: set[str]) -> None:
+        """Raise InvalidOperationError if column files cannot express the merge.
+
+        `present` are the columns of the source.
+        """
+        values = [field for field in schema.fields if field.name in present and field.name not in self.on]
+        reason = None
+        if self.matched is not Matched.UPDATE or self.insert or self.delete_unmatched:
+            reason = "it must update matched rows and do nothing else"
+        elif len(present) == len(schema.fields):
+            reason = "the source covers every dataset column, so there is nothing to skip"
+        elif not values:
+            reason = "the source has no column besides the key"
+        elif any(part.is_blob or part.is_blob_v2 for field in values for part in field.walk()):
+            reason = "the source has a blob column"
+        if reason is not None:
+            raise InvalidOperationError(
+                f"write mode rewrite_columns cannot express this merge insert: {reason}; use auto or rewrite_rows"
+            )
+
+    def explain(self) -> str:
+        """Return a one-line description."""
+        matched = self.matched.value + (f"({self.condition})" if self.condition else "")
+        unmatched = "InsertAll" if self.insert else "DoNothing"
+        by_source = "Keep"
+        if self.delete_unmatched:
+            by_source = "Delete" if self.delete_condition is None else f"DeleteIf({self.delete_condition})"
+        return (
+            f"MergeInsert: on=[{', '.join(self.on)}], when_matched={matched}, when_not_matched={unmatched}, "
+            f"when_not_matched_by_source={by_source}"
+        )
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers of inserted, updated and deleted rows, and of source rows that were skipped.
+
+    `older` and `without_order` matched a row with a greater value of `Clauses.newest_by`; in the latter the source
+    value is
+    null. `unchanged` matched an equal row. `null_keys` have a null in their key and were not inserted.
+    """
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    older: int = 0
+    without_order: int = 0
+    null_keys: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Add the counts of another part of the same merge."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def null_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.bool_]:
+    """Return a mask (n,) of rows with a null in any key column; such rows never match."""
+    null = np.zeros(len(columns[0]), np.bool_)
+    for column in columns:
+        if column.null_count:
+            null |= np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+    return null
+
+
+def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field]:
+    """Return the key columns, matching names case-insensitively.
+
+    Raises InvalidInputError if `names` is empty, ColumnNotFoundError for an unknown column.
+    """
+    if not names:
+        raise InvalidInputError(
+            "A merge insert operation requires join keys: name the columns with `on`, or give the table an unenforced"
+            " primary key"
+        )
+    found = []
+    for name in names:
+        field = schema.field(name) or schema.field_case_insensitive(name)
+        if field is None or field.parent_id >= 0:
+            error = column_not_found(schema, name)
+            raise ColumnNotFoundError(
+                f"Merge insert key column {name!r} does not exist in schema: {error}", column=name
+            )
+        found.append(field)
+    return found
+
+
+def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schema:
+    """Return the part of the table's `schema` that a source provides: whole top-level columns, in table order.
+
+    Raises SchemaMismatchError for unknown columns or types, and for inserts that lack a required column;
+    ColumnNotFoundError for a missing key column.
+    """
+    names = set(incoming.names)
+    missing = [name for name in clauses.on if name not in names]
+    if missing:
+        raise ColumnNotFoundError(
+            f"the source has no column {missing[0]!r} to match rows by; it has {', '.join(incoming.names)}",
+            column=missing[0],
+        )
+    known = tuple(field for field in schema.fields if field.name in names)
+    stored = conforming(Schema.from_arrow(incoming), Schema(known, schema.metadata))
+    partial = [field.name for field, whole in zip(stored.fields, known, strict=True) if field != whole]
+    if partial:
+        raise SchemaMismatchError(f"Append with different schema: the source has only a part of column {partial[0]!r}")
+    absent = [field.name for field in schema.fields if field.name not in names and not field.nullable]
+    if clauses.insert and absent:
+        raise SchemaMismatchError(
+            f"Append with different schema: fields did not match, missing=[{', '.join(absent)}], unexpected=[]"
+        )
+    return stored
+
+
+class Condition:
+    """A predicate over pairs of a source row and a table row, such as `source.v > target.v`."""
+
+    def __init__(self, text: str, schema: Schema, present: set[str]) -> None:
+        """Parse the predicate; `present` are the columns of the source. Raises InvalidSqlError, ColumnNotFoundError."""
+        types = evaluation_schema(schema, blobs_as_bytes=True)
+        both = [
+            pa.field("source", pa.struct([field for field in types if field.name in present])),
+            pa.field("target", pa.struct(list(types))),
+        ]
+        self._expression: Expr = parse_predicate(text, pa.schema(both))
+        paths = [parse_path(path) for path in columns_of(self._expression)]
+        self.source_names = _named(paths, "source", present)
+        self.target_names = _named(paths, "target", set(schema.names))
+
+    def mask(
+        self, source: Mapping[str, pa.Array], target: Mapping[str, pa.Array], num_rows: int
+    ) -> npt.NDArray[np.bool_]:
+        """Return a mask (num_rows,) of the pairs for which the predicate is true.
+
+        `source` and `target` hold the columns in `source_names` and `target_names`.
+        """
+        sides = {"source": _struct(source, self.source_names), "target": _struct(target, self.target_names)}
+        columns = {name: side for name, side in sides.items() if side is not None}
+        rows = pa.RecordBatch.from_arrays([*columns.values(), pa.nulls(num_rows)], names=[*columns, ""])
+        mask = pc.fill_null(evaluate(self._expression, rows), False)
+        return np.asarray(mask.to_numpy(zero_copy_only=False))
+
+
+def _named(paths: list[list[str]], side: str, every: set[str]) -> list[str]:
+    """Return the columns of one side that the paths use; all of them if the side is used as a whole."""
+    if [side] in paths:
+        return sorted(every)
+    return sorted({path[1] for path in paths if path[0] == side})
+
+
+def _struct(columns: Mapping[str, pa.Array], names: list[str]) -> pa.StructArray | None:
+    return pa.StructArray.from_arrays([columns[name] for name in names], names=names) if names else None

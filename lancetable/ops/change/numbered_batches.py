@@ -1,0 +1,122 @@
+"""History of a table since an application last committed one of its numbered changes.
+
+The config of a table survives an overwrite, so the number alone (`commit/idempotency.py`) does not show whether the
+rows it counts were replaced. The transactions since then show it. The history of a restore continues with the version
+that it restored, because the table has that version's rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from lancetable.commit.idempotency import APP_PROPERTY, NUMBER_PROPERTY, config_key, is_next_batch
+from lancetable.errors import InvalidOperationError
+from lancetable.format import transaction as tx
+from lancetable.format.transaction import Transaction
+from lancetable.table import transactions
+from lancetable.table.version import TableVersion
+
+__all__ = ["follows", "last_properties", "replaced_since"]
+
+logger = logging.getLogger(__name__)
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+_READ_AT_ONCE = 16
+
+
+def follows(version: TableVersion, app: str, batch: int, *, remedy: str) -> bool:
+    """Return whether a batch follows the last one that a table records; False if it repeats that one.
+
+    Raises InvalidOperationError if it does neither, or if the table was overwritten since; `remedy` is the setting that
+    accepts the table as it is.
+    """
+    if not is_next_batch(version.manifest.config, app, batch, uri=version.uri, remedy=remedy):
+        return False
+    replaced = replaced_since(version, app)
+    if replaced is None:
+        return True
+    raise InvalidOperationError(
+        f"batch {batch} does not follow: version {replaced} of {version.uri} replaced all rows after batch {batch - 1}"
+        f" of {app!r}, so the rows of earlier batches are gone. Start again with a new checkpoint, or pass {remedy} to"
+        " accept the table as it is; the rows of earlier batches are then not read again"
+    )
+
+
+def replaced_since(version: TableVersion, app: str) -> int | None:
+    """Return the version that replaced all rows after the application's last change.
+
+    Returns the newest such version, or None if there is none or the config records no change of the application. If a
+    cleanup removed versions in between, the search ends with a warning and returns None.
+    """
+    recorded = version.manifest.config.get(config_key(app))
+    if recorded is None:
+        return None
+    for number, transaction in _history(version):
+        if transaction is None or isinstance(transaction.operation, tx.UnknownOperation):
+            logger.warning(
+                "%s: version %d was cleaned up or cannot be read, so whether the table was overwritten after batch %s"
+                " of %s is not known; keep versions longer than the pause between two batches",
+                version.uri,
+                number,
+                recorded,
+                app,
+            )
+            return None
+        # A clone or a branch inherits the rows together with the config.
+        if _records(transaction, app, recorded) or isinstance(transaction.operation, tx.Clone):
+            return None
+        if isinstance(transaction.operation, tx.Overwrite):
+            return number
+    return None
+
+
+def last_properties(version: TableVersion, app: str) -> Mapping[str, str]:
+    """Return the transaction properties of the commit that recorded the application's last change.
+
+    Empty if that commit is not found.
+    """
+    recorded = version.manifest.config.get(config_key(app))
+    if recorded is not None:
+        for _, transaction in _history(version):
+            if transaction is None:
+                break
+            if _records(transaction, app, recorded):
+                return transaction.properties
+    return _NONE
+
+
+def _records(transaction: Transaction, app: str, recorded: str) -> bool:
+    """Return True if a transaction recorded the application's number: with its rows, or as a change of config."""
+    properties, operation = transaction.properties, transaction.operation
+    if properties.get(APP_PROPERTY) == app and properties.get(NUMBER_PROPERTY) == recorded:
+        return True
+    if isinstance(operation, tx.UpdateConfig):
+        return operation.config is not None and operation.config.entries.get(config_key(app)) == recorded
+    return isinstance(operation, tx.Overwrite) and operation.config_upsert.get(config_key(app)) == recorded
+
+
+def _history(version: TableVersion) -> Iterator[tuple[int, Transaction | None]]:
+    """Yield the number and the transaction of each version that led to this one, newest first.
+
+    Ends after version 1, or after the first version that is missing or has no transaction, with None for it.
+    """
+    store, base = version.store, version.base
+    number, transaction = version.version, transactions.read(store, base, version.file)
+    known: dict[int, Transaction | None] = {}
+    while True:
+        yield number, transaction
+        if transaction is None:
+            return
+        operation = transaction.operation
+        number = operation.version if isinstance(operation, tx.Restore) else number - 1
+        if number < 1:
+            return
+        if number not in known:
+            first = max(0, number - _READ_AT_ONCE)
+            locations = [
+                location for location in version.handler.history(store, base, first) if location.version <= number
+            ]
+            known = {file.location.version: read for file, read in transactions.read_since(store, base, locations)}
+        transaction = known.get(number)

@@ -1,0 +1,50 @@
+"""Retry of a change on the newest version after a commit conflict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from lancetable.commit.contention import Backoff
+from lancetable.errors import RetryableCommitConflictError
+from lancetable.format import flags
+from lancetable.table.version import TableVersion, latest
+
+__all__ = ["on_newest", "retried"]
+
+T = TypeVar("T")
+
+
+def on_newest(
+    version: TableVersion, attempt: Callable[[TableVersion], T], *, conflict_retries: int, retry_timeout_s: float
+) -> T:
+    """Run `attempt` on `version`; after a RetryableCommitConflictError, run it again on the newest version.
+
+    Raises RetryableCommitConflictError after `conflict_retries` retries or `retry_timeout_s` seconds, and
+    UnsupportedFeatureError before an attempt on a table that cannot be written.
+    """
+    newest: TableVersion | None = None
+
+    def run() -> T:
+        nonlocal newest
+        newest = version if newest is None else latest(newest)
+        manifest = newest.manifest
+        flags.check_writable(manifest.writer_flags, newest.uri, reader_flags=manifest.reader_flags)
+        return attempt(newest)
+
+    return retried(run, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
+
+
+def retried(attempt: Callable[[], T], *, conflict_retries: int, retry_timeout_s: float) -> T:
+    """Return the result of `attempt`, retrying after a RetryableCommitConflictError; limits as in `on_newest`."""
+    backoff = Backoff(conflict_retries + 1, retry_timeout_s)
+    while True:
+        try:
+            return attempt()
+        except RetryableCommitConflictError as error:  # noqa: PERF203  # the loop exists to retry
+            if not backoff.next_attempt():
+                raise RetryableCommitConflictError(
+                    f"Too many concurrent writers. Attempted {backoff.attempts - 1} retries in"
+                    f" {backoff.elapsed_seconds:.1f} s: {error}",
+                    attempts=backoff.attempts,
+                ) from error

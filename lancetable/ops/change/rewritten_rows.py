@@ -1,0 +1,276 @@
+"""Rows that move to new fragments: the shared part of `update` and `merge_insert`.
+
+    fragment 0   rows 0 1 2 3     1 and 2 change      fragment 0   rows 0 . . 3    (marked as deleted)
+                                                 ->   fragment 5   rows 1' 2'      new data file, then rows inserted
+
+With stable row ids an updated row keeps its id: updated rows are written first, and the new fragment lists their ids.
+Inserted rows follow and get ids at commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from lancetable.commit.loop import commit_transaction
+from lancetable.errors import CommitStateUnknownError, LanceError
+from lancetable.file import pool
+from lancetable.file.blobs.descriptor import with_bytes
+from lancetable.format import transaction as tx
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Field
+from lancetable.format.transaction import Transaction
+from lancetable.format.version import FileVersion
+from lancetable.ops.change.deletion_vectors import mark_deleted, remove_marks
+from lancetable.ops.change.key_join import whole
+from lancetable.ops.read.batch_sizer import note_made, streamed
+from lancetable.ops.schema.column_files import discard_column_files
+from lancetable.ops.write.write import WriteOptions, sync_others, target_places, write_files
+from lancetable.rowids import RowIdSequence
+from lancetable.table.data_files import WriteLimits, remove_from
+from lancetable.table.deletions import DeletionVector
+from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.fragments import narrow, read_columns_of, select
+from lancetable.table.row_count_index import Offsets, live_offsets, physical_rows
+from lancetable.table.row_id_lookup import row_ids_at
+from lancetable.table.row_sizes import bytes_per_row
+from lancetable.table.version import TableVersion
+from lancetable.table.write_targets import own_place, registered_places
+
+__all__ = [
+    "Prepared",
+    "Window",
+    "commit_prepared",
+    "discard_prepared",
+    "live_rows",
+    "ordered",
+    "prepare_update",
+    "read_rows_at",
+    "read_windows",
+    "rows_per_window",
+    "windows_of",
+]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_WINDOW_BYTES = 8 * 1024 * 1024
+_MIN_WINDOW_ROWS = 1024
+# If a larger share of the rows is selected, the rows in between are read as well; see `narrow`.
+_SPARSE_SHARE = 1 / 4
+
+
+class Window(NamedTuple):
+    """Live rows of one fragment: ascending physical offsets, int64."""
+
+    fragment: Fragment
+    offsets: Offsets
+
+
+def windows_of(
+    version: TableVersion, fields: Sequence[Field], rows: Iterable[tuple[Fragment, Offsets]]
+) -> Iterator[Window]:
+    """Split `rows` into windows small enough that `fields` of a few windows fit in memory together.
+
+    `rows` holds the ascending offsets of each fragment.
+    """
+    for fragment, offsets in rows:
+        size = rows_per_window(version, fragment, fields)
+        start = 0
+        while start < len(offsets):
+            wanted = offsets[start : start + size]
+            span = int(wanted[-1]) + 1 - int(wanted[0])
+            if len(wanted) >= _SPARSE_SHARE * span and span > 2 * size:
+                # Limit the rows read for a window to twice the size of a dense window.
+                fitting = int(np.searchsorted(wanted, int(wanted[0]) + 2 * size))
+                wanted = wanted[: max(_MIN_WINDOW_ROWS, fitting)]
+            yield Window(fragment, wanted)
+            start += len(wanted)
+
+
+def read_windows(
+    version: TableVersion,
+    fields: Sequence[Field],
+    windows: Iterable[Window],
+    change: Callable[[Window, list[pa.Array]], pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Read `fields` of each window, apply `change`, and yield the results in order.
+
+    Several windows are processed in parallel. Blobs are read as bytes, other fields as they are stored.
+    """
+
+    def work(window: Window) -> pa.RecordBatch:
+        batch = change(window, read_rows_at(version, window.fragment, fields, window.offsets))
+        note_made(batch.nbytes)
+        return batch
+
+    return ordered(work, windows)
+
+
+def ordered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Apply `function` to every item and yield the results in order, on the worker pool if possible."""
+    task = partial(streamed, function)
+    return map(task, items) if pool.in_worker() or pool.size() == 1 else pool.in_order(task, items)
+
+
+def rows_per_window(
+    version: TableVersion, fragment: Fragment | None, fields: Sequence[Field], more_bytes: float = 0.0
+) -> int:
+    """Return the number of rows to process at a time if each needs `more_bytes` in addition to its `fields`."""
+    stored = 0.0 if fragment is None or not fields else bytes_per_row(version, fragment, fields)
+    return max(_MIN_WINDOW_ROWS, int(_WINDOW_BYTES / max(1.0, stored + more_bytes)))
+
+
+def live_rows(version: TableVersion, fragments: Iterable[Fragment] | None = None) -> Iterator[tuple[Fragment, Offsets]]:
+    """Yield the live rows of fragments that have any; all fragments by default."""
+    for fragment in version.manifest.fragments if fragments is None else fragments:
+        live = live_offsets(version, fragment)
+        offsets = np.arange(physical_rows(version, fragment), dtype=np.int64) if live is None else live
+        if len(offsets):
+            yield fragment, offsets
+
+
+def read_rows_at(
+    version: TableVersion, fragment: Fragment, fields: Sequence[Field], offsets: Offsets
+) -> list[pa.Array]:
+    """Read `fields` of the rows at ascending distinct physical offsets. Blobs are read as bytes."""
+    if not len(offsets):
+        return [pa.nulls(0, with_bytes(field).data_type) for field in fields]
+    first, last = int(offsets[0]), int(offsets[-1])
+    selection = select(version, fragment, range(first, last + 1), keep_deleted=True)
+    if last + 1 - first != len(offsets):
+        mask = np.zeros(last + 1 - first, np.bool_)
+        mask[offsets - first] = True
+        selection = narrow(selection, mask, len(offsets))
+    arrays = [whole(array) for array in read_columns_of(version, fragment, tuple(map(with_bytes, fields)), selection)]
+    note_made(sum([array.nbytes for array in arrays]))
+    return arrays
+
+
+# --- the transaction -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An Update whose files are written, with the rows that it newly deletes, by fragment."""
+
+    transaction: Transaction
+    gone: Mapping[int, DeletionVector]
+    inserts_keys: bool = False  # inserted rows have keys that no concurrent commit may insert
+
+    @property
+    def operation(self) -> tx.Update:
+        assert isinstance(self.transaction.operation, tx.Update)
+        return self.transaction.operation
+
+
+def prepare_update(
+    version: TableVersion,
+    batches: Iterable[pa.RecordBatch],
+    moved: Callable[[], Iterable[tuple[Fragment, Offsets]]],
+    gone: Callable[[], Mapping[int, DeletionVector]],
+    *,
+    changed_fields: Iterable[int],
+    file_version: FileVersion | None = None,
+    options: WriteOptions | None = None,
+) -> Prepared:
+    """Write `batches` as new fragments, and deletion files for the rows that they replace.
+
+    If anything fails, all written files are removed.
+
+    Parameters
+    ----------
+    version
+        The version to update.
+    batches
+        New rows: first the updated rows, then the inserted ones.
+    moved
+        Called after the last batch; returns the rows that the updated rows replace, in the same order.
+    gone
+        Called after the last batch; returns all rows to delete, including the replaced ones.
+    changed_fields
+        Ids of the fields whose values may have changed.
+    file_version
+        Format of the new data files; the format of the table by default.
+    options
+        Options of the write.
+    """
+    # The batches are not modified after this point, so the writer need not copy them.
+    schema, options = version.schema, options or WriteOptions(limits=WriteLimits(keep_arrays=True))
+    target = file_version or version.manifest.file_version
+    known, store, places = dictionaries_of(version), version.store, target_places(version, options, "append")
+    fragments = write_files(store, version.base, version.uri, schema, batches, options, target, known, places)
+    try:
+        sync_others(store, places)
+        if version.manifest.has_stable_row_ids:
+            fragments = _with_moved_ids(version, fragments, moved())
+        rows = gone()
+        marked = mark_deleted(version, rows)
+    except BaseException:
+        remove_from(store, places, fragments)
+        raise
+    operation = tx.Update(
+        removed_fragment_ids=marked.removed,
+        updated_fragments=marked.updated,
+        new_fragments=tuple(fragments),
+        fields_for_preserving_frag_bitmap=tuple(changed_fields),
+    )
+    return Prepared(Transaction.create(version.version, operation, properties=options.properties), rows)
+
+
+def commit_prepared(version: TableVersion, prepared: Prepared, *, keep_files: bool = False) -> TableVersion:
+    """Commit on top of the newest version, and remove the files of the update if the commit definitely failed.
+
+    With `keep_files` the files are kept even then, because the same commit may be attempted elsewhere or again.
+    """
+    try:
+        return commit_transaction(
+            version, prepared.transaction, affected_rows=prepared.gone, inserts_keys=prepared.inserts_keys
+        )
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        # After other exceptions, such as an interrupt, the commit may already be published.
+        if not keep_files:
+            discard_prepared(version, prepared)
+        raise
+
+
+def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
+    """Remove the files of an update that was prepared on `version` and will not be committed."""
+    operation = prepared.operation
+    base_ids = {file.base_id for fragment in operation.new_fragments for file in fragment.files}
+    places = (own_place(version.base), *registered_places(version, base_ids))
+    remove_from(version.store, places, operation.new_fragments)
+    if operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
+        discard_column_files(version, operation.updated_fragments)
+    else:
+        remove_marks(version, operation.updated_fragments)
+
+
+def _with_moved_ids(
+    version: TableVersion, fragments: Sequence[Fragment], moved: Iterable[tuple[Fragment, Offsets]]
+) -> list[Fragment]:
+    parts = [RowIdSequence.from_values(row_ids_at(version, fragment, offsets)) for fragment, offsets in moved]
+    row_ids = RowIdSequence.concat(parts)
+    sizes = [fragment.physical_rows or 0 for fragment in fragments]
+    with_ids, start, total = [], 0, row_ids.num_rows
+    for fragment, size in zip(fragments, sizes, strict=True):
+        end = min(start + size, total)
+        numbered = replace(fragment, row_ids=_shortest_encoding(row_ids.slice(start, end))) if start < end else fragment
+        with_ids.append(numbered)
+        start = end
+    return with_ids
+
+
+def _shortest_encoding(row_ids: RowIdSequence) -> bytes:
+    """Return the shorter encoding: one segment per source fragment, or a single segment."""
+    cut = row_ids.to_bytes()
+    if len(row_ids.segments) == 1:
+        return cut
+    return min(cut, RowIdSequence.from_values(row_ids.values()).to_bytes(), key=len)

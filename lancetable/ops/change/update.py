@@ -1,0 +1,270 @@
+"""Updates by SQL expressions: matching rows are rewritten with their new values.
+
+    scan (matching offsets by fragment) ─► read, evaluate, write ─► mark as deleted ─► Update ─► commit
+         ▲                                                                                   │
+         └ RetryableCommitConflictError: a concurrent commit changed the same rows or fragments ◄┘
+
+Expressions see the values before the update; results are cast to the column's type like SQL's CAST. A column that is
+replaced and not used by any expression is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import InvalidInputError, InvalidSqlError, UnsupportedFeatureError
+from lancetable.expr import Expr, columns_of, data_type, evaluate, parse_expression
+from lancetable.expr.evaluate.casts import can_cast
+from lancetable.expr.typing.build import Refused, checked_cast
+from lancetable.file.blobs.descriptor import with_bytes
+from lancetable.format import jsonb
+from lancetable.format.field_paths import parse_path
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Field, Schema
+from lancetable.format.version import FileVersion
+from lancetable.ops.change.retry import on_newest
+from lancetable.ops.change.rewritten_rows import (
+    Prepared,
+    Window,
+    commit_prepared,
+    live_rows,
+    prepare_update,
+    read_windows,
+    windows_of,
+)
+from lancetable.ops.read.projection import VIRTUAL, column_not_found, evaluation_schema
+from lancetable.ops.read.scan import matching_rows
+from lancetable.ops.tracker import Tracker
+from lancetable.ops.write.write import WriteOptions
+from lancetable.table.data_files import WriteLimits
+from lancetable.table.deletions import DeletionVector
+from lancetable.table.row_count_index import Offsets
+from lancetable.table.version import TableVersion
+
+if TYPE_CHECKING:
+    from lancetable.ops.read.scan_plan import Filter
+
+__all__ = ["prepare", "update"]
+
+
+def update(
+    version: TableVersion,
+    updates: Mapping[str, str],
+    where: Filter | None = None,
+    *,
+    file_version: FileVersion | None = None,
+    conflict_retries: int = 10,
+    retry_timeout_s: float = 30.0,
+    tracker: Tracker | None = None,
+) -> tuple[TableVersion, int]:
+    """Set columns to SQL expressions in the rows for which `where` is true, or in all rows.
+
+    With stable row ids, updated rows keep their ids. A predicate without matches still creates a version. If a
+    concurrent
+    commit changes the same rows, the update runs again on the newer version.
+
+    Parameters
+    ----------
+    version
+        The version to update.
+    updates
+        SQL expressions by column name.
+    where
+        Predicate; all rows by default.
+    file_version
+        Format of the new data files; the format of the table by default.
+    conflict_retries, retry_timeout_s
+        Limits of the retries after a conflict.
+    tracker
+        Progress of the update.
+
+    Returns
+    -------
+    tuple[TableVersion, int]
+        The new version and the number of updated rows.
+
+    Raises
+    ------
+    InvalidInputError
+        If `updates` is empty.
+    TypeError
+        If a name or an expression is not a string.
+    ColumnNotFoundError
+        If a column does not exist.
+    InvalidSqlError
+        If an expression is invalid or its value cannot be cast to the column's type.
+    UnsupportedFeatureError
+        If a target is inside a struct.
+    SchemaMismatchError
+        If a required column would become null.
+    RetryableCommitConflictError
+        If every attempt lost against a concurrent commit.
+    CommitConflictError
+        If a retry cannot succeed.
+    CommitStateUnknownError
+        If the outcome of the commit is unknown.
+    """
+
+    def attempt(base: TableVersion) -> tuple[TableVersion, int]:
+        prepared, num_rows = prepare(base, updates, where, file_version=file_version, tracker=tracker)
+        return commit_prepared(base, prepared), num_rows
+
+    return on_newest(version, attempt, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
+
+
+def prepare(
+    version: TableVersion,
+    updates: Mapping[str, str],
+    where: Filter | None = None,
+    *,
+    fragments: Sequence[int] | None = None,
+    file_version: FileVersion | None = None,
+    tracker: Tracker | None = None,
+) -> tuple[Prepared, int]:
+    """Write the files of an update without committing it; also return the number of rows that change.
+
+    `fragments` restricts the update to the fragments with these ids. Raises the errors of `update`, except for those of
+    the commit.
+    """
+    assignments = _resolve(version.schema, updates)
+    if tracker is not None:
+        tracker.begin()
+    rows = _Rows(version, where, fragments)
+    if tracker is not None:
+        tracker.expect(total_rows=rows.num_rows)
+    prepared = prepare_update(
+        version,
+        _changed(version, assignments, rows),
+        rows.moved,
+        lambda: rows.vectors,
+        changed_fields=[part.id for assignment in assignments for part in assignment.field.walk()],
+        file_version=file_version,
+        options=WriteOptions(limits=WriteLimits(keep_arrays=True), tracker=tracker),
+    )
+    return prepared, rows.num_rows
+
+
+# --- selected rows ---------------------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """The rows to update by fragment, in scan order."""
+
+    def __init__(self, version: TableVersion, where: Filter | None, fragments: Sequence[int] | None) -> None:
+        self.vectors: dict[int, DeletionVector] = {}
+        self._fragments: dict[int, Fragment] = {}
+        for fragment, offsets in _rows_where(version, where, fragments):
+            self._fragments[fragment.id] = fragment
+            self.vectors[fragment.id] = DeletionVector.of_ascending(offsets)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(map(len, self.vectors.values()))
+
+    def moved(self) -> Iterator[tuple[Fragment, Offsets]]:
+        for fragment_id, vector in self.vectors.items():
+            yield self._fragments[fragment_id], vector.offsets().astype(np.int64)
+
+
+def _rows_where(
+    version: TableVersion, where: Filter | None, fragments: Sequence[int] | None
+) -> Iterator[tuple[Fragment, Offsets]]:
+    if where is not None:
+        return matching_rows(version, where, fragments)
+    wanted = None if fragments is None else set(fragments)
+    return live_rows(
+        version, [fragment for fragment in version.manifest.fragments if wanted is None or fragment.id in wanted]
+    )
+
+
+# --- new values ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """A column and its new value as an expression; `data_type` is the type of the result, which may differ from the
+    column's.
+    """
+
+    field: Field
+    expression: Expr
+    data_type: pa.DataType
+
+    def value(self, rows: pa.RecordBatch) -> pa.Array:
+        values = evaluate(self.expression, rows)
+        if values.type.equals(self.data_type):
+            return values
+        if self.field.is_json:
+            return jsonb.from_text(values, self.field.name)
+        try:
+            return pc.cast(values, self.data_type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidSqlError(f"the value for column {self.field.name!r}: {error}") from error
+
+
+def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
+    if not updates:
+        raise InvalidInputError("No updates provided")
+    types = evaluation_schema(schema, blobs_as_bytes=True)
+    assignments = []
+    for name, text in updates.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(
+                f"updates must map column names to SQL strings, not {type(name).__name__} to {type(text).__name__}"
+            )
+        field = schema.field(name)
+        if field is None:
+            raise column_not_found(schema, name)
+        if field.parent_id >= 0:
+            raise UnsupportedFeatureError(
+                f"update sets top-level columns only, not {name!r}; set {parse_path(name)[0]!r} as a whole",
+                feature="updates of nested columns",
+            )
+        assignments.append(_assignment(field, parse_expression(text, types)))
+    return assignments
+
+
+def _assignment(field: Field, expression: Expr) -> _Assignment:
+    target, source = with_bytes(field).data_type, data_type(expression)
+    if source == target or (field.is_json and (pa.types.is_string(source) or pa.types.is_large_string(source))):
+        return _Assignment(field, expression, target)
+    if can_cast(source, target) and not pa.types.is_nested(target):
+        try:
+            return _Assignment(field, checked_cast(expression, target, implied=True), target)
+        except Refused as error:
+            raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
+    if not (pa.types.is_nested(target) or pa.types.is_null(source)):
+        raise InvalidSqlError(
+            f"column {field.name!r} has type {target}, but the expression has type {source}: {expression}"
+        )
+    return _Assignment(field, expression, target)
+
+
+def _changed(version: TableVersion, assignments: list[_Assignment], rows: _Rows) -> Iterable[pa.RecordBatch]:
+    schema = version.schema
+    replaced = {assignment.field.id: assignment for assignment in assignments}
+    used = {_top_name(path) for assignment in assignments for path in columns_of(assignment.expression)}
+    fields = [field for field in schema.fields if field.id not in replaced or field.name in used]
+    if any(name in VIRTUAL for name in used):
+        raise InvalidSqlError("an update cannot use row ids, addresses or versions as values; use stored columns only")
+    names = [field.name for field in fields]
+
+    def change(window: Window, arrays: list[pa.Array]) -> pa.RecordBatch:
+        read = pa.RecordBatch.from_arrays([*arrays, pa.nulls(len(window.offsets))], names=[*names, ""])
+        old = dict(zip(names, arrays, strict=True))
+        columns = [
+            replaced[field.id].value(read) if field.id in replaced else old[field.name] for field in schema.fields
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+    return read_windows(version, fields, windows_of(version, fields, rows.moved()), change)
+
+
+def _top_name(path: str) -> str:
+    return parse_path(path)[0]

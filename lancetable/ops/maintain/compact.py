@@ -1,0 +1,468 @@
+"""Compaction: rewrite the live rows of several fragments, in order, into fewer and larger fragments.
+
+    plan      which fragments belong together              pure, from the manifest
+    execute   one task: read live rows, write new files    anywhere, in any process; nothing is committed
+    commit    ReserveFragments, then one Rewrite           against the version that was planned on
+
+Rows keep their order and, if the table has them, their row ids and versions. A concurrent delete or update of a moved
+row makes the commit fail with `RetryableCommitConflictError`, so a deleted row never reappears. Concurrent appends do
+not conflict.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyroaring
+
+from lancetable.commit.build import covered_fragments
+from lancetable.commit.loop import commit_transaction
+from lancetable.errors import (
+    CommitStateUnknownError,
+    InvalidInputError,
+    InvalidOperationError,
+    LanceError,
+    UnsupportedFeatureError,
+)
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.fragment import Fragment, LineagePlace
+from lancetable.format.index import index_messages
+from lancetable.format.transaction import RewriteGroup, Transaction
+from lancetable.format.version import FileVersion
+from lancetable.ops.read.scan import execute_scan
+from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
+from lancetable.ops.tracker import Tracker
+from lancetable.ops.write.write import WriteOptions, write_files
+from lancetable.rowids import RowIdSequence, RowVersionSequence
+from lancetable.table.data_files import WriteLimits, remove_quietly
+from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.row_count_index import deleted_offsets, num_live_rows, physical_rows
+from lancetable.table.row_id_lookup import row_id_sequence
+from lancetable.table.version import TableVersion, checkout, latest
+
+__all__ = [
+    "CompactionSettings",
+    "Rewritten",
+    "Task",
+    "commit",
+    "compact",
+    "execute",
+    "plan",
+    "settings_of",
+]
+
+logger = logging.getLogger(__name__)
+
+CONFIG_PREFIX = "lance.compaction."
+_MODES = ("reencode", "try_binary_copy", "force_binary_copy")
+_BATCH_ROWS = 1 << 17
+_BATCH_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """Settings that select fragments to compact and shape the new ones.
+
+    A fragment with fewer than `target_rows_per_fragment` physical rows is merged with its neighbours. A fragment whose
+    share of deleted rows exceeds `materialize_deletions_threshold` is rewritten, even alone. The `max_source_*` limits
+    bound
+    one run: tasks are taken in order while their total of fragments, live rows or bytes stays within the limits.
+    """
+
+    target_rows_per_fragment: int = 1024 * 1024
+    max_rows_per_group: int = 1024
+    max_bytes_per_file: int | None = None
+    materialize_deletions: bool = True
+    materialize_deletions_threshold: float = 0.1
+    num_threads: int | None = None
+    batch_size: int | None = None
+    compaction_mode: str | None = None
+    max_source_fragments: int | None = None
+    max_source_rows: int | None = None
+    max_source_bytes: int | None = None
+    excluded_fragment_ids: frozenset[int] = frozenset()
+    data_storage_version: FileVersion | None = None
+
+    def __post_init__(self) -> None:
+        if self.compaction_mode is not None and self.compaction_mode not in _MODES:
+            valid = ", ".join(f'"{mode}"' for mode in _MODES)
+            raise InvalidInputError(f'Invalid compaction mode "{self.compaction_mode}". Valid values: {valid}')
+        if self.compaction_mode == "force_binary_copy":
+            raise UnsupportedFeatureError(
+                "compaction by copying pages is not supported; choose try_binary_copy or reencode, which produce the "
+                "same rows",
+                feature="compaction by copying pages",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Adjacent fragments of one version that are rewritten into one or more new fragments."""
+
+    fragments: tuple[Fragment, ...]
+    read_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Result of a task: new fragments, with id 0, that contain the live rows of the old ones."""
+
+    old_fragments: tuple[Fragment, ...]
+    new_fragments: tuple[Fragment, ...]
+    read_version: int
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return the numbers of fragments removed, fragments added, files removed (including deletion files), files
+        added.
+        """
+        deletions = sum(1 for each in self.old_fragments if each.deletion_file is not None)
+        return (
+            len(self.old_fragments),
+            len(self.new_fragments),
+            sum(len(each.files) for each in self.old_fragments) + deletions,
+            sum(len(each.files) for each in self.new_fragments),
+        )
+
+
+# --- settings in the config of a table
+# ----------------------------------------------------------------------------------
+
+
+def settings_of(version: TableVersion, given: Mapping[str, Any]) -> CompactionSettings:
+    """Return the settings of a run: `given` ones, then those of the table's config (`lance.compaction.*`), then
+    defaults.
+
+    Raises InvalidInputError for an invalid value in the config or an invalid compaction mode, UnsupportedFeatureError
+    for
+    the mode force_binary_copy.
+    """
+    chosen: dict[str, Any] = {}
+    for key, text in version.manifest.config.items():
+        name = key.removeprefix(CONFIG_PREFIX)
+        if key.startswith(CONFIG_PREFIX) and name in _PARSERS:
+            expected, parse = _PARSERS[name]
+            try:
+                chosen[name] = parse(text)
+            except (ValueError, KeyError):
+                raise InvalidInputError(f"Invalid value for {key}: {text!r} (expected {expected})") from None
+    chosen.update((name, value) for name, value in given.items() if value is not None)
+    return CompactionSettings(**chosen)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+_COUNT = ("a non-negative integer", _count)
+_PARSERS: dict[str, tuple[str, Any]] = {
+    "target_rows_per_fragment": _COUNT,
+    "max_rows_per_group": _COUNT,
+    "max_bytes_per_file": _COUNT,
+    "num_threads": _COUNT,
+    "batch_size": _COUNT,
+    "max_source_fragments": _COUNT,
+    "max_source_rows": _COUNT,
+    "max_source_bytes": _COUNT,
+    "materialize_deletions": ("true or false", {"true": True, "false": False}.__getitem__),
+    "materialize_deletions_threshold": ("a number", float),
+    "compaction_mode": ("a compaction mode", str),
+    "data_storage_version": ("a file version", FileVersion.parse),
+}
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    fragment: Fragment
+    live_rows: int
+    alone: bool  # worth rewriting without neighbours
+
+
+def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
+    """Return the tasks that compact `version`. Raises UnsupportedFeatureError for a table that cannot be written."""
+    manifest = version.manifest
+    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+    tasks = [
+        Task(tuple(each.fragment for each in part), version.version)
+        for run in _runs(version, settings)
+        if len(run) > 1 or run[0].alone
+        for part in _parts(run, settings.target_rows_per_fragment)
+    ]
+    return list(_within_limits(version, tasks, settings))
+
+
+def _runs(version: TableVersion, settings: CompactionSettings) -> Iterator[list[_Candidate]]:
+    """Yield runs of adjacent candidates that are covered by the same indices."""
+    covering = _coverage(version)
+    run: list[_Candidate] = []
+    covered: frozenset[str] = frozenset()
+    for fragment in version.manifest.fragments:
+        candidate = _candidate(version, fragment, settings)
+        now = frozenset(name for name, ids in covering if fragment.id in ids)
+        if run and (candidate is None or now != covered):
+            yield run
+            run = []
+        if candidate is not None:
+            run.append(candidate)
+            covered = now
+    if run:
+        yield run
+
+
+def _candidate(version: TableVersion, fragment: Fragment, settings: CompactionSettings) -> _Candidate | None:
+    if fragment.id in settings.excluded_fragment_ids:
+        return None
+    rows, live = physical_rows(version, fragment), num_live_rows(version, fragment)
+    share = (rows - live) / rows if rows else 0.0
+    if settings.materialize_deletions and share > settings.materialize_deletions_threshold:
+        return _Candidate(fragment, live, alone=True)
+    return _Candidate(fragment, live, alone=False) if rows < settings.target_rows_per_fragment else None
+
+
+def _coverage(version: TableVersion) -> list[tuple[str, pyroaring.BitMap]]:
+    found = []
+    for index in index_messages(version.file.index_section(version.store), version.location.path):
+        covered = covered_fragments(index.fragment_bitmap, index.name)
+        if covered is not None and index.fields:
+            found.append((index.uuid.uuid.hex(), covered))
+    return found
+
+
+def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
+    """Split a run where a part is full and the remainder fills another one."""
+    left = sum(candidate.live_rows for candidate in run)
+    part: list[_Candidate] = []
+    rows = 0
+    for candidate in run:
+        part.append(candidate)
+        rows += candidate.live_rows
+        left -= candidate.live_rows
+        if rows >= target and left >= target:
+            yield part
+            part, rows = [], 0
+    if part:
+        yield part
+
+
+def _within_limits(version: TableVersion, tasks: list[Task], settings: CompactionSettings) -> Iterator[Task]:
+    limits = (settings.max_source_fragments, settings.max_source_rows, settings.max_source_bytes)
+    sums = [0, 0, 0]
+    for index, task in enumerate(tasks):
+        sums[0] += len(task.fragments)
+        if settings.max_source_rows is not None:
+            sums[1] += sum(num_live_rows(version, fragment) for fragment in task.fragments)
+        if settings.max_source_bytes is not None:
+            sums[2] += sum(file.size_bytes or 0 for each in task.fragments for file in each.files)
+        if any(limit is not None and reached > limit for limit, reached in zip(limits, sums, strict=True)):
+            log = logger.info if index else logger.warning
+            log(
+                "compaction of %s: %d of %d tasks exceed max_source_fragments, max_source_rows or"
+                " max_source_bytes and are skipped; the next one reads %d fragments",
+                version.uri,
+                len(tasks) - index,
+                len(tasks),
+                len(task.fragments),
+            )
+            return
+        yield task
+
+
+# --- execute ----------------------------------------------------------------------------------------------------------
+
+
+def execute(
+    version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker | None = None
+) -> Rewritten:
+    """Write the rows of a task to new files; `version` may be any version of the table.
+
+    Batches in flight bound the memory use. Files are durable on return. Raises InvalidOperationError if the task's
+    fragments differ from those of the version it was planned on.
+    """
+    version = checkout(version, task.read_version)
+    by_id = {fragment.id: fragment for fragment in version.manifest.fragments}
+    for fragment in task.fragments:
+        if by_id.get(fragment.id) != fragment:
+            raise InvalidOperationError(
+                f"{version.uri}: fragment {fragment.id} of the task differs from that of version {task.read_version}"
+            )
+    limits = _limits(settings, sum(num_live_rows(version, each) for each in task.fragments))
+    options = ScanOptions(
+        fragments=[each.id for each in task.fragments],
+        batch_size=settings.batch_size or _BATCH_ROWS,
+        batch_size_bytes=None if settings.batch_size else _BATCH_BYTES,
+        blob_handling="all_binary",
+    )
+    file_version = settings.data_storage_version or version.manifest.file_version
+    written = write_files(
+        version.store,
+        version.base,
+        version.uri,
+        version.schema,
+        execute_scan(version, plan_scan(version, options)),
+        WriteOptions(limits=limits, tracker=tracker),
+        file_version,
+        dictionaries_of(version),
+    )
+    try:
+        if version.manifest.has_stable_row_ids:
+            written = _with_lineage(version, task.fragments, written)
+        version.store.sync(version.base)
+    except LanceError:
+        remove_quietly(version.store, version.base, written)
+        raise
+    return Rewritten(task.fragments, tuple(written), task.read_version)
+
+
+def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
+    """Return limits for as many files as reach the target size, with row counts that differ by at most one, larger
+    first.
+    """
+    num_files = max(1, live_rows // max(settings.target_rows_per_fragment, 1))
+    limits = WriteLimits(
+        max_rows_per_file=max(1, -(-live_rows // num_files)),
+        num_full_files=live_rows % num_files or None,
+        max_rows_per_group=max(settings.max_rows_per_group, 1),
+    )
+    return (
+        limits
+        if settings.max_bytes_per_file is None
+        else replace(limits, max_bytes_per_file=settings.max_bytes_per_file)
+    )
+
+
+def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[Fragment]:
+    """Return the new fragments with the row ids and row versions of their rows."""
+    sizes = [each.physical_rows or 0 for each in new]
+    row_ids, created, updated = [], [], []
+    for fragment in old:
+        ids = row_id_sequence(version, fragment)
+        versions = [_versions(version, fragment, each) for each in (fragment.created_at, fragment.last_updated_at)]
+        deleted = deleted_offsets(version, fragment)
+        if deleted is not None:
+            ids, versions = ids.mask(deleted), [each.mask(deleted) for each in versions]
+        row_ids.append(ids)
+        created.append(versions[0])
+        updated.append(versions[1])
+    return [
+        replace(fragment, row_ids=ids.to_bytes(), created_at=made.to_bytes(), last_updated_at=changed.to_bytes())
+        for fragment, ids, made, changed in zip(
+            new,
+            RowIdSequence.concat(row_ids).rechunk(sizes),
+            RowVersionSequence.concat(created).rechunk(sizes),
+            RowVersionSequence.concat(updated).rechunk(sizes),
+            strict=True,
+        )
+    ]
+
+
+def _versions(version: TableVersion, fragment: Fragment, kept: bytes | LineagePlace | None) -> RowVersionSequence:
+    rows = physical_rows(version, fragment)
+    if isinstance(kept, LineagePlace):
+        raise UnsupportedFeatureError(
+            f"{version.uri}: fragment {fragment.id} keeps its row versions outside the manifest ({kept.value})",
+            feature="row versions outside the manifest",
+        )
+    if kept is None:
+        return RowVersionSequence.uniform(rows, 1)
+    return RowVersionSequence.from_bytes(kept, rows, version.location.path)
+
+
+# --- commit -----------------------------------------------------------------------------------------------------------
+
+
+def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
+    """Commit the results of any tasks of one plan, in any order.
+
+    Raises RetryableCommitConflictError if moved rows have changed since the plan (the new files are kept for another
+    attempt or for cleanup), and InvalidOperationError for results of different plans or of the same fragments.
+    """
+    results = sorted(
+        (result for result in results if result.old_fragments), key=lambda result: result.old_fragments[0].id
+    )
+    if not results:
+        return version
+    read_version = results[0].read_version
+    if any(result.read_version != read_version for result in results):
+        raise InvalidOperationError("the results to commit belong to plans on different versions")
+    ids = [fragment.id for result in results for fragment in result.old_fragments]
+    if len(set(ids)) < len(ids):
+        repeated = sorted({fragment_id for fragment_id in ids if ids.count(fragment_id) > 1})
+        raise InvalidOperationError(
+            f"several results hold the rows of fragments {repeated}, which would duplicate them; commit one result for"
+            " each task"
+        )
+    count = sum(len(result.new_fragments) for result in results)
+    newest = latest(version)
+    if count:
+        # Based on the planned version: if the table was replaced since, this fails before reserving anything.
+        newest = commit_transaction(newest, Transaction.create(read_version, tx.ReserveFragments(count)))
+    next_id = (newest.manifest.max_fragment_id or 0) + 1 - count
+    groups = []
+    for result in results:
+        numbered = [replace(fragment, id=next_id + index) for index, fragment in enumerate(result.new_fragments)]
+        next_id += len(numbered)
+        groups.append(RewriteGroup(result.old_fragments, tuple(numbered)))
+    return commit_transaction(newest, Transaction.create(read_version, tx.Rewrite(tuple(groups))))
+
+
+def live_rows(version: TableVersion, tasks: Iterable[Task]) -> int:
+    """Return the number of rows that the tasks have to write."""
+    return sum(num_live_rows(version, fragment) for task in tasks for fragment in task.fragments)
+
+
+def compact(
+    version: TableVersion, settings: CompactionSettings, tracker: Tracker | None = None
+) -> tuple[TableVersion, list[Rewritten]]:
+    """Plan, execute and commit; return the new version and the results. Without tasks no version is created.
+
+    After a failure all new files are removed, unless the outcome of the commit is unknown.
+    """
+    tasks = plan(version, settings)
+    if tracker is not None:
+        tracker.begin(total_rows=live_rows(version, tasks))
+    if not tasks:
+        return version, []
+    done = _executed(version, tasks, settings, tracker)
+    try:
+        return commit(version, done), done
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        # After other exceptions, such as an interrupt, the commit may already be published.
+        _discard(version, done)
+        raise
+
+
+def _executed(
+    version: TableVersion, tasks: Sequence[Task], settings: CompactionSettings, tracker: Tracker | None
+) -> list[Rewritten]:
+    """Execute the tasks. If one fails, cancel those that have not started and remove all new files."""
+    running: list[Future[Rewritten]] = []
+    try:
+        with ThreadPoolExecutor(min(settings.num_threads or os.cpu_count() or 1, len(tasks))) as threads:
+            try:
+                running += [threads.submit(execute, version, task, settings, tracker) for task in tasks]
+                return [future.result() for future in running]
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+    except BaseException:
+        started = [future for future in running if not future.cancelled()]
+        _discard(version, [future.result() for future in started if future.exception() is None])
+        raise
+
+
+def _discard(version: TableVersion, results: Iterable[Rewritten]) -> None:
+    remove_quietly(version.store, version.base, [fragment for result in results for fragment in result.new_fragments])

@@ -1,0 +1,265 @@
+"""Migration of tables: data files to a newer format, manifests to the V2 naming scheme.
+
+    fragment 7   files a (0.1), b (0.1)   deletions d   ->   fragment 7   file m (2.1)   deletions d
+
+Every fragment gets one new file with all its rows, including deleted ones, and keeps its id. Row ids, addresses,
+deletion files and secondary indexes therefore stay valid. One commit (a Merge) changes all fragments, because a version
+must not mix files of 0.1 with newer ones. Older versions keep their files and stay readable until they are cleaned up.
+
+The name of a new file is a hash of its inputs. A run after an interruption or a commit conflict reuses the existing
+files and writes only those of new fragments.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from lancetable.commit.contention import Backoff
+from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS, commit_transaction
+from lancetable.errors import (
+    CommitConflictError,
+    CorruptFileError,
+    InvalidInputError,
+    LanceError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from lancetable.file.columns import number_columns
+from lancetable.file.reader import FAMILIES, open_data_file
+from lancetable.file.writer import FileWriter
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
+from lancetable.format.paths import VERSIONS_DIR, ManifestNaming, data_path, join, manifest_path, parse_manifest_name
+from lancetable.format.schema import Field, Schema
+from lancetable.format.transaction import Transaction
+from lancetable.format.version import FileVersion
+from lancetable.handlers.base import CommitHandler
+from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.external import ExternalHandler
+from lancetable.store.base import ObjectStore, PutOutcome
+from lancetable.store.open import open_store
+from lancetable.table.file_layouts import files_of
+from lancetable.table.fragments import read_columns_of, select
+from lancetable.table.row_count_index import physical_rows
+from lancetable.table.row_sizes import bytes_per_row
+from lancetable.table.version import TableVersion, latest
+
+__all__ = ["Migrated", "data_file", "migrate", "name_of", "rename_manifests", "rename_manifests_at", "written_before"]
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_BYTES = 32 << 20
+_WINDOW_ROWS = 1 << 17
+_MAX_ATTEMPTS = 20
+_MAX_AGE_NS = 3 * 86_400 * 10**9  # cleanups keep unreferenced files for seven days
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """Result of a migration; `files_reused` were written by an earlier run that did not commit."""
+
+    version: TableVersion
+    fragments: int
+    files_written: int
+    files_reused: int
+    bytes_written: int
+
+
+def migrate(version: TableVersion, target: FileVersion) -> Migrated:
+    """Rewrite all fragments of the newest version that are not in `target`, and make it the format of the table.
+
+    Commits nothing if all fragments are in `target` already. Raises InvalidInputError for a target that is older than
+    the
+    table, UnsupportedFeatureError for columns that cannot be converted, and CommitConflictError if the table keeps
+    changing; running it again reuses the written files.
+    """
+    if target not in FAMILIES or target.is_legacy:
+        raise InvalidInputError(f"cannot migrate to {target}: the target must be 2.0 or newer")
+    counts = [0, 0, 0]
+    backoff = Backoff(_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS)
+    while True:
+        version = latest(version)
+        _check(version, target)
+        migrated = [_migrate_fragment(version, fragment, target, counts) for fragment in version.manifest.fragments]
+        changed = sum(fragment is not None for fragment in migrated)
+        if not changed and version.manifest.data_format == target.number:
+            return Migrated(version, 0, *counts)
+        fragments = tuple(new or old for new, old in zip(migrated, version.manifest.fragments, strict=True))
+        operation = tx.Merge(fragments, _without_positions(version.schema))
+        transaction = Transaction.create(version.version, operation)
+        version.store.sync(version.base)
+        try:
+            done = commit_transaction(version, transaction, max_retries=0, file_version=target)
+        except CommitConflictError:  # the next attempt reuses all written files
+            if not backoff.next_attempt():
+                raise
+            continue
+        return Migrated(done, changed, *counts)
+
+
+def _check(version: TableVersion, target: FileVersion) -> None:
+    manifest = version.manifest
+    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+    if manifest.file_version.manifest_pair > target.manifest_pair and not manifest.file_version.is_legacy:
+        raise InvalidInputError(f"{version.uri} is in {manifest.file_version}, which is newer than {target}")
+    for field in version.schema.walk():
+        if field.is_blob_v2 or (field.is_blob and target is FileVersion.V2_2):
+            raise UnsupportedFeatureError(
+                f"column {field.name!r}: migrating blobs to {target} is not supported; write a new table",
+                feature="migrating blobs",
+                column=field.name,
+            )
+
+
+# --- one fragment -----------------------------------------------------------------------------------------------------
+
+
+def _migrate_fragment(
+    version: TableVersion, fragment: Fragment, target: FileVersion, counts: list[int]
+) -> Fragment | None:
+    """Return the fragment with one file in `target`, or None if it needs none.
+
+    Adds to `counts`: files written, files reused, bytes written.
+    """
+    if not fragment.files or all(file.file_version is target for file in fragment.files):
+        return None
+    if any(field < TOMBSTONE for file in fragment.files for field in file.fields):
+        raise UnsupportedFeatureError(
+            f"{version.uri}: fragment {fragment.id} stores row ids in hidden columns", feature="hidden columns"
+        )
+    owner = files_of(version, fragment).owner
+    fields = [field for field in version.schema.fields if any(nested.id in owner for nested in field.walk())]
+    if not fields:
+        return None
+    schema = Schema(tuple(map(_without_position, fields)), version.schema.metadata)
+    name = name_of(fragment, schema, target)
+    file = written_before(version, fragment, schema, name, target)
+    if file is not None:
+        counts[1] += 1
+    else:
+        file = _write(version, fragment, schema, fields, name, target)
+        counts[0] += 1
+        counts[2] += file.size_bytes or 0
+    logger.info("%s: fragment %d migrated to %s", version.uri, fragment.id, target)
+    return replace(fragment, files=(file,), physical_rows=physical_rows(version, fragment))
+
+
+def name_of(fragment: Fragment, schema: Schema, target: FileVersion, *more: str) -> str:
+    """Return a file name that is a hash of the file's inputs.
+
+    Names of data files are opaque and must never be reused for different bytes.
+    """
+    parts = [target.number, *[file.path for file in fragment.files], *more]
+    parts += [f"{field.id}:{field.logical_type}:{field.nullable}" for field in schema.walk()]
+    digest = uuid.uuid5(uuid.NAMESPACE_URL, "\n".join(parts)).bytes
+    return "".join(f"{byte:08b}" for byte in digest[:3]) + digest[3:].hex() + ".lance"
+
+
+def written_before(
+    version: TableVersion, fragment: Fragment, schema: Schema, name: str, target: FileVersion
+) -> DataFile | None:
+    """Return the file of an earlier run if it exists and is complete, else None."""
+    path = data_path(version.base, name)
+    try:
+        size_bytes, made_ns = version.store.find(path), version.store.modified_ns(path)
+        if size_bytes is None:
+            return None
+        if made_ns is not None and time.time_ns() - made_ns > _MAX_AGE_NS:
+            raise CorruptFileError(f"{path}: so old that a cleanup may remove it at any time", path=path)
+        metadata = open_data_file(version.store, path, size=size_bytes)
+        if metadata.version is not target or metadata.num_rows != physical_rows(version, fragment):
+            raise CorruptFileError(f"{path}: does not contain the rows of fragment {fragment.id}", path=path)
+    except NotFoundError:
+        return None
+    except LanceError as error:
+        logger.warning("%s: rewriting a file of an earlier run: %s", version.uri, error)
+        version.store.delete([path])
+        return None
+    ids, columns = number_columns(schema, target)
+    return data_file(name, tuple(ids), tuple(columns), target, size_bytes)
+
+
+def _write(
+    version: TableVersion, fragment: Fragment, schema: Schema, fields: list[Field], name: str, target: FileVersion
+) -> DataFile:
+    """Write the new data file of a fragment."""
+    sink = version.store.open_writer(data_path(version.base, name))
+    with FileWriter(sink, schema, target, keep_arrays=True) as writer:
+        for batch in _batches(version, fragment, fields):
+            writer.write(batch)
+        written = writer.close()
+    return data_file(name, written.fields, written.column_indices, target, written.size_bytes)
+
+
+def data_file(
+    name: str, ids: tuple[int, ...], columns: tuple[int, ...], target: FileVersion, size_bytes: int
+) -> DataFile:
+    """Return the metadata of a data file."""
+    major, minor = target.manifest_pair
+    return DataFile(name, ids, columns, major, minor, size_bytes)
+
+
+def _batches(version: TableVersion, fragment: Fragment, fields: list[Field]) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a fragment, including deleted ones, in batches of limited size."""
+    num_rows = physical_rows(version, fragment)
+    per_row = max(bytes_per_row(version, fragment, fields), 1.0)
+    step = max(1, min(_WINDOW_ROWS, int(_WINDOW_BYTES / per_row)))
+    names = [field.name for field in fields]
+    for start in range(0, num_rows, step):
+        rows = range(start, min(start + step, num_rows))
+        columns = read_columns_of(version, fragment, fields, select(version, fragment, rows, keep_deleted=True))
+        yield from pa.Table.from_arrays(list(columns), names=names).combine_chunks().to_batches()
+
+
+def _without_positions(schema: Schema) -> Schema:
+    return Schema(tuple(map(_without_position, schema.fields)), schema.metadata)
+
+
+def _without_position(field: Field) -> Field:
+    """Return the field without the position of its dictionary in a 0.1 file."""
+    children = tuple(map(_without_position, field.children))
+    return replace(field, children=children, dictionary=None if field.dictionary is None else (0, 0))
+
+
+# --- manifest names ---------------------------------------------------------------------------------------------------
+
+
+def rename_manifests(uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> int:
+    """Rename all manifests of a table to the V2 naming scheme and return their number. See `rename_manifests_at`."""
+    store, base = open_store(uri, storage_options)
+    return rename_manifests_at(store, base, choose_handler(store, os.fspath(uri), None, storage_options))
+
+
+def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler) -> int:
+    """Rename all manifests of a table to the V2 naming scheme and return the number of renamed ones.
+
+    The table must not be written during the call, and readers may reject it while both schemes are present. After an
+    interruption, another call continues. Raises CorruptFileError if a version has two different manifests, and
+    UnsupportedFeatureError for an external manifest store, which would keep the old paths.
+    """
+    if isinstance(handler, ExternalHandler):
+        raise UnsupportedFeatureError(
+            "manifests cannot be renamed because the external manifest store records their paths",
+            feature="renaming manifests",
+        )
+    renamed = 0
+    for meta in store.list_names(join(base, VERSIONS_DIR)):
+        parsed = parse_manifest_name(meta.name)
+        if parsed is None or parsed[1] is ManifestNaming.V2:
+            continue
+        version = parsed[0]
+        old, new = (manifest_path(base, version, naming) for naming in (ManifestNaming.V1, ManifestNaming.V2))
+        data = bytes(store.read_all(old))
+        if store.put_if_absent(new, data) is not PutOutcome.WON and bytes(store.read_all(new)) != data:
+            raise CorruptFileError(f"{new}: version {version} has a different manifest at {old}", path=new)
+        store.delete([old])
+        renamed += 1
+    return renamed

@@ -1,0 +1,1 @@
+"""Scans, takes, samples and what they share."""

@@ -1,0 +1,367 @@
+"""Scan planning: turn scan options into a frozen plan, without I/O.
+
+    ScanOptions(columns, filter, limit ...)  --plan_scan-->  ScanPlan
+        filter columns    read first, window by window of the fragments that statistics do not rule out
+        late columns      fetched for the surviving rows only
+        outputs           nested fields, expressions, virtual columns, in the caller's order
+
+Zone statistics are stored in the data files. Which zones they prune is known only when the plan runs or when
+`ops.scan.explain_plan` explains it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import InvalidInputError, OutOfRangeError
+from lancetable.expr import Expr, columns_of, parse_predicate
+from lancetable.expr.syntax.ast import Literal
+from lancetable.format.schema import Field, Schema
+from lancetable.ops.read.order import ColumnOrdering
+from lancetable.ops.read.projection import (
+    PHYSICAL_ADDRESS,
+    VIRTUAL,
+    Projection,
+    evaluation_schema,
+    project_list,
+    project_mapping,
+    read_set,
+)
+from lancetable.table.version import TableVersion
+
+__all__ = ["DEFAULT_BATCH_ROWS", "ColumnOrdering", "Filter", "ScanOptions", "ScanPlan", "plan_scan", "resolve_filter"]
+
+Filter: TypeAlias = "str | pc.Expression | Expr"
+
+DEFAULT_BATCH_ROWS = 8192
+_MAX_BATCH_ROWS = 2**32 - 1
+_MAX_ROWS = 2**63 - 1
+_BLOB_HANDLING = {None: False, "blobs_descriptions": False, "all_descriptions": False, "all_binary": True}
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """Options of a scan, with the names and meanings of `LanceDataset.scanner`.
+
+    `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to a range of
+    physical rows; it cannot be combined with limit, offset or order. Options that only tune another reader
+    (`batch_readahead`, `fragment_readahead`, `io_buffer_size`, `scan_in_order`) are accepted without effect.
+    """
+
+    columns: Sequence[str] | Mapping[str, str] | None = None
+    filter: Filter | None = None
+    limit: int | None = None
+    offset: int | None = None
+    batch_size: int | None = None
+    batch_size_bytes: int | None = None
+    strict_batch_size: bool | None = None
+    order_by: Sequence[str | ColumnOrdering] | None = None
+    fragments: Sequence[int] | None = None
+    row_ranges: Mapping[int, range] | None = None
+    with_row_id: bool | None = None
+    with_row_address: bool | None = None
+    include_deleted_rows: bool | None = None
+    late_materialization: bool | Sequence[str] | None = None
+    use_stats: bool | None = None
+    scan_in_order: bool | None = None
+    blob_handling: str | None = None
+    batch_readahead: int | None = None
+    fragment_readahead: int | None = None
+    io_buffer_size: int | None = None
+    scan_stats_callback: Callable[[Any], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """A scan that is ready to run.
+
+    `fragments` and the keys of `row_ranges` are positions in the manifest. `shared[i]` is the index in `filter_columns`
+    of
+    the i-th field of `projection.columns` if it is read together with the filter columns, or None if it is fetched
+    late.
+    `keys` projects the columns of `order` and the row addresses; None without an order.
+    """
+
+    projection: Projection
+    fragments: tuple[int, ...]
+    num_fragments_of_version: int
+    row_ranges: Mapping[int, range] | None = None
+    predicate: Expr | None = None
+    filter_columns: tuple[Field, ...] = ()
+    filter_virtual: tuple[str, ...] = ()
+    use_stats: bool = False
+    shared: tuple[int | None, ...] = ()
+    order: tuple[ColumnOrdering, ...] = ()
+    keys: Projection | None = None
+    limit: int | None = None
+    offset: int = 0
+    batch_rows: int = DEFAULT_BATCH_ROWS
+    batch_size_bytes: int | None = None
+    strict_batch_size: bool = False
+    include_deleted: bool = False
+    stats_callback: Callable[[Any], None] | None = None
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Return the schema of the result."""
+        return self.projection.schema
+
+    @property
+    def late_columns(self) -> tuple[Field, ...]:
+        """Return the fields that are fetched after filtering, for the surviving rows."""
+        if self.predicate is None:
+            return ()
+        return tuple(field for field, shared in zip(self.projection.columns, self.shared) if shared is None)
+
+    def for_keys(self) -> ScanPlan:
+        """Return the plan that reads the `order` columns and the address of every row, in scan order and unlimited."""
+        assert self.keys is not None
+        shared = tuple(_index_of(field, self.filter_columns) for field in self.keys.columns)
+        return replace(
+            self, projection=self.keys, shared=shared, order=(), keys=None, limit=None, offset=0, stats_callback=None
+        )
+
+    def explain(self, *, verbose: bool = False, pruned: str | None = None, took: str | None = None) -> str:
+        """Return the plan as a string, last step first.
+
+        `pruned` describes the zones that statistics rule out, if they were looked up; `took` describes the measured
+        reads.
+        """
+        lines = [f"Project: {', '.join(self.output_schema.names) or '(no columns)'}"]
+        if self.limit is not None or self.offset:
+            lines.append(f"Limit: skip={self.offset}, fetch={'all' if self.limit is None else self.limit}")
+        if self.order:
+            lines.append("Sort: " + ", ".join(map(_format_ordering, self.order)))
+        if self.predicate is not None:
+            late = [field.name for field in self.late_columns]
+            if late:
+                lines.append(f"LateRead: columns=[{', '.join(late)}] of the rows that pass the filter")
+            lines.append(f"Filter: {self.predicate}")
+        scanned = self.filter_columns if self.predicate is not None else self.projection.columns
+        names = ", ".join(field.name for field in scanned)
+        of_all = f"{len(self.fragments)} of {self.num_fragments_of_version}"
+        parts = [f"LanceRead: projection=[{names}]", f"num_fragments={of_all}"]
+        parts += ["deleted rows included"] * self.include_deleted + [f"metrics=[{took}]"] * (took is not None)
+        lines.append(", ".join(parts))
+        if self.use_stats:
+            lines.append(f"Statistics: {pruned or 'zones that the filter rules out are skipped'}")
+        if verbose:
+            lines.append(f"Batches: rows={self.batch_rows}, strict={self.strict_batch_size}")
+            lines.extend(f"Column: {field.name} id={field.id} type={field.data_type}" for field in scanned)
+        return "".join(f"{'  ' * depth}{line}\n" for depth, line in enumerate(lines))
+
+
+def _format_ordering(ordering: ColumnOrdering) -> str:
+    direction = "ASC" if ordering.ascending else "DESC"
+    return f"{ordering.column_name} {direction} NULLS {'FIRST' if ordering.nulls_first else 'LAST'}"
+
+
+def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
+    """Check the options and plan what to read.
+
+    Raises InvalidInputError and OutOfRangeError for invalid option values, ColumnNotFoundError, InvalidSqlError, and
+    TypeError for arguments of a wrong type.
+    """
+    schema = version.schema
+    projection = _project(schema, options)
+    order = tuple(map(_ordering, options.order_by or ()))
+    include_deleted = bool(options.include_deleted_rows)
+    if include_deleted and "_rowid" not in projection.virtual:
+        raise InvalidInputError("include_deleted_rows is set but with_row_id is false")
+    as_bytes = _BLOB_HANDLING[options.blob_handling]
+    predicate = None if options.filter is None else resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes)
+    positions = _fragment_positions(version, options.fragments)
+    row_ranges = _row_ranges(version, options)
+    if isinstance(predicate, Literal):
+        # A constant predicate needs no read: every row passes, or none does.
+        positions = positions if predicate.value.as_py() else ()
+        predicate = None
+    filter_columns, filter_virtual = _filter_columns(schema, predicate, as_bytes)
+    if predicate is not None:
+        # Read early-materialized columns together with the filter columns.
+        filter_columns = _with_early(filter_columns, _early(projection.columns, options.late_materialization))
+    return ScanPlan(
+        projection=projection,
+        fragments=positions,
+        num_fragments_of_version=len(version.manifest.fragments),
+        row_ranges=row_ranges,
+        predicate=predicate,
+        filter_columns=filter_columns,
+        filter_virtual=filter_virtual,
+        use_stats=predicate is not None and options.use_stats is not False,
+        shared=tuple(_index_of(field, filter_columns) for field in projection.columns),
+        order=order,
+        keys=_keys(schema, order),
+        limit=_row_count("limit", options.limit),
+        offset=_row_count("offset", options.offset) or 0,
+        batch_rows=_batch_rows(options.batch_size),
+        batch_size_bytes=_batch_bytes(options.batch_size_bytes),
+        strict_batch_size=bool(options.strict_batch_size),
+        include_deleted=include_deleted,
+        stats_callback=options.scan_stats_callback,
+    )
+
+
+def _project(schema: Schema, options: ScanOptions) -> Projection:
+    if options.blob_handling not in _BLOB_HANDLING:
+        known = ", ".join(sorted(name for name in _BLOB_HANDLING if name is not None))
+        raise InvalidInputError(f"Invalid blob_handling: {options.blob_handling}. Expected one of: {known}")
+    as_bytes = _BLOB_HANDLING[options.blob_handling]
+    virtual = (("_rowid", options.with_row_id), ("_rowaddr", options.with_row_address))
+    add = [name for name, wanted in virtual if wanted]
+    columns = options.columns
+    if isinstance(columns, Mapping):
+        return project_mapping(schema, columns, add=add, blobs_as_bytes=as_bytes)
+    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
+        raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
+    return project_list(schema, columns, add=add, blobs_as_bytes=as_bytes)
+
+
+def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
+    if isinstance(key, str):
+        return ColumnOrdering(key)
+    name = getattr(key, "column_name", None)
+    if not isinstance(name, str):
+        raise TypeError(f"order_by takes names and ColumnOrdering, not {type(key).__name__}")
+    return ColumnOrdering(name, bool(key.ascending), bool(key.nulls_first))
+
+
+def _keys(schema: Schema, order: Sequence[ColumnOrdering]) -> Projection | None:
+    if not order:
+        return None
+    names = [ordering.column_name for ordering in order]
+    return project_list(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS])
+
+
+def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[Field]:
+    """Return the columns that `late_materialization` selects to be read together with the filter columns.
+
+    By default all columns are late. The number of matches in a window decides whether a column is read as a range or
+    gathered by row, so late materialization has no cost.
+    """
+    if late is None or late is True:
+        return []
+    if late is False:
+        return list(columns)
+    if isinstance(late, str) or not isinstance(late, Sequence):
+        raise TypeError(f"late_materialization must be a bool or a list of columns, got {type(late)}")
+    return [field for field in columns if field.name not in late]
+
+
+# --- filter ----------------------------------------------------------------------------------------------------------
+
+
+def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False) -> Expr:
+    """Return the predicate as an expression.
+
+    Raises InvalidSqlError, ColumnNotFoundError, and TypeError for an object of another type.
+    """
+    if isinstance(predicate, str):
+        return parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes))
+    if isinstance(predicate, pc.Expression):
+        # Imported here because only this branch needs Substrait.
+        from lancetable.expr import from_arrow_expression
+
+        return from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes))
+    if isinstance(predicate, Expr):
+        return predicate
+    raise TypeError(f"a filter must be an SQL string or a pyarrow expression, not {type(predicate).__name__}")
+
+
+def _filter_columns(
+    schema: Schema, predicate: Expr | None, as_bytes: bool
+) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+    if predicate is None:
+        return (), ()
+    names = columns_of(predicate)
+    virtual = tuple(name for name in names if name in VIRTUAL)
+    stored = [name for name in names if name not in VIRTUAL]
+    return read_set(schema, stored, blobs_as_bytes=as_bytes), virtual
+
+
+def _with_early(filter_columns: Sequence[Field], early: Sequence[Field]) -> tuple[Field, ...]:
+    """Return the filter columns and the early columns.
+
+    If the filter reads a part of a struct, an early column replaces it if it contains that part; otherwise the early
+    column
+    stays late.
+    """
+    columns = {field.id: field for field in filter_columns}
+    for field in early:
+        read = columns.get(field.id)
+        if read is None or {part.id for part in read.walk()} <= {part.id for part in field.walk()}:
+            columns[field.id] = field
+    return tuple(columns.values())
+
+
+def _index_of(field: Field, fields: Sequence[Field]) -> int | None:
+    return next((index for index, other in enumerate(fields) if other is field), None)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _fragment_positions(version: TableVersion, ids: Sequence[int] | None) -> tuple[int, ...]:
+    fragments = version.manifest.fragments
+    if ids is None:
+        return tuple(range(len(fragments)))
+    positions: list[int] = []
+    for fragment_id in ids:
+        position = fragments.position(_integer("fragments", fragment_id))
+        if position is None:
+            raise InvalidInputError(f"version {version.version} has no fragment {fragment_id}")
+        positions.append(position)
+    return tuple(positions)
+
+
+def _row_ranges(version: TableVersion, options: ScanOptions) -> dict[int, range] | None:
+    if not options.row_ranges:
+        return None
+    if options.limit is not None or options.offset or options.order_by:
+        raise InvalidInputError("row_ranges cannot be combined with limit, offset or order_by")
+    positions = _fragment_positions(version, list(options.row_ranges))
+    return dict(zip(positions, options.row_ranges.values(), strict=True))
+
+
+def _row_count(name: str, value: int | None) -> int | None:
+    if value is None:
+        return None
+    count = _integer(name, value)
+    if count < 0:
+        raise InvalidInputError(f"{name.capitalize()} must be non-negative")
+    if count > _MAX_ROWS:
+        raise OutOfRangeError(f"{name} {count} does not fit 63 bits")
+    return count
+
+
+def _batch_rows(value: int | None) -> int:
+    if value is None:
+        return DEFAULT_BATCH_ROWS
+    rows = _integer("batch_size", value)
+    if rows < 0:
+        raise OutOfRangeError(f"batch_size must not be negative, got {rows}")
+    if not 1 <= rows <= _MAX_BATCH_ROWS:
+        raise InvalidInputError(f"batch_size must be between 1 and {_MAX_BATCH_ROWS}, got {rows}")
+    return rows
+
+
+def _batch_bytes(value: int | None) -> int | None:
+    if value is None:
+        return None
+    size_bytes = _integer("batch_size_bytes", value)
+    if size_bytes <= 0:
+        raise InvalidInputError(f"batch_size_bytes must be positive, got {size_bytes}")
+    return size_bytes
+
+
+def _integer(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None

@@ -1,0 +1,168 @@
+"""Branches: sequences of versions that start as a shallow clone of a table version, stored below `tree` of its root.
+
+    _refs/branches/{name}.json     declares the branch and records the version it starts from
+    tree/{name}/...                its manifests and files, laid out like a table
+
+The directory of a branch is created before the ref, and the ref is deleted before the directory. After a crash the
+leftover files therefore do not count as a branch. They block the creation of a branch with the same name until
+`delete_branch` removes them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lancetable.commit.clone import commit_clone
+from lancetable.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    InvalidOperationError,
+    LanceError,
+    RefNotFoundError,
+    StoreError,
+    VersionNotFoundError,
+)
+from lancetable.format import transaction as tx
+from lancetable.format.paths import BRANCH_CONTENTS, branch_root, join
+from lancetable.format.refs import BranchContents, check_branch_name
+from lancetable.ops.refs.clone import address_of
+from lancetable.store.base import ObjectStore
+from lancetable.table import refs
+from lancetable.table.version import Reference, TableVersion, checkout, uri_of_branch
+
+__all__ = ["create_branch", "delete_branch", "list_branches", "replace_branch_metadata"]
+
+
+def create_branch(version: TableVersion, name: str, reference: Reference | None = None) -> TableVersion:
+    """Create a branch that starts at `reference`, by default at `version`, and return its first version.
+
+    Raises AlreadyExistsError if the name is in use or leftover files block it, InvalidRefError for an invalid name,
+    VersionNotFoundError and RefNotFoundError if the reference does not exist or is deleted during the call, and
+    CommitStateUnknownError if that cannot be determined.
+    """
+    check_branch_name(name)
+    store, main = version.store, version.main_base
+    source = version if reference is None else checkout(version, reference)
+    taken = AlreadyExistsError(f"Ref conflict error: branch {name} already exists", path=version.uri)
+    if refs.find_branch(store, main, name) is not None:
+        raise taken
+    lineage = () if source.branch is None else refs.read_branch(store, main, source.branch).lineage
+    operation = tx.Clone(True, source.version, address_of(source), ref_name=source.branch, branch_name=name)
+    uri = uri_of_branch(version, name)
+    try:
+        first = commit_clone(source, operation, store, branch_root(main, name), uri, version.handler)
+    except AlreadyExistsError as error:
+        if refs.find_branch(store, main, name) is not None:
+            raise taken from error
+        raise AlreadyExistsError(
+            f"{uri} contains leftover files of a branch whose creation or deletion was interrupted: "
+            f"delete branch {name} and try again",
+            path=uri,
+        ) from error
+    size = source.location.size_bytes
+    assert size is not None, "a manifest that was read has a size"
+    contents = BranchContents(
+        source.version,
+        int(time.time()),
+        size,
+        source.branch,
+        (*lineage, (source.version, secrets.token_hex(16))),
+    )
+    if not refs.create_branch(store, main, name, contents):
+        raise taken
+    # From here on other writers see the branch. A cleanup or delete that started earlier may have removed its source.
+    try:
+        source_removed = _source_removed(version, source)
+    except StoreError as error:
+        raise CommitStateUnknownError(
+            f"{version.uri}: branch {name} was created, but checking whether its source still exists failed:"
+            f" {error}. Read from the branch; if files are missing, delete and recreate it",
+            version=first.version,
+        ) from error
+    if source_removed is not None:
+        delete_branch(version, name)
+        raise VersionNotFoundError(
+            f"{version.uri}: {source_removed} while branch {name} was being created from it", version=source.version
+        )
+    return first
+
+
+def _source_removed(version: TableVersion, source: TableVersion) -> str | None:
+    """Return how the source version of a new branch was removed, or None if it still exists."""
+    store, main = version.store, version.main_base
+    if source.branch is not None and refs.find_branch(store, main, source.branch) is None:
+        return f"branch {source.branch} was deleted"
+    if version.handler.locate(store, source.base, source.version, source.location.naming) is None:
+        return f"version {source.version} was cleaned up"
+    return None
+
+
+def list_branches(version: TableVersion) -> dict[str, BranchContents]:
+    """Return all branches of the table by name, excluding main."""
+    return refs.list_branches(version.store, version.main_base)
+
+
+def replace_branch_metadata(version: TableVersion, name: str, metadata: Mapping[str, str]) -> None:
+    """Replace the metadata of a branch. Raises RefNotFoundError."""
+    old = _read(version, name)
+    refs.write_branch(version.store, version.main_base, name, replace(old, metadata=dict(metadata)))
+
+
+def delete_branch(version: TableVersion, name: str) -> None:
+    """Remove a branch with all its versions and files, or the leftovers of an incomplete one.
+
+    Other branches below the same directory are kept. Raises RefNotFoundError, and InvalidOperationError while other
+    branches start from it, because they need its files.
+    """
+    store, main = version.store, version.main_base
+    root = branch_root(main, check_branch_name(name))
+    contents = refs.find_branch(store, main, name)
+    if contents is None and not _has_files(store, root):
+        raise _missing(name)
+    _check_no_children(version, name)
+    if contents is not None:
+        refs.delete_branch(store, main, name)
+        try:
+            _check_no_children(version, name)
+        except LanceError:
+            # A child branch was created concurrently, before the ref was deleted. It needs the files, so restore the
+            # ref.
+            refs.create_branch(store, main, name, contents)
+            raise
+    for folder in BRANCH_CONTENTS:
+        store.delete_prefix(join(root, folder))
+    if next(iter(store.list_recursive(root)), None) is None:
+        store.delete_prefix(root)
+
+
+def _check_no_children(version: TableVersion, name: str) -> None:
+    children = [
+        (child, contents.parent_version)
+        for child, contents in list_branches(version).items()
+        if contents.parent_branch == name
+    ]
+    if children:
+        raise InvalidOperationError(
+            f"Ref conflict error: Branch {name} is referenced by {children} versions, can not delete; "
+            "delete these branches first"
+        )
+
+
+def _read(version: TableVersion, name: str) -> BranchContents:
+    found = refs.find_branch(version.store, version.main_base, check_branch_name(name))
+    if found is None:
+        raise _missing(name)
+    return found
+
+
+def _missing(name: str) -> RefNotFoundError:
+    return RefNotFoundError(f"Ref not found error: branch {name} does not exist", ref=name)
+
+
+def _has_files(store: ObjectStore, root: str) -> bool:
+    """Return whether the branch's own directories contain an object; nested branches do not count."""
+    folders = (store.list_recursive(join(root, folder)) for folder in BRANCH_CONTENTS)
+    return any(next(iter(found), None) is not None for found in folders)

@@ -1,0 +1,111 @@
+"""Clones: a new table that references the files of a version (shallow) or owns copies of them (deep)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from lancetable.commit.clone import commit_clone
+from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, LanceError, UnsupportedFeatureError
+from lancetable.file.blobs.descriptor import blob_directory
+from lancetable.format import flags
+from lancetable.format import transaction as tx
+from lancetable.format.index import index_messages, uuid_text
+from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
+from lancetable.handlers.choose import choose_handler
+from lancetable.store.base import ObjectStore
+from lancetable.store.open import open_store
+from lancetable.table.version import TableVersion
+
+__all__ = ["address_of", "deep_clone", "shallow_clone"]
+
+logger = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 8 << 20
+
+
+def shallow_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, str] | None = None) -> TableVersion:
+    """Create a table at `uri` that starts as `source` and references its files; only a manifest is written.
+
+    The clone breaks if the source's files are removed, so tag the version before cleaning up the source. Raises
+    AlreadyExistsError, UnsupportedFeatureError for a clone in another store.
+    """
+    store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
+    if store.key("") != source.store.key(""):
+        raise UnsupportedFeatureError(
+            f"a shallow clone of {source.uri} must be in the same store, not at {uri}; make a deep clone instead",
+            feature="shallow clones in another store",
+        )
+    operation = tx.Clone(True, source.version, address_of(source), ref_name=source.branch)
+    handler = choose_handler(store, uri, storage_options=storage_options)
+    return commit_clone(source, operation, store, base, uri, handler)
+
+
+def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, str] | None = None) -> TableVersion:
+    """Create a table at `uri` with copies of all files of `source`, in any store.
+
+    Raises AlreadyExistsError and the errors of copying; after a failure the copies are removed.
+    """
+    store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
+    handler = choose_handler(store, uri, storage_options=storage_options)
+    if handler.latest(store, base) is not None:
+        raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
+    copied: list[str] = []
+    try:
+        for old, new in _files(source, base):
+            copied.append(new)
+            _copy(source.store, old, store, new)
+        operation = tx.Clone(False, source.version, address_of(source), ref_name=source.branch)
+        return commit_clone(source, operation, store, base, uri, handler)
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        try:
+            store.delete(copied)
+        except LanceError as error:
+            logger.warning("could not remove the files of a failed clone to %s: %s", uri, error)
+        raise
+
+
+def address_of(source: TableVersion) -> str:
+    """Return the root of a table or branch as manifests record it."""
+    return source.store.uri(source.base)
+
+
+def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
+    """Yield every file of a version with the path of its copy."""
+    for fragment in source.manifest.fragments:
+        for file in fragment.files:
+            old, new = source.data_file_path(file), data_path(base, file.path)
+            yield old, new
+            for each in source.store.list_recursive(blob_directory(old)):
+                yield join(blob_directory(old), each.name), join(blob_directory(new), each.name)
+        deletions = fragment.deletion_file
+        if deletions is not None:
+            new = deletion_path(base, fragment.id, deletions.read_version, deletions.id, deletions.kind.suffix)
+            yield source.deletion_file_path(fragment.id, deletions), new
+    for index in index_messages(source.file.index_section(source.store), source.location.path):
+        folder = f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
+        root = source.base_file_path(index.base_id, folder) if index.HasField("base_id") else join(source.base, folder)
+        for each in source.store.list_recursive(root):
+            yield join(root, each.name), join(base, f"{folder}/{each.name}")
+    yield from _managed_blobs(source, base)
+
+
+def _managed_blobs(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
+    """Yield the objects that blob descriptions reference below the data file roots."""
+    if not source.manifest.reader_flags & flags.MANAGED_BLOBS:
+        return
+    files = [file for fragment in source.manifest.fragments for file in fragment.files]
+    for root in sorted({source.data_file_root(file) for file in files}):
+        for each in source.store.list_recursive(join(root, MANAGED_BLOBS_DIR)):
+            name = f"{MANAGED_BLOBS_DIR}/{each.name}"
+            yield join(root, name), join(base, name)
+
+
+def _copy(source: ObjectStore, old: str, target: ObjectStore, new: str) -> None:
+    size = source.size(old)
+    with target.open_writer(new) as sink:
+        for start in range(0, size, _CHUNK_BYTES):
+            sink.write(source.read(old, start, min(start + _CHUNK_BYTES, size)))
+        sink.close()

@@ -1,0 +1,1 @@
+"""Added, changed and dropped columns; table settings."""

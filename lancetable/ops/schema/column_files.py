@@ -1,0 +1,173 @@
+"""New columns for existing rows: each fragment gets one more data file.
+
+    values of the live rows of a fragment ─► expanded to its deleted rows ─► data file ─► Fragment with that file
+
+A data file stores a value for every physical row. A deleted row repeats the value of the preceding live row, which is
+valid for any type, needs no null and compresses well. Fields of the new file that an older file of the fragment also
+stores become tombstones there, so that every field is in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
+from lancetable.file.legacy_container import LegacyMetadata
+from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
+from lancetable.format.schema import Schema
+from lancetable.ops.tracker import Tracker
+from lancetable.ops.write.write import conform
+from lancetable.table.data_files import WriteLimits, WriteProgress, remove_quietly, write_data_files
+from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.open_files import file_metadata
+from lancetable.table.row_count_index import live_offsets, physical_rows
+from lancetable.table.version import TableVersion
+
+__all__ = ["Values", "add_column_file", "add_column_files", "discard_column_files", "spread"]
+
+Values = Callable[[Fragment], Iterable[pa.RecordBatch]]
+"""The new values of a fragment: batches whose rows are its live rows in order."""
+
+_ONE_FILE = WriteLimits(max_rows_per_file=2**62, max_bytes_per_file=2**62)
+
+
+def add_column_files(
+    version: TableVersion,
+    schema: Schema,
+    values: Values,
+    *,
+    progress: WriteProgress | None = None,
+    tracker: Tracker | None = None,
+) -> tuple[Fragment, ...]:
+    """Write a data file with the fields of `schema` for every fragment, and return the fragments with their new files.
+
+    Field ids are those of `schema`. Files are durable after the next sync of the store. After any error, the files
+    written
+    here are removed. Raises InvalidInputError if a fragment gets too few or too many values, UnsupportedFeatureError if
+    a
+    0.1 file would lose only its first column.
+    """
+    done: list[Fragment] = []
+    try:
+        done.extend(
+            add_column_file(version, fragment, schema, values(fragment), progress=progress, tracker=tracker)
+            for fragment in version.manifest.fragments
+        )
+    except BaseException:
+        discard_column_files(version, done)
+        raise
+    return tuple(done)
+
+
+def add_column_file(
+    version: TableVersion,
+    fragment: Fragment,
+    schema: Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    progress: WriteProgress | None = None,
+    tracker: Tracker | None = None,
+) -> Fragment:
+    """Return a fragment with a new data file of the fields of `schema`.
+
+    `batches` are the values of its live rows, which `tracker` counts. Raises the errors of `add_column_files`.
+    """
+    num_rows = physical_rows(version, fragment)
+    if tracker is not None:
+        batches = tracker.counted(batches)
+    _check_first_columns(fragment, schema)
+    written = write_data_files(
+        version.store,
+        version.base,
+        schema,
+        conform(spread(batches, live_offsets(version, fragment), num_rows, fragment.id), schema),
+        _ONE_FILE,
+        version.manifest.file_version,
+        progress,
+        dictionaries_of(version),
+        batches_of(version, fragment),
+        completed=None if tracker is None else tracker.wrote,
+    )
+    if len(written) != 1 or written[0].physical_rows != num_rows:
+        remove_quietly(version.store, version.base, written)
+        raise _wrong_count(fragment.id, num_rows, sum(each.physical_rows or 0 for each in written))
+    new = written[0].files[0]
+    return replace(fragment, files=(*_without(fragment.files, set(new.fields)), new))
+
+
+def discard_column_files(version: TableVersion, fragments: Iterable[Fragment]) -> None:
+    """Remove the newest data file of each fragment, written by `add_column_files`, that will not be committed."""
+    remove_quietly(version.store, version.base, [replace(each, files=each.files[-1:]) for each in fragments])
+
+
+def batches_of(version: TableVersion, fragment: Fragment) -> list[int] | None:
+    """Return the rows of each batch of a 0.1 fragment, the same in all its files. None for other formats."""
+    if not fragment.files or not fragment.files[0].is_legacy:
+        return None
+    metadata = file_metadata(version, fragment.files[0])
+    assert isinstance(metadata, LegacyMetadata)
+    return [rows for rows in np.diff(metadata.batch_offsets).tolist() if rows]
+
+
+def _check_first_columns(fragment: Fragment, schema: Schema) -> None:
+    """Raise UnsupportedFeatureError if a 0.1 file would lose its first column and keep others.
+
+    Pages are numbered from the first field of the file's record, so the first field must stay.
+    """
+    moved = schema.ids()
+    for file in fragment.files:
+        left = [field for field in file.fields if field >= 0 and field not in moved]
+        if file.is_legacy and file.fields[0] in moved and left:
+            raise UnsupportedFeatureError(
+                f"fragment {fragment.id}: the first column of a 0.1 data file cannot be replaced alone; migrate the"
+                " table to a newer format first",
+                feature="replacing the first column in 0.1",
+            )
+
+
+def _without(files: Iterable[DataFile], moved: set[int]) -> Iterator[DataFile]:
+    for file in files:
+        if moved.isdisjoint(file.fields):
+            yield file
+        else:
+            yield replace(file, fields=tuple(TOMBSTONE if field in moved else field for field in file.fields))
+
+
+def spread(
+    batches: Iterable[pa.RecordBatch], live: np.ndarray | None, num_rows: int, fragment_id: int
+) -> Iterator[pa.RecordBatch]:
+    """Expand batches of live rows to all physical rows; `live` are the offsets of the live rows, None if all are live.
+
+    Raises InvalidInputError if the number of rows differs from the number of live rows.
+    """
+    if live is None:
+        yield from batches
+        return
+    num_live, done = len(live), 0
+    if not num_live:
+        raise InvalidInputError(
+            f"fragment {fragment_id} has only deleted rows, so it cannot get new columns; compact the table first"
+        )
+    for batch in batches:
+        if done + batch.num_rows > num_live:
+            raise _wrong_count(fragment_id, num_live, done + batch.num_rows)
+        if batch.num_rows:
+            # The first live row also fills deleted rows before it; the last row of a batch fills those after it.
+            starts = live[done : done + batch.num_rows].copy()
+            if done == 0:
+                starts[0] = 0
+            done += batch.num_rows
+            end = num_rows if done == num_live else int(live[done])
+            counts = np.diff(starts, append=end)
+            yield batch.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+    if done != num_live:
+        raise _wrong_count(fragment_id, num_live, done)
+
+
+def _wrong_count(fragment_id: int, expected: int, found: int) -> LanceError:
+    what = "at least " if found > expected else ""
+    return InvalidInputError(f"fragment {fragment_id} needs values for {expected} rows, got {what}{found}")

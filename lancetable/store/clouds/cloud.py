@@ -1,0 +1,201 @@
+"""Buckets of S3, Google Cloud Storage and Azure.
+
+    s3://bucket/key            gs://bucket/key
+    az://container/key         abfss://container@account.dfs.core.windows.net/key
+
+    obstore is installed and supports all options        ObstoreStore
+    otherwise, and in a child that was forked from a     CloudFsspecStore over s3fs, gcsfs or adlfs
+    process using obstore (threads do not survive)
+
+`CloudStore` is the store that tables keep. It holds the address and the options, creates a client on first use and
+again after a fork, and is pickled without one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, cast
+
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.store.base import Capabilities
+from lancetable.store.clouds.fsspec_client import CLOUD_OF_SCHEME, CloudFsspecStore
+from lancetable.store.clouds.options import CloudOptions
+from lancetable.store.fsspec_store import not_installed
+
+if TYPE_CHECKING:
+    from lancetable.store.base import ObjectStore
+
+__all__ = ["CloudStore", "open_cloud"]
+
+_MODULES = {"s3": "s3fs", "gcs": "gcsfs", "azure": "adlfs"}
+_CLIENTS = ("obstore", "fsspec")
+_forked_from_obstore = False
+
+
+def _record_fork() -> None:
+    global _forked_from_obstore
+    _forked_from_obstore = _forked_from_obstore or "obstore" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_record_fork)
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def call(self: CloudStore, *arguments: Any, **named: Any) -> Any:
+        return getattr(self.backend, name)(*arguments, **named)
+
+    call.__name__ = name
+    call.__doc__ = f"See ObjectStore.{name}."
+    return call
+
+
+class CloudStore:
+    """One bucket or container. Paths are keys in it."""
+
+    def __init__(self, scheme: str, bucket: str, options: CloudOptions, client: str | None = None) -> None:
+        """Create a store without a client. `client` is "obstore", "fsspec", or None to choose automatically."""
+        self.scheme = scheme
+        self._bucket = bucket
+        self._options = options
+        self._client = client
+        self._backend: ObjectStore | None = None
+        self._pid = -1
+        self._lock = threading.Lock()
+        complete = options.with_environment()
+        self._server = complete.endpoint or ""
+        # S3 directory buckets return unordered listings.
+        is_ordered = not (bucket.endswith("--x-s3") or complete.is_on("s3_express"))
+        self.capabilities = Capabilities(
+            conditional_create="native",
+            ordered_list=is_ordered,
+            durable=True,
+            local=False,
+            parallel=True,
+            unproven=not complete.endpoint_is_known,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CloudStore, (self.scheme, self._bucket, self._options, self._client)
+
+    def __repr__(self) -> str:
+        return f"CloudStore({self._address!r}, {self._options!r})"
+
+    @property
+    def _address(self) -> str:
+        return f"{self.scheme}://{self._bucket}"
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket. Paths do not include it."""
+        return self._bucket
+
+    @property
+    def options(self) -> CloudOptions:
+        """Options passed by the caller."""
+        return self._options
+
+    def uri(self, path: str) -> str:
+        """Return the bucket's address with the key."""
+        return f"{self._address}/{path.lstrip('/')}"
+
+    def key(self, path: str) -> str:
+        """Return the server and the address. See ObjectStore."""
+        return f"{self._server} {self.uri(path)}"
+
+    @property
+    def backend(self) -> ObjectStore:
+        """Client of this process. Raises InvalidInputError, UnsupportedFeatureError."""
+        if self._pid != os.getpid():
+            if self._pid != -1:
+                self._lock = threading.Lock()  # the parent may have held the old lock during the fork
+            with self._lock:
+                self._backend = self._create_backend()
+                self._pid = os.getpid()
+        assert self._backend is not None
+        return self._backend
+
+    def _create_backend(self) -> ObjectStore:
+        """Create a client. Raises InvalidInputError, or UnsupportedFeatureError if no installed client can be used."""
+        module = _MODULES[self._options.cloud]
+        has_obstore = find_spec("obstore") is not None and self._client != "fsspec"
+        if has_obstore and not _forked_from_obstore and not self._options.for_fsspec_only:
+            from lancetable.store.clouds.obstore_client import ObstoreStore
+
+            return cast("ObjectStore", ObstoreStore(self._bucket, self._options, self.capabilities, self._address))
+        if self._client == "obstore" and self._options.for_fsspec_only:
+            raise InvalidInputError(
+                f"storage option {next(iter(self._options.arguments))} is not supported by obstore; "
+                "remove it or the option client"
+            )
+        if find_spec(module) is None:
+            if has_obstore and _forked_from_obstore:
+                raise UnsupportedFeatureError(
+                    f"{self._address}: obstore cannot be used in a process that was forked after it was loaded; "
+                    f"install {module} as a replacement, or start processes with the spawn method",
+                    feature="obstore after a fork",
+                )
+            raise not_installed(self.scheme, ImportError(module))
+        return CloudFsspecStore(self._bucket, self._options, self.capabilities, self._address)
+
+    read = _forward("read")
+    read_many = _forward("read_many")
+    read_all = _forward("read_all")
+    read_tail = _forward("read_tail")
+    put = _forward("put")
+    put_if_absent = _forward("put_if_absent")
+    open_writer = _forward("open_writer")
+    list_names = _forward("list_names")
+    list_recursive = _forward("list_recursive")
+    size = _forward("size")
+    find = _forward("find")
+    delete = _forward("delete")
+    delete_prefix = _forward("delete_prefix")
+
+    def sync(self, prefix: str = "") -> None:
+        """Return at once: writes are durable when they return."""
+
+    def modified_ns(self, path: str) -> int | None:
+        """Return None: buckets have no directories."""
+        return None
+
+
+def open_cloud(url: str, scheme: str, storage_options: Mapping[str, Any] | None) -> tuple[ObjectStore, str]:
+    """Return the store of a cloud address and the key in it. Sends no request.
+
+    Parameters
+    ----------
+    url
+        Address of a bucket or of a key in it.
+    scheme
+        Scheme of `url` in lower case, one of `CLOUD_OF_SCHEME`.
+    storage_options
+        Options under any of their names; `client` selects obstore or fsspec.
+
+    Raises
+    ------
+    InvalidInputError
+        If the bucket is missing or an option is invalid.
+    UnsupportedFeatureError
+        If no client package for this cloud is installed.
+    """
+    cloud = CLOUD_OF_SCHEME[scheme]
+    bucket, _, key = url.partition("://")[2].partition("/")
+    if not bucket:
+        raise InvalidInputError(f"missing bucket name after {scheme}://: {url!r}")
+    options: dict[str, Any] = dict(storage_options or {})
+    client = options.get("client")
+    if client is not None and client not in _CLIENTS:
+        raise InvalidInputError(f"storage option client: expected obstore or fsspec, got {client!r}")
+    if "@" in bucket:  # abfss://container@account.dfs.core.windows.net
+        bucket, _, host = bucket.partition("@")
+        options.setdefault("account_name", host.partition(".")[0])
+    if find_spec("obstore") is None and find_spec(_MODULES[cloud]) is None:
+        raise not_installed(scheme, ImportError(_MODULES[cloud]))
+    canonical_scheme = {"s3a": "s3", "gcs": "gs"}.get(scheme, scheme)
+    store = CloudStore(canonical_scheme, bucket, CloudOptions.parse(cloud, options), client)
+    return cast("ObjectStore", store), key.strip("/")

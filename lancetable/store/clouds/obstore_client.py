@@ -1,0 +1,597 @@
+"""Buckets of S3, Google Cloud Storage and Azure through obstore, the Python binding of the object_store crate.
+
+A request costs a fifth of the CPU time of fsspec. One call fetches many ranges of one object, and uploads and listings
+run in native threads. Four properties need care:
+
+- obstore retries requests. Conditional creates use a second client without retries, and store/conditional.py
+  interprets their replies.
+- obstore merges ranges up to a megabyte apart, and does not split large ones. `_fetch` uses its multi-range call only
+  if this is an advantage, and otherwise sends the ranges in parallel.
+- Error classes of obstore are coarse, and some errors are built-in Python exceptions. `_failure` converts any error
+  into a typed one.
+- Its threads do not survive a fork, after which the child would hang. `CloudStore` gives a forked child another client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from lancetable.errors import CorruptFileError, LanceError, StoreError
+from lancetable.store.base import (
+    EMPTY,
+    ByteRange,
+    Capabilities,
+    Durability,
+    ObjectMeta,
+    ObjectWriter,
+    OnExisting,
+    PutOutcome,
+    missing,
+    short_read,
+)
+from lancetable.store.clouds.azure_listing import AzureLister
+from lancetable.store.clouds.gcs_listing import GcsLister, google_token
+from lancetable.store.clouds.options import CloudOptions
+from lancetable.store.clouds.s3_listing import Credentials, S3Lister
+from lancetable.store.clouds.short_listing import ShortLister
+from lancetable.store.conditional import Reply, create_exclusively
+from lancetable.store.remote import FIRST_READ_BYTES, RemoteStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["ObstoreStore", "ObstoreWriter"]
+
+_PART_BYTES = 8 << 20
+_SINGLE_PUT_BYTES = 64 << 20
+_COALESCED_BYTES = 1 << 20  # obstore fetches ranges this close to each other in one request
+_DELETE_BATCH = 1000
+_SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
+_STATUS = re.compile(r"status code: (\d{3})")
+_QUERY = re.compile(r"\?[^\s\"']*")
+# HTTP statuses after which the object is certainly not stored: the request was invalid or not permitted.
+_REFUSALS = frozenset((400, 401, 403, 404, 405, 411, 413, 416, 501))
+
+_pool: ThreadPoolExecutor | None = None
+_pool_pid = -1
+_pool_lock = threading.Lock()
+
+
+def _requests_pool() -> ThreadPoolExecutor:
+    """Return the pool of threads that wait for replies. They release the GIL while they wait."""
+    global _pool, _pool_pid
+    with _pool_lock:
+        if _pool is None or _pool_pid != os.getpid():
+            _pool, _pool_pid = ThreadPoolExecutor(16, "lancetable-requests"), os.getpid()
+        return _pool
+
+
+class ObstoreStore(RemoteStore):
+    """One bucket or container. Paths are keys in it."""
+
+    def __init__(self, bucket: str, options: CloudOptions, capabilities: Capabilities, address: str) -> None:
+        """Create the clients of a bucket. Raises StoreError if an option is rejected by obstore.
+
+        `options` are those of the caller, without the environment. `address` is the bucket in messages: `s3://bucket`.
+        """
+        self._options = options.with_environment()
+        self._address = address
+        self.capabilities = capabilities
+        provider = _aws_credentials(self._options)
+        self._client = self._make_client(bucket, provider, retries=None)
+        self._client_without_retries = self._make_client(bucket, provider, retries=0)
+        self._lister = _lister_of(bucket, self._options, provider) if capabilities.ordered_list else None
+
+    @property
+    def scheme(self) -> str:
+        """Scheme of the cloud: `s3`, `gs` or `az`."""
+        return _SCHEMES[self._options.cloud]
+
+    def __repr__(self) -> str:
+        return f"ObstoreStore({self._address!r})"
+
+    def uri(self, path: str) -> str:
+        """Return the bucket's address with the key."""
+        return f"{self._address}/{path.lstrip('/')}"
+
+    def _make_client(self, bucket: str, provider: Any, retries: int | None) -> Any:
+        from obstore import store
+
+        options = self._options
+        config = dict(options.config)
+        if options.cloud == "s3":
+            config.setdefault("region", "us-east-1")
+        retry: dict[str, Any] = {"max_retries": int(options.retry.get("client_max_retries", 10))}
+        retry["retry_timeout"] = timedelta(seconds=options.seconds("client_retry_timeout", 180.0))
+        if retries is not None:
+            retry["max_retries"] = retries
+        kind = {"s3": store.S3Store, "gcs": store.GCSStore, "azure": store.AzureStore}[options.cloud]
+        arguments: dict[str, Any] = {"config": config, "retry_config": retry}
+        if options.client:
+            arguments["client_options"] = {
+                name: str(value).lower() if isinstance(value, bool) else value for name, value in options.client.items()
+            }
+        if provider is not None:
+            arguments["credential_provider"] = provider
+        elif options.cloud == "gcs" and options.is_on("skip_signature"):
+            # obstore requests a token for writes even without signatures, and would query the metadata service.
+            arguments["credential_provider"] = lambda: {"token": "anonymous", "expires_at": None}
+        try:
+            return kind(bucket, **arguments)
+        except Exception as error:
+            # The cause is dropped because its message may contain options; `_redact` removes the secrets.
+            raise StoreError(
+                f"{self._address}: opening failed: {type(error).__name__}: {self._redact(error)}", path=self._address
+            ) from None
+
+    # ---- reading ----------------------------------------------------------------------------------------------
+
+    def read_all(self, path: str, size: int | None = None) -> memoryview:
+        """Read the whole object; one request if the size is known or small. See ObjectStore."""
+        if size is not None:
+            return self.read(path, 0, size)
+        first, size = self._read_head(path)
+        if len(first) == size:
+            return first
+        rest = self.read(path, len(first), size)
+        return memoryview(b"".join((first, rest)))
+
+    def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
+        """Read the end of an object; one request if the size is known or the object is small. See ObjectStore."""
+        if size is not None:
+            return self.read(path, max(size - length, 0), size), size
+        first, size = self._read_head(path)
+        start = max(size - length, 0)
+        if len(first) == size:
+            return first[start:], size
+        return self.read(path, start, size), size
+
+    def find(self, path: str) -> int | None:
+        """Return the size of the object, or None if it does not exist; one HEAD request. See ObjectStore."""
+        from obstore import head
+
+        try:
+            return int(head(self._client, _key(path))["size"])
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._failure(error, path) from None
+
+    def _read_head(self, path: str) -> tuple[memoryview, int]:
+        """Return the first megabyte and the size of the object with one request."""
+        from obstore import get
+
+        try:
+            try:
+                reply = get(self._client, _key(path), options={"range": (0, FIRST_READ_BYTES)})
+            except Exception as error:
+                if "non-partial response" not in str(error):
+                    raise
+                # Some servers ignore the range if the object is smaller than it.
+                reply = get(self._client, _key(path))
+            size = int(reply.meta["size"])
+            data = memoryview(reply.bytes())[:FIRST_READ_BYTES]
+        except FileNotFoundError:
+            raise missing(path) from None
+        except Exception as error:
+            if _status_of(error) == 416 and self.find(path) == 0:  # servers reject every range of an empty object
+                return EMPTY, 0
+            raise self._failure(error, path) from None
+        if len(data) != min(size, FIRST_READ_BYTES):
+            raise short_read(path, 0, min(size, FIRST_READ_BYTES), len(data))
+        return data, size
+
+    def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
+        if len(requests) == 1:
+            return [self._get(path, requests[0])]
+        if _suits_single_call(requests):
+            replies = self._get_in_one_call(path, requests)
+            if replies is not None:
+                return replies
+        pool = _requests_pool()
+        return [future.result() for future in [pool.submit(self._get, path, request) for request in requests]]
+
+    def _get_in_one_call(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview] | None:
+        """Return all ranges with one call of obstore, or None if it failed.
+
+        The caller then requests the ranges one by one, so that the error is that of the failing range.
+        """
+        from obstore import exceptions, get_ranges
+
+        try:
+            replies = get_ranges(
+                self._client, _key(path), starts=[r[0] for r in requests], ends=[r[1] for r in requests]
+            )
+        except FileNotFoundError:
+            raise missing(path) from None
+        except (exceptions.BaseError, ValueError, OSError):
+            return None
+        views = [memoryview(reply) for reply in replies]
+        return views if all(len(data) == r[1] - r[0] for data, r in zip(views, requests)) else None
+
+    def _get(self, path: str, request: ByteRange) -> memoryview:
+        from obstore import get_range
+
+        start, end = request
+        data = EMPTY
+        for _ in range(2):  # the first reply may have been truncated; a second short one means a short object
+            try:
+                data = memoryview(get_range(self._client, _key(path), start=start, end=end))
+            except FileNotFoundError:
+                raise missing(path) from None
+            except Exception as error:
+                if _status_of(error) != 416 and "range" not in str(error).lower():
+                    raise self._failure(error, path) from None
+                size = self.size(path)
+                if end <= size:
+                    raise self._failure(error, path) from None
+                raise short_read(path, start, end, max(size - start, 0)) from None
+            if len(data) == end - start:
+                return data
+        raise short_read(path, start, end, len(data))
+
+    # ---- writing ----------------------------------------------------------------------------------------------
+
+    def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
+        """Upload an object in one call. See ObjectStore."""
+        from obstore import put
+
+        try:
+            put(self._client, _key(path), bytes(data), use_multipart=len(memoryview(data)) > _SINGLE_PUT_BYTES)
+        except Exception as error:
+            raise self._failure(error, path) from None
+
+    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        """Create an object with a conditional PUT. See ObjectStore.
+
+        An object of any size is sent in one request, because some servers ignore the condition on multipart uploads.
+        """
+        from obstore import exceptions, put
+
+        key, content = _key(path), bytes(data)
+
+        def send() -> Reply:
+            try:
+                put(self._client_without_retries, key, content, mode="create", use_multipart=False)
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                return Reply.TAKEN
+            except FileNotFoundError as error:
+                raise StoreError(f"{self._address}: bucket does not exist", path=path) from error
+            except Exception as error:
+                status = _status_of(error)
+                if status == 412:
+                    return Reply.TAKEN
+                if status in _REFUSALS or (status is None and isinstance(error, _definite_errors())):
+                    raise self._failure(error, path) from None
+                return Reply.DOUBTFUL
+            return Reply.CREATED
+
+        return create_exclusively(send, lambda: self._read_back(path), content, on_existing=on_existing)
+
+    def _read_back(self, path: str) -> memoryview | None:
+        try:
+            return self.read_all(path)
+        except LanceError as error:
+            if isinstance(error, FileNotFoundError):
+                return None
+            if isinstance(error, CorruptFileError):  # the object changed during the read
+                raise StoreError(str(error), path=path) from error
+            raise
+
+    def open_writer(self, path: str) -> ObstoreWriter:
+        """Open a writer: one upload for a small object, parts for a large one. See ObjectStore."""
+        return ObstoreWriter(self, path)
+
+    # ---- listing and removing ---------------------------------------------------------------------------------
+
+    def list_names(
+        self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
+    ) -> list[ObjectMeta]:
+        """List names; one request per page of a thousand names, or one for `limit` names. See ObjectStore."""
+        if limit is not None and self._lister is not None:
+            page = self._lister.page(_directory(prefix), start_after, limit)
+            if page is not None:
+                return page
+        try:
+            if limit is not None and self.capabilities.ordered_list:
+                return self._first_names(prefix, start_after, limit)
+            from obstore import list_with_delimiter
+
+            metas = [_meta(entry, prefix) for entry in list_with_delimiter(self._client, _key(prefix))["objects"]]
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise self._failure(error, prefix) from None
+        metas = [meta for meta in metas if meta.name and (start_after is None or meta.name > start_after)]
+        metas.sort(key=lambda meta: meta.name)
+        return metas if limit is None else metas[:limit]
+
+    def _first_names(self, prefix: str, start_after: str | None, limit: int) -> list[ObjectMeta]:
+        from obstore import list as list_stream
+
+        offset = None if start_after is None else _directory(prefix) + start_after
+        metas: list[ObjectMeta] = []
+        for chunk in list_stream(self._client, _key(prefix), offset=offset, chunk_size=max(limit, 50)):
+            names = [_meta(entry, prefix) for entry in chunk]
+            direct = [meta for meta in names if meta.name and "/" not in meta.name]
+            # Filter again, because some servers ignore the offset.
+            metas += [meta for meta in direct if start_after is None or meta.name > start_after]
+            if len(metas) >= limit:
+                break
+        metas.sort(key=lambda meta: meta.name)
+        return metas[:limit]
+
+    def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Yield every object below a prefix from a paged listing. See ObjectStore."""
+        from obstore import list as list_stream
+
+        try:
+            for chunk in list_stream(self._client, _key(prefix), chunk_size=1000):
+                for entry in chunk:
+                    meta = _meta(entry, prefix)
+                    if meta.name:
+                        yield meta
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._failure(error, prefix) from None
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete objects, in batches if the cloud supports them. See ObjectStore."""
+        from obstore import delete
+
+        all_paths = list(paths)
+        for start in range(0, len(all_paths), _DELETE_BATCH):
+            batch = all_paths[start : start + _DELETE_BATCH]
+            try:
+                delete(self._client, [_key(path) for path in batch] if len(batch) > 1 else _key(batch[0]))
+            except Exception as error:
+                if len(batch) > 1:  # a missing object may have ended the batch early
+                    for path in batch:
+                        self.delete([path])
+                elif not isinstance(error, FileNotFoundError):
+                    raise self._failure(error, batch[0]) from None
+
+    def delete_prefix(self, prefix: str) -> None:
+        """List the objects below a prefix and delete them. See ObjectStore."""
+        root = _directory(prefix)
+        self.delete([root + meta.name for meta in self.list_recursive(prefix)])
+
+    # ---- helpers ----------------------------------------------------------------------------------------------
+
+    def _failure(self, error: BaseException, path: str) -> LanceError:
+        if isinstance(error, LanceError):
+            return error
+        if isinstance(error, FileNotFoundError):
+            return missing(path)
+        return StoreError(f"{self.uri(path)}: {type(error).__name__}: {self._redact(error)}", path=path)
+
+    def _redact(self, error: BaseException) -> str:
+        """Return the start of an error message without query strings, which may contain signatures, and secrets."""
+        message = _QUERY.sub("", str(error).partition("\nDebug source")[0])[:600].strip()
+        for secret in self._options.secrets:
+            message = message.replace(secret, "***")
+        return message
+
+
+class ObstoreWriter(ObjectWriter):
+    """Writer that buffers one part. Larger objects are streamed to a thread that uploads the parts.
+
+    The thread takes parts from a short queue, which bounds memory. An abort makes the stream raise, upon which obstore
+    deletes the uploaded parts.
+    """
+
+    __slots__ = ("_buffer", "_error", "_open", "_parts", "_path", "_position", "_store", "_thread")
+
+    def __init__(self, store: ObstoreStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._position = 0
+        self._buffer = bytearray()
+        self._parts: queue.Queue[bytes | None] = queue.Queue(maxsize=2)
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._open = True
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes.
+
+        Raises ValueError if the writer is closed, StoreError if the upload failed. See ObjectWriter.
+        """
+        if not self._open:
+            raise ValueError(f"{self._path}: the writer is closed")
+        view = memoryview(data).cast("B")
+        self._position += len(view)
+        self._buffer += view
+        while len(self._buffer) >= _PART_BYTES:
+            part = bytes(memoryview(self._buffer)[:_PART_BYTES])
+            del self._buffer[:_PART_BYTES]
+            self._send(part)
+
+    def tell(self) -> int:
+        """Return the number of bytes accepted so far. See ObjectWriter."""
+        return self._position
+
+    def close(self) -> None:
+        """Put the buffered object, or complete the upload in parts. Raises StoreError. See ObjectWriter."""
+        if not self._open:
+            return
+        if self._thread is None:
+            self._store.put(self._path, self._buffer)
+        else:
+            if self._buffer:
+                self._send(bytes(self._buffer))
+            self._send(b"")  # an empty part ends the stream
+            self._thread.join()
+            if self._error is not None:
+                self._raise_failure()
+        self._open = False
+        self._buffer = bytearray()
+
+    def abort(self) -> None:
+        """Discard the buffer and cancel the upload. See ObjectWriter."""
+        if not self._open:
+            return
+        self._open = False
+        self._buffer = bytearray()
+        if self._thread is not None:
+            self._offer(None)
+            self._thread.join()
+
+    def _send(self, part: bytes) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._upload, name="lancetable-upload", daemon=True)
+            self._thread.start()
+        if not self._offer(part):
+            self._raise_failure()
+
+    def _offer(self, part: bytes | None) -> bool:
+        """Pass a part to the upload thread. Return False if the thread has ended."""
+        assert self._thread is not None
+        while self._thread.is_alive():
+            with contextlib.suppress(queue.Full):
+                self._parts.put(part, timeout=0.2)
+                return True
+        return False
+
+    def _raise_failure(self) -> None:
+        self._open = False
+        error = self._error or RuntimeError("the upload ended early")
+        raise self._store._failure(error, self._path) from None
+
+    def _upload(self) -> None:
+        from obstore import put
+
+        try:
+            put(
+                self._store._client,
+                _key(self._path),
+                self._stream(),
+                use_multipart=True,
+                chunk_size=_PART_BYTES,
+                max_concurrency=4,
+            )
+        except BaseException as error:
+            self._error = error
+
+    def _stream(self) -> Iterator[bytes]:
+        while True:
+            part = self._parts.get()
+            if part is None:
+                raise InterruptedError("aborted")
+            if not part:
+                return
+            yield part
+
+
+def _key(path: str) -> str:
+    return path.strip("/")
+
+
+def _directory(prefix: str) -> str:
+    """Return a prefix with a slash at the end, as it starts the keys below it; "" for the whole bucket."""
+    return f"{_key(prefix)}/" if _key(prefix) else ""
+
+
+def _meta(entry: Any, prefix: str) -> ObjectMeta:
+    path: str = entry["path"]
+    return ObjectMeta(path[len(_directory(prefix)) :], int(entry["size"]), entry["last_modified"])
+
+
+def _suits_single_call(requests: Sequence[ByteRange]) -> bool:
+    """Return True if obstore's merging of these ranges fetches few extra bytes and no single large request."""
+    extra_bytes = num_merged = 0
+    for (_, end), (start, _) in pairwise(requests):
+        gap = start - end
+        if gap <= _COALESCED_BYTES:
+            extra_bytes += gap
+            num_merged += 1
+    requested_bytes = sum(end - start for start, end in requests)
+    return extra_bytes <= max(_COALESCED_BYTES, requested_bytes) and (num_merged == 0 or requested_bytes <= _PART_BYTES)
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Return the HTTP status in the message of an obstore error, or None."""
+    match = _STATUS.search(str(error))
+    return int(match[1]) if match else None
+
+
+def _definite_errors() -> tuple[type[BaseException], ...]:
+    from obstore import exceptions
+
+    return (
+        exceptions.PermissionDeniedError,
+        exceptions.UnauthenticatedError,
+        exceptions.InvalidPathError,
+        exceptions.NotSupportedError,
+        ValueError,
+        TypeError,
+    )
+
+
+def _lister_of(bucket: str, options: CloudOptions, provider: Any) -> ShortLister | None:
+    """Return the lister of short listings, or None if obstore must be used for these options."""
+    if options.cloud == "azure":
+        return AzureLister(bucket, options) if AzureLister.suits(options) else None
+    if options.cloud == "gcs":
+        token = google_token(options) if GcsLister.suits(options) else None
+        return None if token is None else GcsLister(bucket, options, token)
+    source = _signing_credentials(options, provider) if S3Lister.suits(options) else None
+    return None if source is None else S3Lister(bucket, options, source)
+
+
+def _aws_credentials(options: CloudOptions) -> Any:
+    """Return an obstore credential provider on top of botocore's chain (profiles, SSO and so on).
+
+    Returns None if the options contain credentials, or botocore is not installed or finds none.
+    """
+    config = options.config
+    explicit = ("access_key_id", "web_identity_token_file", "container_credentials_relative_uri")
+    if options.cloud != "s3" or options.is_on("skip_signature") or any(name in config for name in explicit):
+        return None
+    try:
+        from botocore.session import Session
+    except ImportError:
+        return None
+    resolved = Session().get_credentials()
+    if resolved is None:
+        return None
+
+    def credentials() -> dict[str, Any]:
+        frozen = resolved.get_frozen_credentials()
+        expires = getattr(resolved, "_expiry_time", None)
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": expires,
+        }
+
+    return credentials
+
+
+def _signing_credentials(options: CloudOptions, provider: Any) -> Any:
+    """Return a function that provides the lister's credentials, or None if only obstore can find them."""
+    if options.is_on("skip_signature"):
+        return lambda: None
+    if provider is not None:
+
+        def provided() -> Credentials:
+            fields = provider()
+            return Credentials(fields["access_key_id"], fields["secret_access_key"], fields["token"])
+
+        return provided
+    config = options.config
+    if "access_key_id" in config and "secret_access_key" in config:
+        fixed = Credentials(config["access_key_id"], config["secret_access_key"], config.get("session_token"))
+        return lambda: fixed
+    return None

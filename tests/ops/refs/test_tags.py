@@ -1,0 +1,170 @@
+"""Tags and restore; lancetable and pylance read each other's tags."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lancetable.errors import AlreadyExistsError, InvalidRefError, RefNotFoundError, VersionNotFoundError
+from lancetable.ops.change.delete import delete
+from lancetable.ops.refs import tags as tag_ops
+from lancetable.store.fsspec_store import FsspecStore
+from lancetable.table import refs as table_refs
+from lancetable.table.version import TableVersion, checkout, latest, open_version
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> TableVersion:
+    """Version 3 of a table: ten rows, then eight, then six."""
+    uri = str(tmp_path / "t.lance")
+    ds = lance.write_dataset(pa.table({"id": range(10)}), uri, data_storage_version="2.0")
+    ds.delete("id < 2")
+    ds.delete("id < 4")
+    return open_version(uri)
+
+
+def pylance_tags(version: TableVersion) -> Any:
+    return lance.dataset(version.uri).tags
+
+
+def test_create_list_and_read(version: TableVersion) -> None:
+    tag_ops.create_tag(version, "newest")
+    tag_ops.create_tag(version, "first-1_a.b", 1)
+    tag_ops.create_tag(version, "same", "first-1_a.b")
+    tag_ops.create_tag(version, "main", ("main", 2))
+    assert {name: tag.version for name, tag in tag_ops.list_tags(version).items()} == {
+        "first-1_a.b": 1,
+        "main": 2,
+        "newest": 3,
+        "same": 1,
+    }
+    theirs = pylance_tags(version).list()
+    for name, tag in tag_ops.list_tags(version).items():
+        assert theirs[name]["version"] == tag.version
+        assert theirs[name]["manifest_size"] == tag.manifest_size_bytes
+        assert theirs[name]["branch"] is None
+    assert lance.dataset(version.uri, version="first-1_a.b").count_rows() == 10
+    assert checkout(version, "main").version == 2
+
+
+def test_the_file_is_laid_out_as_by_pylance(version: TableVersion) -> None:
+    tag_ops.create_tag(version, "ours", 2)
+    pylance_tags(version).create("theirs", 2)
+    ours, theirs = (
+        json.loads((Path(version.base) / "_refs" / "tags" / f"{name}.json").read_text()) for name in ("ours", "theirs")
+    )
+    assert list(ours) == list(theirs)
+    for key in ("branch", "version", "manifestSize", "metadata"):
+        assert ours[key] == theirs[key]
+
+
+def test_tags_of_pylance_are_read(version: TableVersion) -> None:
+    pylance_tags(version).create("theirs", 1)
+    assert tag_ops.get_tag(version, "theirs").version == 1
+    assert open_version(version.uri, "theirs").version == 1
+    tag_ops.update_tag(version, "theirs", 2)
+    assert pylance_tags(version).get_version("theirs") == 2
+
+
+def test_update_keeps_when_it_was_created(version: TableVersion) -> None:
+    tag_ops.create_tag(version, "t", 1)
+    before = tag_ops.get_tag(version, "t")
+    tag_ops.replace_tag_metadata(version, "t", {"k": "v"})
+    tag_ops.update_tag(version, "t")
+    after = tag_ops.get_tag(version, "t")
+    assert (after.version, after.created_at, after.metadata) == (3, before.created_at, {"k": "v"})
+    assert after.updated_at is not None
+    assert before.updated_at is not None
+    assert after.updated_at > before.updated_at
+
+
+def test_delete_tag(version: TableVersion) -> None:
+    tag_ops.create_tag(version, "t")
+    tag_ops.delete_tag(version, "t")
+    assert tag_ops.list_tags(version) == {}
+    assert pylance_tags(version).list() == {}
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_of_two_writers_of_one_name_one_is_told(
+    version: TableVersion, monkeypatch: pytest.MonkeyPatch, exclusive: bool
+) -> None:
+    if not exclusive:
+        version = replace(version, store=FsspecStore("file", {}))
+    tag_ops.create_tag(version, "t", 1)
+    # The other one looked before the first had written.
+    monkeypatch.setattr(table_refs, "find_tag", lambda *arguments: None)
+    with pytest.raises(AlreadyExistsError):
+        tag_ops.create_tag(version, "t", 2)
+    monkeypatch.undo()
+    assert tag_ops.get_tag(version, "t").version == 1
+
+
+def test_errors(version: TableVersion) -> None:
+    tag_ops.create_tag(version, "t", 1)
+    with pytest.raises(AlreadyExistsError):
+        tag_ops.create_tag(version, "t", 2)
+    assert tag_ops.get_tag(version, "t").version == 1
+    for act in (tag_ops.get_tag, tag_ops.delete_tag, tag_ops.update_tag):
+        with pytest.raises(RefNotFoundError):
+            act(version, "missing")
+    with pytest.raises(RefNotFoundError):
+        tag_ops.create_tag(version, "u", "missing")
+    with pytest.raises(VersionNotFoundError):
+        tag_ops.create_tag(version, "u", 99)
+    for wrong in ("", "a/b", "..", ".a", "a.", "a.lock", "a b", "../../x", "a\0"):
+        with pytest.raises(InvalidRefError):
+            tag_ops.create_tag(version, wrong)
+        with pytest.raises(OSError, match=r"Ref is invalid|Ref"):
+            pylance_tags(version).create(wrong, 1)
+    assert list(tag_ops.list_tags(version)) == ["t"]
+
+
+def test_stray_files_are_no_tags(version: TableVersion) -> None:
+    tag_ops.create_tag(version, "t")
+    directory = Path(version.base) / "_refs" / "tags"
+    (directory / "note.txt").write_text("x")
+    (directory / "a b.json").write_text("{}")
+    assert list(tag_ops.list_tags(version)) == ["t"]
+
+
+def test_restore(version: TableVersion) -> None:
+    restored = tag_ops.restore(checkout(version, 1))
+    assert restored.version == 4
+    ds = lance.dataset(version.uri)
+    assert (ds.version, ds.count_rows()) == (4, 10)
+    assert restored.manifest.fragments.num_rows() == 10
+    after, number = delete(restored, "id = 9")
+    assert (after.version, number) == (5, 1)
+    assert tag_ops.restore(checkout(after, 2)).manifest.fragments.num_rows() == 8
+    assert lance.dataset(version.uri, version=5).count_rows() == 9
+
+
+def test_restore_of_the_newest_version_is_a_commit(version: TableVersion) -> None:
+    assert tag_ops.restore(version).version == 4
+    assert latest(version).manifest.fragments.num_rows() == 6
+
+
+def test_restore_brings_back_the_schema(version: TableVersion) -> None:
+    ds = lance.dataset(version.uri)
+    ds.add_columns({"twice": "id * 2"})
+    ds.update_config({"a": "b"})
+    restored = tag_ops.restore(checkout(latest(version), 3))
+    assert restored.schema.names == ["id"]
+    assert restored.manifest.config == {}
+    assert lance.dataset(version.uri).schema.names == ["id"]
+
+
+def test_tags_of_branches_lie_at_the_main_root(version: TableVersion) -> None:
+    branch = lance.dataset(version.uri).create_branch("dev", 2)
+    on_branch = checkout(version, ("dev", None))
+    tag_ops.create_tag(on_branch, "b")
+    assert tag_ops.get_tag(version, "b").branch == "dev"
+    assert checkout(version, "b").branch == "dev"
+    assert branch.tags.get_version("b") == 2
