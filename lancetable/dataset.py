@@ -68,7 +68,7 @@ from lancetable.ops.write import schema_merge, write
 from lancetable.optimize import DatasetOptimizer, config_of
 from lancetable.progress import of_files, tracked
 from lancetable.refs import Branches, Tags
-from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
+from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema, as_text
 from lancetable.session import Session
 from lancetable.sql import SqlQueryBuilder
@@ -610,37 +610,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         scope.reject("vector search", planned=False, nearest=nearest)
         scope.reject("full text search", planned=False, full_text_query=full_text_query)
-        builder = ScannerBuilder(self)
-        builder.row_addr_prefilter(row_addr_allowlist, row_addr_blocklist)
-        given = {
-            "columns": columns,
-            "filter": filter,
-            "limit": limit,
-            "offset": offset,
-            "batch_size": batch_size,
-            "batch_size_bytes": batch_size_bytes,
-            "batch_readahead": batch_readahead,
-            "fragment_readahead": fragment_readahead,
-            "scan_in_order": scan_in_order,
-            "fragments": fragments,
-            "index_segments": index_segments,
-            "with_row_id": with_row_id,
-            "with_row_address": with_row_address,
-            "use_stats": use_stats,
-            "fast_search": fast_search,
-            "io_buffer_size": io_buffer_size,
-            "late_materialization": late_materialization,
-            "blob_handling": blob_handling,
-            "include_deleted_rows": include_deleted_rows,
-            "scan_stats_callback": scan_stats_callback,
-            "strict_batch_size": strict_batch_size,
-            "order_by": order_by,
-            "progress": progress,
-        }
-        for name, value in given.items():
-            if value is not None:
-                getattr(builder, SETTERS[name])(value)
-        return builder.to_scanner()
+        builder = ScannerBuilder(self).row_addr_prefilter(row_addr_allowlist, row_addr_blocklist)
+        return builder.apply_defaults(scan_arguments(locals())).to_scanner()
 
     def to_table(
         self,
@@ -683,29 +654,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         --------
         >>> ds.to_table(columns={"km": "distance * 1.609"}, filter="carrier = 'UA'", limit=5)  # doctest: +SKIP
         """
-        return self.scanner(
-            columns,
-            filter,
-            limit,
-            offset,
-            nearest,
-            batch_size,
-            batch_size_bytes,
-            batch_readahead,
-            fragment_readahead,
-            scan_in_order,
-            full_text_query=full_text_query,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            use_stats=use_stats,
-            fast_search=fast_search,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            blob_handling=blob_handling,
-            include_deleted_rows=include_deleted_rows,
-            order_by=order_by,
-            progress=progress,
-        ).to_table()
+        searches = {"nearest": nearest, "full_text_query": full_text_query}
+        return self.scanner(**scan_arguments(locals()), **searches).to_table()
 
     def to_batches(
         self,
@@ -737,28 +687,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Stream rows as record batches with bounded memory. All arguments are those of `scanner`; errors as in
         `to_table`.
         """
-        return self.scanner(
-            columns,
-            filter,
-            limit,
-            offset,
-            nearest,
-            batch_size,
-            batch_size_bytes,
-            batch_readahead,
-            fragment_readahead,
-            scan_in_order,
-            full_text_query=full_text_query,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            use_stats=use_stats,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            blob_handling=blob_handling,
-            strict_batch_size=strict_batch_size,
-            order_by=order_by,
-            **kwargs,
-        ).to_batches()
+        searches = {"nearest": nearest, "full_text_query": full_text_query}
+        return self.scanner(**scan_arguments(locals()), **searches, **kwargs).to_batches()
 
     def to_pandas(
         self,
@@ -794,28 +724,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         `LanceScanner.to_pandas`), and
         `kwargs` are passed to `pyarrow.Table.to_pandas`. Raises the errors of `to_table`.
         """
-        return self.scanner(
-            columns,
-            filter,
-            limit,
-            offset,
-            nearest,
-            batch_size,
-            None,
-            batch_readahead,
-            fragment_readahead,
-            scan_in_order,
-            full_text_query=full_text_query,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            use_stats=use_stats,
-            fast_search=fast_search,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            include_deleted_rows=include_deleted_rows,
-            order_by=order_by,
-            progress=progress,
-        ).to_pandas(blob_mode=blob_mode, **kwargs)
+        searches = {"nearest": nearest, "full_text_query": full_text_query}
+        return self.scanner(**scan_arguments(locals()), **searches).to_pandas(blob_mode=blob_mode, **kwargs)
 
     def count_rows(self, filter: Filter | None = None, **kwargs: Any) -> int:
         """Count the live rows, or those that match `filter`.

@@ -48,7 +48,7 @@ from lancetable.ops.schema import evolution, joined_columns
 from lancetable.ops.write import write
 from lancetable.ops.write.add_files import adopt_fragment
 from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files, tracked
-from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
+from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.row_count_index import num_live_rows, physical_rows
@@ -174,32 +174,10 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         progress: ProgressLike = None,
     ) -> LanceScanner:
         """Return a scanner of this fragment. Arguments and errors are those of `LanceDataset.scanner`."""
+        # False is the default here, and does not replace a default of the dataset.
+        with_row_id, with_row_address = with_row_id or None, with_row_address or None  # type: ignore[assignment]
         builder = ScannerBuilder(self._dataset).with_fragments([self])
-        builder.apply_defaults(
-            {
-                name: value
-                for name, value in {
-                    "columns": columns,
-                    "batch_size": batch_size,
-                    "filter": filter,
-                    "limit": limit,
-                    "offset": offset,
-                    "with_row_id": with_row_id or None,
-                    "with_row_address": with_row_address or None,
-                    "batch_readahead": batch_readahead,
-                    "blob_handling": blob_handling,
-                    "order_by": order_by,
-                    "io_buffer_size": io_buffer_size,
-                    "late_materialization": late_materialization,
-                    "include_deleted_rows": include_deleted_rows,
-                    "batch_size_bytes": batch_size_bytes,
-                    "strict_batch_size": strict_batch_size,
-                    "progress": progress,
-                }.items()
-                if value is not None
-            }
-        )
-        return builder.to_scanner(self._version)
+        return builder.apply_defaults(scan_arguments(locals())).to_scanner(self._version)
 
     def to_table(
         self,
@@ -219,21 +197,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         strict_batch_size: bool | None = None,
     ) -> pa.Table:
         """Read rows into an Arrow table. Arguments and errors are those of `LanceDataset.to_table`."""
-        return self.scanner(
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            blob_handling=blob_handling,
-            order_by=order_by,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            include_deleted_rows=include_deleted_rows,
-            batch_size_bytes=batch_size_bytes,
-            strict_batch_size=strict_batch_size,
-        ).to_table()
+        return self.scanner(**scan_arguments(locals())).to_table()
 
     def to_batches(
         self,
@@ -256,23 +220,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         strict_batch_size: bool | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Stream rows as record batches. Arguments and errors are those of `LanceDataset.to_batches`."""
-        return self.scanner(
-            columns=columns,
-            batch_size=batch_size,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            batch_readahead=batch_readahead,
-            blob_handling=blob_handling,
-            order_by=order_by,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            include_deleted_rows=include_deleted_rows,
-            batch_size_bytes=batch_size_bytes,
-            strict_batch_size=strict_batch_size,
-        ).to_batches()
+        return self.scanner(**scan_arguments(locals())).to_batches()
 
     def to_pandas(
         self,
@@ -291,16 +239,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
 
         Raises the errors of `to_table`.
         """
-        return self.scanner(
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            batch_size=batch_size,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            order_by=order_by,
-        ).to_pandas(blob_mode=blob_mode, **kwargs)
+        return self.scanner(**scan_arguments(locals())).to_pandas(blob_mode=blob_mode, **kwargs)
 
     def count_rows(self, filter: Filter | None = None) -> int:
         """Count the live rows, or those that match `filter`. Raises the errors of `LanceDataset.count_rows`."""

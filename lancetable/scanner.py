@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
     from lancetable.types import Columns, Filter
 
-__all__ = ["ColumnOrdering", "LanceScanner", "ScanStatistics", "ScannerBuilder"]
+__all__ = ["ColumnOrdering", "LanceScanner", "ScanStatistics", "ScannerBuilder", "scan_arguments"]
 
 DEFAULT_BATCH_SIZE = "LANCE_DEFAULT_BATCH_SIZE"
 BLOB_HANDLING = ("all_binary", "blobs_descriptions", "all_descriptions")
@@ -422,36 +422,21 @@ class ScannerBuilder:
         return self
 
 
-# The builder method of each key of default_scan_options and each argument of `scanner`.
+# The builder method of each key of `default_scan_options`, which is also the name of an argument of `scanner`.
 SETTERS = {
     name: name
-    for name in [
-        "columns",
-        "filter",
-        "limit",
-        "offset",
-        "order_by",
-        "batch_size",
-        "batch_size_bytes",
-        "batch_readahead",
-        "fragment_readahead",
-        "io_buffer_size",
-        "scan_in_order",
-        "strict_batch_size",
-        "with_row_id",
-        "with_row_address",
-        "include_deleted_rows",
-        "late_materialization",
-        "blob_handling",
-        "use_stats",
-        "scan_stats_callback",
-        "use_scalar_index",
-        "prefilter",
-        "fast_search",
-        "disable_scoring_autoprojection",
-        "progress",
-    ]
+    for name in (
+        "columns filter limit offset order_by batch_size batch_size_bytes batch_readahead fragment_readahead "
+        "io_buffer_size scan_in_order strict_batch_size with_row_id with_row_address include_deleted_rows "
+        "late_materialization blob_handling use_stats scan_stats_callback use_scalar_index prefilter fast_search "
+        "disable_scoring_autoprojection progress"
+    ).split()
 } | {"fragments": "with_fragments", "index_segments": "with_index_segments"}
+
+
+def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a scan among `arguments`, the `locals()` of a method, except for those that are None."""
+    return {name: value for name, value in arguments.items() if value is not None and name in SETTERS}
 
 
 def default_batch_size() -> int:
