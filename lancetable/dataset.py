@@ -6,23 +6,22 @@ implements all operations.
 
 from __future__ import annotations
 
-import html
-import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from lancetable import scope, udf
+from lancetable import scope, udf, writes
 from lancetable.arguments import (
     COMMIT_MESSAGE_KEY,
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
+    check_filter,
     check_mode,
     check_timeout,
     checked_changes,
@@ -39,7 +38,6 @@ from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_s
 from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of, stats_of
 from lancetable.delta import DatasetDelta, delta_of
 from lancetable.errors import (
-    DatasetNotFoundError,
     InvalidInputError,
     InvalidOperationError,
     UnsupportedFeatureError,
@@ -47,10 +45,11 @@ from lancetable.errors import (
 )
 from lancetable.file import LanceFileSession
 from lancetable.format import transaction as tx
-from lancetable.fragment import LanceFragment, check_external_blobs, table_of, write_fragments, write_options
+from lancetable.fragment import LanceFragment
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
+from lancetable.html import dataset_html
 from lancetable.index_metadata import Index, IndexFile
-from lancetable.inputs import cast_batches, read_input, table_of_rows
+from lancetable.inputs import read_input, read_table, table_of_rows
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.models import schema_of_model, snake_case
 from lancetable.operation import LanceOperation, Transaction, to_bases
@@ -64,9 +63,8 @@ from lancetable.ops.read.diff import Diff
 from lancetable.ops.refs import branches, clone
 from lancetable.ops.refs import tags as tag_ops
 from lancetable.ops.schema import evolution, joined_columns, settings
-from lancetable.ops.write import schema_merge, write
 from lancetable.optimize import DatasetOptimizer, config_of
-from lancetable.progress import of_files, tracked
+from lancetable.progress import tracked
 from lancetable.refs import Branches, Tags
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema, as_text
@@ -95,11 +93,11 @@ from lancetable.types import (
     VersionRef,
 )
 from lancetable.udf import BatchUDF
+from lancetable.writes import write_fragments
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lancetable.inputs import Input
     from lancetable.progress import FragmentWriteProgress, ProgressLike
 
 __all__ = [
@@ -144,8 +142,6 @@ PYARROW_COUNT_OPTIONS = frozenset(
         "memory_pool",
     )
 )  # fmt: skip
-
-logger = logging.getLogger(__name__)
 
 
 def dataset(
@@ -214,21 +210,16 @@ def dataset(
     scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
     if uri is None:
         raise InvalidInputError("missing argument: uri")
-    moment = None if asof is None or version is not None else parse_asof(asof)
     return LanceDataset(
         uri,
         version,
-        block_size,
-        index_cache_size,
         commit_lock=commit_lock,
         storage_options=storage_options,
         default_scan_options=default_scan_options,
         metadata_cache_size_bytes=metadata_cache_size_bytes,
-        index_cache_size_bytes=index_cache_size_bytes,
-        read_params=read_params,
         session=session,
         base_store_params=base_store_params,
-        asof=moment,
+        asof=None if asof is None or version is not None else parse_asof(asof),
     )
 
 
@@ -335,17 +326,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return "\n".join([head, *(f"  {field.name}: {field.type}" for field in manifest.schema.to_arrow())])
 
     def _repr_html_(self) -> str:
-        manifest = self._table.manifest
-        rows = manifest.fragments.num_rows()
-        facts = [
-            ("uri", self.uri),
-            ("version", f"{self.version}, {manifest.timestamp:%Y-%m-%d %H:%M:%S} UTC"),
-            ("rows", "unknown" if rows is None else f"{rows:,}"),
-            ("fragments", f"{len(manifest.fragments):,}"),
-            ("data format", self.data_storage_version),
-        ]
-        fields = [(field.name, f"{field.type}{'' if field.nullable else ' not null'}") for field in self.schema]
-        return f"<div><b>LanceDataset</b>{html_table(facts)}{html_table(fields)}</div>"
+        return dataset_html(self)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return all rows as an Arrow C stream."""
@@ -746,8 +727,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         TypeError
             If the filter has another type, or an argument is unknown.
         """
-        if filter is not None and not isinstance(filter, (str, pc.Expression)):
-            raise TypeError(f"filter must be an SQL string or a pyarrow expression, got {type(filter).__name__}")
+        check_filter("filter", filter)
         scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
         if scanned:
             return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
@@ -1126,8 +1106,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.delete("dep_time IS NULL")  # doctest: +SKIP
         {'num_deleted_rows': 8255}
         """
-        if not isinstance(predicate, (str, pc.Expression)):
-            raise TypeError(f"predicate must be an SQL string or a pyarrow expression, got {type(predicate).__name__}")
+        check_filter("predicate", predicate, required=True)
         self._refuse_view("delete", "call it on the dataset, with the filter in the predicate")
         self._table, num_rows = delete.delete(
             self._table,
@@ -1205,8 +1184,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if not isinstance(updates, Mapping):
             raise TypeError(f"updates must be a dict, got {type(updates).__name__}")
-        if where is not None and not isinstance(where, (str, pc.Expression)):
-            raise TypeError(f"where must be an SQL string or a pyarrow expression, got {type(where).__name__}")
+        check_filter("where", where)
         self._refuse_view("update", "call it on the dataset, with the filter in `where`")
         with tracked(progress, "update") as tracker:
             self._table, num_rows = update.update(
@@ -1287,7 +1265,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         --------
         >>> ds.merge(airlines, "carrier", "code")  # doctest: +SKIP
         """
-        right = table_of(data_obj, schema)
+        right = read_table(data_obj, schema)
         right_on = left_on if right_on is None else right_on
         with tracked(progress, "merge") as tracker:
             self._table = joined_columns.merge(self._table, right, left_on, right_on, tracker)
@@ -1544,10 +1522,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         UnsupportedFeatureError
             If the target is in another store.
         """
-        source = checkout(self._table, parse_reference(reference, branches=True))
-        options = source.storage_options if storage_options is None else dict(storage_options)
-        clone.shallow_clone(source, uri_text(target_path), storage_options=options)
-        return dataset(target_path, storage_options=None if options is None else dict(options), **kwargs)
+        return self._cloned(clone.shallow_clone, target_path, reference, storage_options, kwargs)
 
     def deep_clone(
         self,
@@ -1561,10 +1536,21 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         Arguments are those of `shallow_clone`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError,
         StoreError.
         """
+        return self._cloned(clone.deep_clone, target_path, reference, storage_options, kwargs)
+
+    def _cloned(
+        self,
+        copy: Callable[..., Any],
+        target_path: Uri,
+        reference: Reference,
+        storage_options: dict[str, str] | None,
+        kwargs: dict[str, Any],
+    ) -> LanceDataset:
         source = checkout(self._table, parse_reference(reference, branches=True))
-        options = source.storage_options if storage_options is None else dict(storage_options)
-        clone.deep_clone(source, uri_text(target_path), storage_options=options)
-        return dataset(target_path, storage_options=None if options is None else dict(options), **kwargs)
+        options = source.storage_options if storage_options is None else storage_options
+        options = None if options is None else dict(options)
+        copy(source, uri_text(target_path), storage_options=options)
+        return dataset(target_path, storage_options=options, **kwargs)
 
     # ------------------------------------------------------------------------------------------ schema and settings
 
@@ -1810,7 +1796,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             )
         properties = transaction_properties_of(transaction.transaction_properties, commit_message)
         committed = commits.commit(
-            target_of(base_uri, storage_options, commit_lock),
+            writes.open_target(base_uri, storage_options, commit_lock),
             transaction.to_format(properties),
             storage_options=storage_options,
             commit_lock=commit_lock,
@@ -1987,12 +1973,8 @@ class LanceStats:
 
     def dataset_stats(self, max_rows_per_group: int = 1024) -> DatasetStats:
         """Return the number of deleted rows, fragments, and fragments with fewer rows than `max_rows_per_group`."""
-        counted = stats.dataset_stats(self._dataset.table_version, max_rows_per_group)
-        return DatasetStats(
-            num_deleted_rows=counted.num_deleted_rows,
-            num_fragments=counted.num_fragments,
-            num_small_files=counted.num_small_files,
-        )
+        counts = stats.dataset_stats(self._dataset.table_version, max_rows_per_group)
+        return cast("DatasetStats", asdict(counts))
 
     def data_stats(self) -> stats.DataStatistics:
         """Return the bytes on disk of each field; reads the footer of every data file."""
@@ -2122,124 +2104,35 @@ def write_dataset(
     >>> ds.version  # doctest: +SKIP
     1
     """
-    scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
-    scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
     if uri is None:
         raise InvalidInputError("missing argument: uri")
     mode = check_mode(mode)
     if schema_mode not in (None, "merge") or (schema_mode is not None and mode != "append"):
         raise InvalidInputError('schema_mode can only be "merge", with mode "append"')
-    of_each_file, of_rows = of_files(progress)
-    options = write_options(
-        max_rows_per_file=max_rows_per_file,
-        max_rows_per_group=max_rows_per_group,
-        max_bytes_per_file=max_bytes_per_file,
-        data_cache_bytes=data_cache_bytes,
-        max_page_bytes=max_page_bytes,
-        data_storage_version=data_storage_version,
-        use_legacy_format=use_legacy_format,
-        progress=of_each_file,
+    options = replace(
+        writes.write_options(locals(), keep_arrays=isinstance(data_obj, pa.Table)),
         properties=transaction_properties_of(transaction_properties, commit_message),
         v2_manifest_paths=enable_v2_manifest_paths,
         stable_row_ids=enable_stable_row_ids,
-        blob_pack_bytes=blob_pack_file_size_threshold,
-        keep_arrays=isinstance(data_obj, pa.Table),
-        initial_bases=initial_bases,
-        target_bases=target_bases,
-        target_all_bases=target_all_bases,
     )
-    check_external_blobs(external_blob_mode, allow_external_blob_outside_bases)
-    config = config_of(auto_cleanup_options) if auto_cleanup_options is not None else None
+    config = None if auto_cleanup_options is None else config_of(auto_cleanup_options)
     source = read_input(data_obj, schema)
-    cache = None if session is None else session.cache
-    with tracked(of_rows, "write") as tracker:
-        if tracker is not None:
-            tracker.begin(total_rows=source.num_rows)
-            options = replace(options, tracker=tracker)
-        table = written(uri, source, options, mode, schema_mode, storage_options, commit_lock, cache, config)
+    creation: dict[str, Any] = {
+        "storage_options": storage_options,
+        "commit_lock": commit_lock,
+        "cache": None if session is None else session.cache,
+    }
+    with writes.tracked_write(options, progress, source) as options:
+        if mode != "create":
+            target = writes.open_target(uri, **creation)
+        elif isinstance(uri, LanceDataset):
+            target = uri.uri
+            creation["storage_options"] = storage_options or uri.initial_storage_options
+        else:
+            target = uri_text(uri)
+            creation["begin_anew"] = True
+        table = writes.write_table(target, source, options, mode, schema_mode, config, **creation)
     return LanceDataset.from_version(table)
-
-
-def written(
-    uri: Uri | LanceDataset,
-    source: Input,
-    options: write.WriteOptions,
-    mode: str,
-    schema_mode: str | None,
-    storage_options: dict[str, str] | None,
-    commit_lock: CommitLock | None,
-    cache: TableCache | None,
-    config: Mapping[str, str] | None,
-) -> TableVersion:
-    """Return the version that `write_dataset` creates, from its checked arguments. Raises the same errors."""
-    if mode == "create":
-        begin_anew = not isinstance(uri, LanceDataset)
-        if isinstance(uri, LanceDataset):
-            storage_options = storage_options or uri.initial_storage_options
-            uri = uri.uri
-        return write.create(
-            uri_text(uri),
-            source.schema,
-            source.batches,
-            options,
-            storage_options=storage_options,
-            commit_lock=commit_lock,
-            cache=cache,
-            config=config,
-            begin_anew=begin_anew,
-        )
-    target = target_of(uri, storage_options, commit_lock, cache)
-    if isinstance(target, str):
-        if mode == "append":
-            warnings.warn(f"no table exists at {target}; creating it", stacklevel=3)
-        return write.create(
-            target,
-            source.schema,
-            source.batches,
-            options,
-            storage_options=storage_options,
-            commit_lock=commit_lock,
-            cache=cache,
-            config=config,
-        )
-    warn_of_unused(target, options, config)
-    if mode == "append" and schema_mode is not None:
-        write.target_places(target, options, "append")  # raises an error before the schema changes
-        target, wanted = schema_merge.merge_schema(target, source.schema)
-        return write.append(target, wanted, cast_batches(source.batches, wanted), options)
-    if mode == "append":
-        return write.append(target, source.schema, source.batches, options)
-    return write.overwrite(target, source.schema, source.batches, options)
-
-
-def target_of(
-    uri: Uri | LanceDataset,
-    storage_options: Mapping[str, str] | None,
-    commit_lock: CommitLock | None,
-    cache: TableCache | None = None,
-) -> TableVersion | str:
-    """Return the version of a dataset, the newest version at a URI, or the URI if no table exists there."""
-    if isinstance(uri, LanceDataset):
-        return commits.with_settings(uri.table_version, storage_options, commit_lock)
-    address = uri_text(uri)
-    try:
-        return open_version(address, storage_options=storage_options, commit_lock=commit_lock, cache=cache)
-    except DatasetNotFoundError:
-        return address
-
-
-def warn_of_unused(table: TableVersion, options: write.WriteOptions, config: Mapping[str, str] | None) -> None:
-    """Log a warning for arguments that only apply to new tables, if this table differs from them."""
-    if options.stable_row_ids and not table.manifest.has_stable_row_ids:
-        logger.warning("%s: enable_stable_row_ids has no effect on an existing table without stable row ids", table.uri)
-    differs = [key for key, value in (config or {}).items() if table.manifest.config.get(key) != value]
-    if differs:
-        logger.warning(
-            "%s: auto_cleanup_options have no effect on an existing table: %s are unchanged; use"
-            " optimize.enable_auto_cleanup",
-            table.uri,
-            ", ".join(sorted(differs)),
-        )
 
 
 def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:
@@ -2259,22 +2152,9 @@ def check_io_buffer(size: int | None) -> None:
 
 def public_version(summary: manifests.VersionSummary) -> Version:
     """Return a version in the form of `LanceDataset.versions`."""
+    values = asdict(summary)
     return Version(
         version=summary.version,
         timestamp=summary.timestamp.astimezone().replace(tzinfo=None),
-        metadata={
-            "total_data_file_rows": str(summary.total_data_file_rows),
-            "total_data_files": str(summary.total_data_files),
-            "total_deletion_file_rows": str(summary.total_deletion_file_rows),
-            "total_deletion_files": str(summary.total_deletion_files),
-            "total_files_size": str(summary.total_files_size),
-            "total_fragments": str(summary.total_fragments),
-            "total_rows": str(summary.total_rows),
-        },
+        metadata={name: str(values[name]) for name in sorted(values) if name.startswith("total_")},
     )
-
-
-def html_table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return a two-column HTML table; all strings are escaped."""
-    cells = [f"<tr><th>{html.escape(str(key))}</th><td>{html.escape(str(value))}</td></tr>" for key, value in rows]
-    return f"<table>{''.join(cells)}</table>"

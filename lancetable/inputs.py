@@ -11,7 +11,7 @@ import pyarrow.dataset as pads
 from lancetable.errors import InvalidInputError, SchemaMismatchError
 from lancetable.ops.write.float_overflow import check_finite
 
-__all__ = ["Input", "read_input"]
+__all__ = ["Input", "read_input", "read_table"]
 
 UNITS = ("s", "ms", "us", "ns")
 
@@ -46,6 +46,12 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
     source = find_source(data, schema)
     check_metadata(source.schema)
     return source
+
+
+def read_table(data: Any, schema: pa.Schema | None = None) -> pa.Table:
+    """Read a tabular object into memory. Raises the errors of `read_input`."""
+    source = read_input(data, schema)
+    return pa.Table.from_batches(source.batches, source.schema)
 
 
 def find_source(data: Any, schema: pa.Schema | None) -> Input:
