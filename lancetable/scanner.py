@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from lancetable import scope
-from lancetable.arguments import check_count
+from lancetable.arguments import check_count, check_filter
 from lancetable.blob import BlobFile
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.expr import conjuncts
@@ -261,14 +261,9 @@ class ScannerBuilder:
 
         Raises TypeError for another type, UnsupportedFeatureError for a search query.
         """
-        if filter is not None and not isinstance(filter, (str, pc.Expression)):
-            if isinstance(filter, dict) or type(filter).__name__ in (
-                "FullTextQuery",
-                "VectorSearchQuery",
-                "PhraseQuery",
-            ):
-                raise scope.unsupported("search queries", planned=False, name="argument filter")
-            raise TypeError(f"filter must be an SQL string or a pyarrow expression, got {type(filter).__name__}")
+        if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
+            raise scope.unsupported("search queries", planned=False, name="argument filter")
+        check_filter("filter", filter)
         self._values["filter"] = filter
         return self
 
