@@ -419,14 +419,12 @@ class ScannerBuilder:
 
 # The builder method of each key of `default_scan_options`, which is also the name of an argument of `scanner`.
 SETTERS = {
-    name: name
-    for name in (
-        "columns filter limit offset order_by batch_size batch_size_bytes batch_readahead fragment_readahead "
-        "io_buffer_size scan_in_order strict_batch_size with_row_id with_row_address include_deleted_rows "
-        "late_materialization blob_handling use_stats scan_stats_callback use_scalar_index prefilter fast_search "
-        "disable_scoring_autoprojection progress"
-    ).split()
-} | {"fragments": "with_fragments", "index_segments": "with_index_segments"}
+    **{name: name for name in ScanOptions.__dataclass_fields__ if hasattr(ScannerBuilder, name)},
+    **{name: name for name in ("use_scalar_index", "prefilter", "disable_scoring_autoprojection")},
+    **{name: name for name in ("fast_search", "progress")},
+    "fragments": "with_fragments",
+    "index_segments": "with_index_segments",
+}
 
 
 def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
