@@ -228,13 +228,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     """A table at one version.
 
     Created by `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and other engines
-    scan
-    it with projection and filter pushdown, and it supports the Arrow C stream interface.
+    scan it with projection and filter pushdown, and it supports the Arrow C stream interface.
 
     A dataset stays at its version when others commit; `checkout_latest` moves it to the newest version. Its own changes
     (`insert`, `delete`, `restore`) move it to the version they create. It is pickled with its manifest, so that a
-    worker
-    process sees the same version without reading it again.
+    worker process sees the same version without reading it again.
 
     Examples
     --------
@@ -440,8 +438,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         -------
         list of dict
             `{"version", "timestamp", "metadata"}` of each version. The timestamp is naive, in local time; the metadata
-            are
-            counts of rows, files and bytes as decimal strings.
+            are counts of rows, files and bytes as decimal strings.
         """
         return [public_version(summary) for summary in manifests.history(self._table)]
 
@@ -533,8 +530,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ----------
         columns : list of str or dict, optional
             Column names, dotted for nested fields, or `{output name: SQL expression}`. `_rowid`, `_rowaddr`,
-            `_rowoffset`,
-            `_row_created_at_version` and `_row_last_updated_at_version` are also available. All columns by default.
+            `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` are also available. All columns
+            by default.
         filter : str or pyarrow.compute.Expression, optional
             Predicate, as SQL or as an expression. It is checked when the scan is planned.
         limit, offset : int, optional
@@ -584,8 +581,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ------
         InvalidInputError, OutOfRangeError, TypeError
             If a number is negative or exceeds 2^63, or an argument has a wrong type. Names, SQL and types of columns
-            are
-            checked by the read methods of the scanner.
+            are checked by the read methods of the scanner.
         UnsupportedFeatureError
             If an argument of index search is given.
         """
@@ -702,8 +698,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Read rows into a pandas DataFrame.
 
         The arguments are those of `scanner`. `blob_mode` selects the form of blob columns (see
-        `LanceScanner.to_pandas`), and
-        `kwargs` are passed to `pyarrow.Table.to_pandas`. Raises the errors of `to_table`.
+        `LanceScanner.to_pandas`), and `kwargs` are passed to `pyarrow.Table.to_pandas`. Raises the errors of
+        `to_table`.
         """
         searches = {"nearest": nearest, "full_text_query": full_text_query}
         return self.scanner(**scan_arguments(locals()), **searches).to_pandas(blob_mode=blob_mode, **kwargs)
@@ -785,8 +781,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Read rows by `_rowid`, in the given order.
 
         Ids of deleted rows and unknown stable ids are left out, so the result may have fewer rows than `row_ids`; add
-        the
-        column `_rowid` to identify them. Without stable row ids, an id is the row's address.
+        the column `_rowid` to identify them. Without stable row ids, an id is the row's address.
 
         Raises
         ------
@@ -825,8 +820,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Open the blobs of selected rows as files, in the given order; None for a null.
 
         Only the descriptions of the blobs are read here. Each file fetches its bytes when it is read. To read whole
-        blobs,
-        `read_blobs` needs fewer requests.
+        blobs, `read_blobs` needs fewer requests.
 
         Parameters
         ----------
@@ -876,8 +870,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Read the blobs of selected rows as (row address, bytes), with None for a null.
 
         All blobs of one file are read together. Rows are in the given order regardless of `preserve_order`;
-        `io_buffer_size` is
-        accepted for compatibility. Other arguments and errors are those of `take_blobs`.
+        `io_buffer_size` is accepted for compatibility. Other arguments and errors are those of `take_blobs`.
         """
         check_io_buffer(io_buffer_size)
         selector, rows = selected(ids, addresses, indices)
@@ -941,10 +934,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return a view of this version whose scans yield only matching rows.
 
         Filters of repeated calls are combined. The filter applies to scans (`scanner`, `to_table`, `head`, `count_rows`
-        …), not
-        to positions (`take`). `sample`, `delete`, `update` and `truncate_table` of a view raise InvalidOperationError.
-        Raises
-        TypeError unless `expression` is a pyarrow expression.
+        …), not to positions (`take`). `sample`, `delete`, `update` and `truncate_table` of a view raise
+        InvalidOperationError. Raises TypeError unless `expression` is a pyarrow expression.
         """
         if not isinstance(expression, pc.Expression):
             raise TypeError(f"expression must be a pyarrow expression, got {type(expression).__name__}")
@@ -1073,8 +1064,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Delete the rows that match a predicate, and move this dataset to the new version.
 
         Deleted rows are only recorded in deletion files. If a concurrent commit changes the same rows, the delete runs
-        again on
-        the newer version.
+        again on the newer version.
 
         Parameters
         ----------
@@ -1129,23 +1119,20 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Set columns to the values of SQL expressions, and move this dataset to the new version.
 
         Updated rows are written to new fragments and marked as deleted in their old ones. With stable row ids they keep
-        their
-        ids.
+        their ids.
 
         Parameters
         ----------
         updates : dict
             SQL expression for each top-level column to set, over the old values of the same row. Values are cast to the
             column's type like `CAST`: an integer loses the fraction, a decimal is rounded, a timestamp is truncated to
-            its
-            unit, and a number too large for a narrower float becomes infinite. An integer or decimal out of range
+            its unit, and a number too large for a narrower float becomes infinite. An integer or decimal out of range
             raises.
         where : str or pyarrow expression, optional
             The rows to update; all by default.
         conflict_retries, retry_timeout
             Maximum number and total duration of retries. If a concurrent commit changes the same rows, the update runs
-            again
-            on the newer version.
+            again on the newer version.
         data_storage_version : str, optional
             Format of the new data files; the format of the table by default.
         progress : callable or True, optional
@@ -1287,10 +1274,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Rename all manifests to the V2 naming scheme, which makes the newest version faster to find.
 
         No other process may write to the table during the call, and readers may fail to open it. After an interruption,
-        call it
-        again. Raises UnsupportedFeatureError for an external manifest store, CorruptFileError if a version has two
-        different
-        manifests.
+        call it again. Raises UnsupportedFeatureError for an external manifest store, CorruptFileError if a version has
+        two different manifests.
         """
         table = self._table
         rename_manifests_at(table.store, table.base, table.handler)
@@ -1312,8 +1297,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Remove old versions, and the files that no other version references.
 
         Kept are the versions from this dataset's version on, tagged versions, and versions that branches start from.
-        Shallow
-        clones are not known to the table: tag the versions they use. `explain_cleanup_old_versions` is the dry run.
+        Shallow clones are not known to the table: tag the versions they use. `explain_cleanup_old_versions` is the dry
+        run.
 
         Parameters
         ----------
@@ -1323,8 +1308,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             Keep this number of newest versions. If several conditions are given, all must hold.
         delete_unverified : bool, default False
             Also remove unreferenced files younger than seven days. They may belong to a commit in progress, so use this
-            only
-            while nothing writes to the table.
+            only while nothing writes to the table.
         error_if_tagged_old_versions : bool, default True
             Raise an error if a tagged version matches, instead of keeping it silently.
         delete_rate_limit : int, optional
@@ -1397,8 +1381,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return every file that a version references, newest version first.
 
         The columns are `version`, `base_uri`, `path` and `type`. `min_version` excludes older versions; `progress(done,
-        total)`
-        counts versions. `all_files` lists the existing objects instead.
+        total)` counts versions. `all_files` lists the existing objects instead.
         """
         return cleanup.tracked_files(self._table, min_version=min_version, progress=progress)
 
@@ -1412,8 +1395,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return the changes from `begin_version` (exclusive) to `end_version` (inclusive), by row lineage.
 
         `compared_against` is short for the changes from that version to this one. Raises InvalidInputError for
-        incomplete
-        arguments.
+        incomplete arguments.
         """
         return delta_of(self._table, compared_against, begin_version, end_version)
 
@@ -1466,8 +1448,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Create a branch and return a dataset at its first version. No data is copied.
 
         Commits through the returned dataset belong to the branch, whose files are below `tree/<branch>/`; this table
-        does not
-        see them.
+        does not see them.
 
         Parameters
         ----------
@@ -1569,8 +1550,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ----------
         transforms : dict, BatchUDF, callable, ReaderLike, pyarrow.Field, list of Fields or pyarrow.Schema
             One of: SQL expressions by the names of the new columns; a function from a RecordBatch to a RecordBatch of
-            new
-            columns; rows of the new columns in scan order; or fields to add as null columns, which writes only the
+            new columns; rows of the new columns in scan order; or fields to add as null columns, which writes only the
             schema.
         read_columns : list of str, optional
             Input columns of a function, including `_rowid` and `_rowaddr` if wanted; all columns by default.
@@ -1626,10 +1606,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Rename columns, make them nullable or required, or change their type, in one new version.
 
         Only a type change writes data, and only of that column. A type can change within its kind: integers, floats,
-        times,
-        strings, bytes, decimals, and lists of these. A timestamp that becomes a date loses its time of day, and a float
-        that
-        becomes a narrower one is rounded.
+        times, strings, bytes, decimals, and lists of these. A timestamp that becomes a date loses its time of day, and
+        a float that becomes a narrower one is rounded.
 
         Parameters
         ----------
@@ -1660,8 +1638,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Remove columns, or fields of struct columns ("a.b"), from the schema.
 
         Their bytes are removed when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
-        TypeError
-        for a single string, InvalidInputError if no column would be left, CommitConflictError.
+        TypeError for a single string, InvalidInputError if no column would be left, CommitConflictError.
         """
         if isinstance(columns, str):
             raise TypeError("columns must be a list of names, not a string")
@@ -1823,8 +1800,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Commit several appends as one.
 
         The merged transaction has its own uuid, and none of the properties (including commit messages) of the others.
-        Other
-        arguments are those of `commit`.
+        Other arguments are those of `commit`.
 
         Parameters
         ----------
@@ -1903,8 +1879,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Register base paths for files of this table, and move this dataset to the new version.
 
         A base without an id gets the next free one. Returns this dataset. Raises InvalidOperationError if a name, path
-        or id is
-        in use, CommitConflictError if a concurrent commit took it.
+        or id is in use, CommitConflictError if a concurrent commit took it.
         """
         operation = tx.UpdateBases(to_bases(new_bases))
         transaction = tx.Transaction.create(self.version, operation, properties=transaction_properties or {})
@@ -1918,8 +1893,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Delete a table with all its files.
 
         Raises DatasetNotFoundError if the path does not exist (unless `ignore_not_found`), and InvalidInputError,
-        without
-        deleting anything, if it contains files but no readable manifest.
+        without deleting anything, if it contains files but no readable manifest.
         """
         drop.drop(uri_text(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
 
@@ -1941,8 +1915,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return a reader over every object below the table's root, whether or not a version references it.
 
         The columns are base_uri (dictionary of string), path (string, relative to it), size_bytes (int64) and
-        last_modified
-        (timestamp[us, UTC]).
+        last_modified (timestamp[us, UTC]).
         """
         return list_files.all_files(self._table)
 
@@ -2029,8 +2002,7 @@ def write_dataset(
         Schema to cast the data to.
     mode : "create", "append" or "overwrite"
         "create" fails if the table exists; it replaces a table only in `memory://`. "append" adds rows; columns may be
-        in
-        any order and nullable ones may be missing; a missing table is created with a warning. "overwrite" creates a
+        in any order and nullable ones may be missing; a missing table is created with a warning. "overwrite" creates a
         version with only these rows and this schema; older versions stay readable.
     max_rows_per_file, max_bytes_per_file : int
         Size limits of a data file.

@@ -259,8 +259,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """Write a deletion file for the matching rows without committing it.
 
         Returns the new metadata for `LanceOperation.Delete`, or None if no row is left, so that the fragment has to be
-        removed.
-        Raises InvalidSqlError, ColumnNotFoundError, TypeError.
+        removed. Raises InvalidSqlError, ColumnNotFoundError, TypeError.
         """
         check_filter("predicate", predicate, required=True)
         remaining = delete_rows.delete_matching(self._version, self._fragment, predicate)
@@ -334,8 +333,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """Write the columns of another table by key without committing them; see `LanceDataset.merge`.
 
         Returns the new metadata and the new schema for `LanceOperation.Merge`. Raises the errors of
-        `LanceDataset.merge`, except
-        those of the commit.
+        `LanceDataset.merge`, except those of the commit.
         """
         right = read_table(data_obj, schema)
         on = left_on if right_on is None else right_on
@@ -423,8 +421,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """Write all rows of `data` as one fragment without committing it; see `write_fragments`.
 
         The fragment gets the id `fragment_id`, 0 by default. Raises InvalidOperationError for data without rows or with
-        more
-        rows than a file can have, and the errors of `write_fragments`.
+        more rows than a file can have, and the errors of `write_fragments`.
         """
         number = check_count("fragment_id", fragment_id or 0)
         files, _ = of_files(progress)

@@ -150,8 +150,7 @@ class DeletionFile:
     """The location and type of the file with the deleted row offsets of a fragment.
 
     `file_type` is "array" (an Arrow file of offsets) or "bitmap" (a roaring bitmap). `id` is a random 64-bit number
-    that
-    makes the file name unique. `read_version` is the version that the deletion was computed on.
+    that makes the file name unique. `read_version` is the version that the deletion was computed on.
     """
 
     read_version: int
@@ -292,11 +291,9 @@ class FragmentMetadata:
     ----------
     id : int
         Fragment id; 0 in uncommitted fragments, which get their id from the commit.
-    files : list of DataFile
-    physical_rows : int
+    files : list of DataFile physical_rows : int
         Rows in the files, including deleted ones.
-    deletion_file : DeletionFile or None
-    row_id_meta, created_at_version_meta, last_updated_at_version_meta
+    deletion_file : DeletionFile or None row_id_meta, created_at_version_meta, last_updated_at_version_meta
         Only in tables with stable row ids.
     overlays : list
         Data overlays.

@@ -29,10 +29,8 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
 
     Accepts pandas and polars frames, Arrow tables, batches, readers, datasets and scanners, objects with
     `__arrow_c_stream__`, a dict of columns, a list of dicts or of pydantic models, and iterables of record batches
-    together
-    with `schema`. Batches that differ from a given `schema` are cast to it, by column name. A stream is not read before
-    its
-    batches are requested, and exceptions of the caller's own iterator are not wrapped.
+    together with `schema`. Batches that differ from a given `schema` are cast to it, by column name. A stream is not
+    read before its batches are requested, and exceptions of the caller's own iterator are not wrapped.
 
     Raises
     ------
@@ -100,8 +98,7 @@ def table_of_columns(columns: Mapping[str, Any], schema: pa.Schema | None = None
     """Return a table of a dict of columns, converting Python values to `schema` without loss.
 
     Raises SchemaMismatchError for a column that `schema` lacks, and for values that would be truncated: Arrow converts
-    1.5
-    to the integer 1, and drops fractions of a second, without an error.
+    1.5 to the integer 1, and drops fractions of a second, without an error.
     """
     if schema is None:
         return pa.table(dict(columns))

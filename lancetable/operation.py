@@ -85,8 +85,7 @@ class LanceOperation:
         """Replace all fragments and the schema, or create the table if it does not exist.
 
         An Arrow schema is numbered from 0, like the columns of files that `write_fragments` writes with mode
-        "overwrite". A
-        `LanceSchema` contains its field ids.
+        "overwrite". A `LanceSchema` contains its field ids.
         """
 
         frozen_class = tx.Overwrite
@@ -109,8 +108,7 @@ class LanceOperation:
         """Rewrite rows: remove, change and add fragments, with the ids of the changed fields.
 
         `update_mode` is "rewrite_rows" or "rewrite_columns"; `updated_fragment_offsets` maps fragment ids to roaring
-        bitmaps of
-        the row offsets whose columns were rewritten.
+        bitmaps of the row offsets whose columns were rewritten.
         """
 
         frozen_class = tx.Update

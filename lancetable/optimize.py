@@ -247,8 +247,7 @@ class Compaction:
         """Commit results, and move the dataset to the new version. `options` may be those of the plan.
 
         Fragments of tasks without a result are unchanged. Raises RetryableCommitConflictError if moved rows have
-        changed since
-        the plan, InvalidOperationError for two results of the same fragments.
+        changed since the plan, InvalidOperationError for two results of the same fragments.
         """
         checked_options(options or {})
         results = [rewrite._rewritten for rewrite in rewrites]
@@ -265,8 +264,7 @@ class Compaction:
         """Plan, execute and commit, and move the dataset to the new version.
 
         `progress` is a progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance. Raises
-        the
-        errors of `plan` and `commit`.
+        the errors of `plan` and `commit`.
         """
         settings = settings_for(dataset, checked_options(options or {}))
         with tracked(progress, "compact") as tracker:
@@ -334,8 +332,7 @@ class DatasetOptimizer:
             "reencode" or "try_binary_copy"; both decode and encode rows.
         max_source_fragments, max_source_rows, max_source_bytes : int, optional
             Limits of this run: tasks are taken in order until one would exceed a limit. If that is the first task,
-            nothing
-            is compacted and a warning is logged.
+            nothing is compacted and a warning is logged.
         excluded_fragment_ids : list of int, optional
             Fragments to leave unchanged.
         data_storage_version : str, optional
@@ -367,10 +364,8 @@ class DatasetOptimizer:
         """Migrate the table to a newer data format, and move the dataset to the new version.
 
         Every fragment in another format gets one new file with the same rows. Ids of rows and fragments, deletions and
-        indexes
-        stay valid. One commit changes all fragments. An interrupted run can be resumed; concurrent changes are
-        included. Older
-        versions stay readable until they are cleaned up.
+        indexes stay valid. One commit changes all fragments. An interrupted run can be resumed; concurrent changes are
+        included. Older versions stay readable until they are cleaned up.
 
         Raises
         ------
@@ -393,10 +388,8 @@ class DatasetOptimizer:
         """Configure writers to remove versions older than `older_than_seconds` every `interval` commits.
 
         A failed cleanup is logged, and the commit still succeeds. `update_config` sets
-        `lance.auto_cleanup.retain_versions` and
-        `lance.auto_cleanup.delete_rate_limit`. Raises InvalidInputError for other keys or numbers out of range,
-        TypeError for an
-        unknown argument.
+        `lance.auto_cleanup.retain_versions` and `lance.auto_cleanup.delete_rate_limit`. Raises InvalidInputError for
+        other keys or numbers out of range, TypeError for an unknown argument.
 
         Examples
         --------

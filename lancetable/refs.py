@@ -51,8 +51,7 @@ class Tags:
         """Create a tag for a version, by default the version of this dataset.
 
         `reference` is a version number, the name of another tag, or (branch, version). Raises AlreadyExistsError if the
-        name is
-        in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for an invalid name.
+        name is in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for an invalid name.
         """
         tag_ops.create_tag(self._dataset.table_version, tag, reference)
 

@@ -197,10 +197,8 @@ class ShardedBatchSampler(Sampler):
     """Sampler of every `world_size`-th batch of rows, starting at `rank`.
 
     Without a filter, only the rows of this rank are read. With a filter, every rank reads the whole table and keeps
-    every
-    `world_size`-th matching row. `randomize` shuffles the batches, or with a filter draws them from a window of
-    batches, by
-    `seed` and epoch.
+    every `world_size`-th matching row. `randomize` shuffles the batches, or with a filter draws them from a window of
+    batches, by `seed` and epoch.
     """
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:

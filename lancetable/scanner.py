@@ -45,8 +45,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
     """A scan that runs each time one of its read methods is called.
 
     Created by `LanceDataset.scanner` or `ScannerBuilder.to_scanner`. Names and types in `columns`, `filter` and
-    `order_by`
-    are checked when the scan is first planned, not when the scanner is created.
+    `order_by` are checked when the scan is first planned, not when the scanner is created.
     """
 
     def __init__(
@@ -118,8 +117,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
         `blob_mode` selects the values of blob columns: "lazy" for a `BlobFile` per value, "bytes" for the bytes, and
         "descriptions" for the form selected by `blob_handling`. Null blobs and, with "lazy", blobs of deleted rows are
-        None.
-        Raises InvalidInputError for another mode, and the errors of `to_table`.
+        None. Raises InvalidInputError for another mode, and the errors of `to_table`.
         """
         if blob_mode not in BLOB_MODES:
             raise InvalidInputError("blob_mode must be one of: 'lazy', 'bytes', 'descriptions'")

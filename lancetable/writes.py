@@ -1,7 +1,7 @@
 """Writes of rows: `write_fragments`, and the steps that it shares with `lancetable.dataset.write_dataset`.
 
-write_options   checked arguments            open_target   the table to write to
-write_table     create, append, overwrite    write_fragments   data files without a commit
+write_options   checked arguments            open_target   the table to write to write_table     create, append,
+overwrite    write_fragments   data files without a commit
 """
 
 from __future__ import annotations
@@ -110,10 +110,8 @@ def write_fragments(  # type: ignore[misc]  # the overloads only list what depen
 
     With mode "append" and a table at `dataset_uri`, the data must fit the schema of the table, and the fragments are
     committed with `LanceOperation.Append`. With "create" or "overwrite", or without a table, columns get new field ids,
-    and
-    the fragments are committed with `LanceOperation.Overwrite` and the Arrow schema. Stable row ids are assigned at
-    commit,
-    regardless of `enable_stable_row_ids`.
+    and the fragments are committed with `LanceOperation.Overwrite` and the Arrow schema. Stable row ids are assigned at
+    commit, regardless of `enable_stable_row_ids`.
 
     Parameters
     ----------
