@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, InvalidOperationError, OutOfRangeError
 from lancetable.format.transaction import COMMIT_MESSAGE_KEY
@@ -26,6 +27,7 @@ __all__ = [
     "COMMIT_MESSAGE_KEY",
     "DEFAULT_MAX_BYTES_PER_FILE",
     "check_count",
+    "check_filter",
     "check_mode",
     "check_names",
     "check_positive",
@@ -76,6 +78,12 @@ def check_positive(name: str, value: Any) -> int:
     if number == 0:
         raise InvalidInputError(f"{name} must be at least 1")
     return number
+
+
+def check_filter(name: str, value: Any, *, required: bool = False) -> None:
+    """Raise TypeError unless a filter is an SQL string or an expression; None is valid unless it is `required`."""
+    if not isinstance(value, (str, pc.Expression)) and (required or value is not None):
+        raise TypeError(f"{name} must be an SQL string or a pyarrow expression, got {type(value).__name__}")
 
 
 def check_names(name: str, value: Any) -> tuple[str, ...]:

@@ -70,8 +70,7 @@ class BlobFile(io.BufferedIOBase):
     """One blob as a seekable binary file, created by `LanceDataset.take_blobs`.
 
     Bytes are fetched on demand, `buffer_size` at a time, so that many small sequential reads need few requests; 0
-    disables
-    the read-ahead. `read_range` and `read_ranges` fetch exactly their bytes and do not change the position.
+    disables the read-ahead. `read_range` and `read_ranges` fetch exactly their bytes and do not change the position.
 
     Examples
     --------
@@ -221,8 +220,7 @@ class Blob:
     """One value of a blob column: bytes, or an external object (`uri`), optionally limited by `position` and `size`.
 
     A null is None, not a Blob. Raises InvalidInputError for neither or both of data and uri, OutOfRangeError for a
-    negative
-    position or size.
+    negative position or size.
     """
 
     data: bytes | None = None

@@ -38,16 +38,14 @@ def fsck(
         Options of the object store.
     progress
         A callback that receives `Progress` records of data files, rows and bytes, or True for a progress bar. The rows
-        of
-        a file count once for each of its columns.
+        of a file count once for each of its columns.
 
     Returns
     -------
     Report
         `problems` that remain (`is_clean` if there are none), `repaired` and `found` after a repair, and `not_checked`:
         what the check cannot find or did not read, such as files of newer versions and changed bytes that decode to
-        other
-        valid values, since the format has no checksums.
+        other valid values, since the format has no checksums.
 
     Raises
     ------

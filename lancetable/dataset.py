@@ -6,23 +6,22 @@ implements all operations.
 
 from __future__ import annotations
 
-import html
-import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from lancetable import scope, udf
+from lancetable import scope, udf, writes
 from lancetable.arguments import (
     COMMIT_MESSAGE_KEY,
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
+    check_filter,
     check_mode,
     check_timeout,
     checked_changes,
@@ -39,7 +38,6 @@ from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_s
 from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of, stats_of
 from lancetable.delta import DatasetDelta, delta_of
 from lancetable.errors import (
-    DatasetNotFoundError,
     InvalidInputError,
     InvalidOperationError,
     UnsupportedFeatureError,
@@ -47,10 +45,11 @@ from lancetable.errors import (
 )
 from lancetable.file import LanceFileSession
 from lancetable.format import transaction as tx
-from lancetable.fragment import LanceFragment, check_external_blobs, table_of, write_fragments, write_options
+from lancetable.fragment import LanceFragment
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
+from lancetable.html import dataset_html
 from lancetable.index_metadata import Index, IndexFile
-from lancetable.inputs import cast_batches, read_input, table_of_rows
+from lancetable.inputs import read_input, read_table, table_of_rows
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.models import schema_of_model, snake_case
 from lancetable.operation import LanceOperation, Transaction, to_bases
@@ -64,11 +63,10 @@ from lancetable.ops.read.diff import Diff
 from lancetable.ops.refs import branches, clone
 from lancetable.ops.refs import tags as tag_ops
 from lancetable.ops.schema import evolution, joined_columns, settings
-from lancetable.ops.write import schema_merge, write
 from lancetable.optimize import DatasetOptimizer, config_of
-from lancetable.progress import of_files, tracked
+from lancetable.progress import tracked
 from lancetable.refs import Branches, Tags
-from lancetable.scanner import SETTERS, ColumnOrdering, LanceScanner, ScannerBuilder
+from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema, as_text
 from lancetable.session import Session
 from lancetable.sql import SqlQueryBuilder
@@ -95,11 +93,11 @@ from lancetable.types import (
     VersionRef,
 )
 from lancetable.udf import BatchUDF
+from lancetable.writes import write_fragments
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lancetable.inputs import Input
     from lancetable.progress import FragmentWriteProgress, ProgressLike
 
 __all__ = [
@@ -144,8 +142,6 @@ PYARROW_COUNT_OPTIONS = frozenset(
         "memory_pool",
     )
 )  # fmt: skip
-
-logger = logging.getLogger(__name__)
 
 
 def dataset(
@@ -214,21 +210,16 @@ def dataset(
     scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
     if uri is None:
         raise InvalidInputError("missing argument: uri")
-    moment = None if asof is None or version is not None else parse_asof(asof)
     return LanceDataset(
         uri,
         version,
-        block_size,
-        index_cache_size,
         commit_lock=commit_lock,
         storage_options=storage_options,
         default_scan_options=default_scan_options,
         metadata_cache_size_bytes=metadata_cache_size_bytes,
-        index_cache_size_bytes=index_cache_size_bytes,
-        read_params=read_params,
         session=session,
         base_store_params=base_store_params,
-        asof=moment,
+        asof=None if asof is None or version is not None else parse_asof(asof),
     )
 
 
@@ -237,13 +228,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     """A table at one version.
 
     Created by `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and other engines
-    scan
-    it with projection and filter pushdown, and it supports the Arrow C stream interface.
+    scan it with projection and filter pushdown, and it supports the Arrow C stream interface.
 
     A dataset stays at its version when others commit; `checkout_latest` moves it to the newest version. Its own changes
     (`insert`, `delete`, `restore`) move it to the version they create. It is pickled with its manifest, so that a
-    worker
-    process sees the same version without reading it again.
+    worker process sees the same version without reading it again.
 
     Examples
     --------
@@ -335,17 +324,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return "\n".join([head, *(f"  {field.name}: {field.type}" for field in manifest.schema.to_arrow())])
 
     def _repr_html_(self) -> str:
-        manifest = self._table.manifest
-        rows = manifest.fragments.num_rows()
-        facts = [
-            ("uri", self.uri),
-            ("version", f"{self.version}, {manifest.timestamp:%Y-%m-%d %H:%M:%S} UTC"),
-            ("rows", "unknown" if rows is None else f"{rows:,}"),
-            ("fragments", f"{len(manifest.fragments):,}"),
-            ("data format", self.data_storage_version),
-        ]
-        fields = [(field.name, f"{field.type}{'' if field.nullable else ' not null'}") for field in self.schema]
-        return f"<div><b>LanceDataset</b>{html_table(facts)}{html_table(fields)}</div>"
+        return dataset_html(self)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return all rows as an Arrow C stream."""
@@ -459,8 +438,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         -------
         list of dict
             `{"version", "timestamp", "metadata"}` of each version. The timestamp is naive, in local time; the metadata
-            are
-            counts of rows, files and bytes as decimal strings.
+            are counts of rows, files and bytes as decimal strings.
         """
         return [public_version(summary) for summary in manifests.history(self._table)]
 
@@ -552,8 +530,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ----------
         columns : list of str or dict, optional
             Column names, dotted for nested fields, or `{output name: SQL expression}`. `_rowid`, `_rowaddr`,
-            `_rowoffset`,
-            `_row_created_at_version` and `_row_last_updated_at_version` are also available. All columns by default.
+            `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` are also available. All columns
+            by default.
         filter : str or pyarrow.compute.Expression, optional
             Predicate, as SQL or as an expression. It is checked when the scan is planned.
         limit, offset : int, optional
@@ -603,44 +581,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ------
         InvalidInputError, OutOfRangeError, TypeError
             If a number is negative or exceeds 2^63, or an argument has a wrong type. Names, SQL and types of columns
-            are
-            checked by the read methods of the scanner.
+            are checked by the read methods of the scanner.
         UnsupportedFeatureError
             If an argument of index search is given.
         """
         scope.reject("vector search", planned=False, nearest=nearest)
         scope.reject("full text search", planned=False, full_text_query=full_text_query)
-        builder = ScannerBuilder(self)
-        builder.row_addr_prefilter(row_addr_allowlist, row_addr_blocklist)
-        given = {
-            "columns": columns,
-            "filter": filter,
-            "limit": limit,
-            "offset": offset,
-            "batch_size": batch_size,
-            "batch_size_bytes": batch_size_bytes,
-            "batch_readahead": batch_readahead,
-            "fragment_readahead": fragment_readahead,
-            "scan_in_order": scan_in_order,
-            "fragments": fragments,
-            "index_segments": index_segments,
-            "with_row_id": with_row_id,
-            "with_row_address": with_row_address,
-            "use_stats": use_stats,
-            "fast_search": fast_search,
-            "io_buffer_size": io_buffer_size,
-            "late_materialization": late_materialization,
-            "blob_handling": blob_handling,
-            "include_deleted_rows": include_deleted_rows,
-            "scan_stats_callback": scan_stats_callback,
-            "strict_batch_size": strict_batch_size,
-            "order_by": order_by,
-            "progress": progress,
-        }
-        for name, value in given.items():
-            if value is not None:
-                getattr(builder, SETTERS[name])(value)
-        return builder.to_scanner()
+        builder = ScannerBuilder(self).row_addr_prefilter(row_addr_allowlist, row_addr_blocklist)
+        return builder.apply_defaults(scan_arguments(locals())).to_scanner()
 
     def to_table(
         self,
@@ -683,29 +631,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         --------
         >>> ds.to_table(columns={"km": "distance * 1.609"}, filter="carrier = 'UA'", limit=5)  # doctest: +SKIP
         """
-        return self.scanner(
-            columns,
-            filter,
-            limit,
-            offset,
-            nearest,
-            batch_size,
-            batch_size_bytes,
-            batch_readahead,
-            fragment_readahead,
-            scan_in_order,
-            full_text_query=full_text_query,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            use_stats=use_stats,
-            fast_search=fast_search,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            blob_handling=blob_handling,
-            include_deleted_rows=include_deleted_rows,
-            order_by=order_by,
-            progress=progress,
-        ).to_table()
+        searches = {"nearest": nearest, "full_text_query": full_text_query}
+        return self.scanner(**scan_arguments(locals()), **searches).to_table()
 
     def to_batches(
         self,
@@ -737,28 +664,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Stream rows as record batches with bounded memory. All arguments are those of `scanner`; errors as in
         `to_table`.
         """
-        return self.scanner(
-            columns,
-            filter,
-            limit,
-            offset,
-            nearest,
-            batch_size,
-            batch_size_bytes,
-            batch_readahead,
-            fragment_readahead,
-            scan_in_order,
-            full_text_query=full_text_query,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            use_stats=use_stats,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            blob_handling=blob_handling,
-            strict_batch_size=strict_batch_size,
-            order_by=order_by,
-            **kwargs,
-        ).to_batches()
+        searches = {"nearest": nearest, "full_text_query": full_text_query}
+        return self.scanner(**scan_arguments(locals()), **searches, **kwargs).to_batches()
 
     def to_pandas(
         self,
@@ -791,31 +698,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Read rows into a pandas DataFrame.
 
         The arguments are those of `scanner`. `blob_mode` selects the form of blob columns (see
-        `LanceScanner.to_pandas`), and
-        `kwargs` are passed to `pyarrow.Table.to_pandas`. Raises the errors of `to_table`.
+        `LanceScanner.to_pandas`), and `kwargs` are passed to `pyarrow.Table.to_pandas`. Raises the errors of
+        `to_table`.
         """
-        return self.scanner(
-            columns,
-            filter,
-            limit,
-            offset,
-            nearest,
-            batch_size,
-            None,
-            batch_readahead,
-            fragment_readahead,
-            scan_in_order,
-            full_text_query=full_text_query,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            use_stats=use_stats,
-            fast_search=fast_search,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            include_deleted_rows=include_deleted_rows,
-            order_by=order_by,
-            progress=progress,
-        ).to_pandas(blob_mode=blob_mode, **kwargs)
+        searches = {"nearest": nearest, "full_text_query": full_text_query}
+        return self.scanner(**scan_arguments(locals()), **searches).to_pandas(blob_mode=blob_mode, **kwargs)
 
     def count_rows(self, filter: Filter | None = None, **kwargs: Any) -> int:
         """Count the live rows, or those that match `filter`.
@@ -836,8 +723,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         TypeError
             If the filter has another type, or an argument is unknown.
         """
-        if filter is not None and not isinstance(filter, (str, pc.Expression)):
-            raise TypeError(f"filter must be an SQL string or a pyarrow expression, got {type(filter).__name__}")
+        check_filter("filter", filter)
         scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
         if scanned:
             return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
@@ -895,8 +781,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Read rows by `_rowid`, in the given order.
 
         Ids of deleted rows and unknown stable ids are left out, so the result may have fewer rows than `row_ids`; add
-        the
-        column `_rowid` to identify them. Without stable row ids, an id is the row's address.
+        the column `_rowid` to identify them. Without stable row ids, an id is the row's address.
 
         Raises
         ------
@@ -935,8 +820,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Open the blobs of selected rows as files, in the given order; None for a null.
 
         Only the descriptions of the blobs are read here. Each file fetches its bytes when it is read. To read whole
-        blobs,
-        `read_blobs` needs fewer requests.
+        blobs, `read_blobs` needs fewer requests.
 
         Parameters
         ----------
@@ -986,8 +870,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Read the blobs of selected rows as (row address, bytes), with None for a null.
 
         All blobs of one file are read together. Rows are in the given order regardless of `preserve_order`;
-        `io_buffer_size` is
-        accepted for compatibility. Other arguments and errors are those of `take_blobs`.
+        `io_buffer_size` is accepted for compatibility. Other arguments and errors are those of `take_blobs`.
         """
         check_io_buffer(io_buffer_size)
         selector, rows = selected(ids, addresses, indices)
@@ -1051,10 +934,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return a view of this version whose scans yield only matching rows.
 
         Filters of repeated calls are combined. The filter applies to scans (`scanner`, `to_table`, `head`, `count_rows`
-        …), not
-        to positions (`take`). `sample`, `delete`, `update` and `truncate_table` of a view raise InvalidOperationError.
-        Raises
-        TypeError unless `expression` is a pyarrow expression.
+        …), not to positions (`take`). `sample`, `delete`, `update` and `truncate_table` of a view raise
+        InvalidOperationError. Raises TypeError unless `expression` is a pyarrow expression.
         """
         if not isinstance(expression, pc.Expression):
             raise TypeError(f"expression must be a pyarrow expression, got {type(expression).__name__}")
@@ -1183,8 +1064,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Delete the rows that match a predicate, and move this dataset to the new version.
 
         Deleted rows are only recorded in deletion files. If a concurrent commit changes the same rows, the delete runs
-        again on
-        the newer version.
+        again on the newer version.
 
         Parameters
         ----------
@@ -1216,8 +1096,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.delete("dep_time IS NULL")  # doctest: +SKIP
         {'num_deleted_rows': 8255}
         """
-        if not isinstance(predicate, (str, pc.Expression)):
-            raise TypeError(f"predicate must be an SQL string or a pyarrow expression, got {type(predicate).__name__}")
+        check_filter("predicate", predicate, required=True)
         self._refuse_view("delete", "call it on the dataset, with the filter in the predicate")
         self._table, num_rows = delete.delete(
             self._table,
@@ -1240,23 +1119,20 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Set columns to the values of SQL expressions, and move this dataset to the new version.
 
         Updated rows are written to new fragments and marked as deleted in their old ones. With stable row ids they keep
-        their
-        ids.
+        their ids.
 
         Parameters
         ----------
         updates : dict
             SQL expression for each top-level column to set, over the old values of the same row. Values are cast to the
             column's type like `CAST`: an integer loses the fraction, a decimal is rounded, a timestamp is truncated to
-            its
-            unit, and a number too large for a narrower float becomes infinite. An integer or decimal out of range
+            its unit, and a number too large for a narrower float becomes infinite. An integer or decimal out of range
             raises.
         where : str or pyarrow expression, optional
             The rows to update; all by default.
         conflict_retries, retry_timeout
             Maximum number and total duration of retries. If a concurrent commit changes the same rows, the update runs
-            again
-            on the newer version.
+            again on the newer version.
         data_storage_version : str, optional
             Format of the new data files; the format of the table by default.
         progress : callable or True, optional
@@ -1295,8 +1171,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if not isinstance(updates, Mapping):
             raise TypeError(f"updates must be a dict, got {type(updates).__name__}")
-        if where is not None and not isinstance(where, (str, pc.Expression)):
-            raise TypeError(f"where must be an SQL string or a pyarrow expression, got {type(where).__name__}")
+        check_filter("where", where)
         self._refuse_view("update", "call it on the dataset, with the filter in `where`")
         with tracked(progress, "update") as tracker:
             self._table, num_rows = update.update(
@@ -1377,7 +1252,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         --------
         >>> ds.merge(airlines, "carrier", "code")  # doctest: +SKIP
         """
-        right = table_of(data_obj, schema)
+        right = read_table(data_obj, schema)
         right_on = left_on if right_on is None else right_on
         with tracked(progress, "merge") as tracker:
             self._table = joined_columns.merge(self._table, right, left_on, right_on, tracker)
@@ -1399,10 +1274,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Rename all manifests to the V2 naming scheme, which makes the newest version faster to find.
 
         No other process may write to the table during the call, and readers may fail to open it. After an interruption,
-        call it
-        again. Raises UnsupportedFeatureError for an external manifest store, CorruptFileError if a version has two
-        different
-        manifests.
+        call it again. Raises UnsupportedFeatureError for an external manifest store, CorruptFileError if a version has
+        two different manifests.
         """
         table = self._table
         rename_manifests_at(table.store, table.base, table.handler)
@@ -1424,8 +1297,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Remove old versions, and the files that no other version references.
 
         Kept are the versions from this dataset's version on, tagged versions, and versions that branches start from.
-        Shallow
-        clones are not known to the table: tag the versions they use. `explain_cleanup_old_versions` is the dry run.
+        Shallow clones are not known to the table: tag the versions they use. `explain_cleanup_old_versions` is the dry
+        run.
 
         Parameters
         ----------
@@ -1435,8 +1308,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             Keep this number of newest versions. If several conditions are given, all must hold.
         delete_unverified : bool, default False
             Also remove unreferenced files younger than seven days. They may belong to a commit in progress, so use this
-            only
-            while nothing writes to the table.
+            only while nothing writes to the table.
         error_if_tagged_old_versions : bool, default True
             Raise an error if a tagged version matches, instead of keeping it silently.
         delete_rate_limit : int, optional
@@ -1509,8 +1381,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return every file that a version references, newest version first.
 
         The columns are `version`, `base_uri`, `path` and `type`. `min_version` excludes older versions; `progress(done,
-        total)`
-        counts versions. `all_files` lists the existing objects instead.
+        total)` counts versions. `all_files` lists the existing objects instead.
         """
         return cleanup.tracked_files(self._table, min_version=min_version, progress=progress)
 
@@ -1524,8 +1395,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return the changes from `begin_version` (exclusive) to `end_version` (inclusive), by row lineage.
 
         `compared_against` is short for the changes from that version to this one. Raises InvalidInputError for
-        incomplete
-        arguments.
+        incomplete arguments.
         """
         return delta_of(self._table, compared_against, begin_version, end_version)
 
@@ -1578,8 +1448,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Create a branch and return a dataset at its first version. No data is copied.
 
         Commits through the returned dataset belong to the branch, whose files are below `tree/<branch>/`; this table
-        does not
-        see them.
+        does not see them.
 
         Parameters
         ----------
@@ -1634,10 +1503,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         UnsupportedFeatureError
             If the target is in another store.
         """
-        source = checkout(self._table, parse_reference(reference, branches=True))
-        options = source.storage_options if storage_options is None else dict(storage_options)
-        clone.shallow_clone(source, uri_text(target_path), storage_options=options)
-        return dataset(target_path, storage_options=None if options is None else dict(options), **kwargs)
+        return self._cloned(clone.shallow_clone, target_path, reference, storage_options, kwargs)
 
     def deep_clone(
         self,
@@ -1651,10 +1517,21 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         Arguments are those of `shallow_clone`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError,
         StoreError.
         """
+        return self._cloned(clone.deep_clone, target_path, reference, storage_options, kwargs)
+
+    def _cloned(
+        self,
+        copy: Callable[..., Any],
+        target_path: Uri,
+        reference: Reference,
+        storage_options: dict[str, str] | None,
+        kwargs: dict[str, Any],
+    ) -> LanceDataset:
         source = checkout(self._table, parse_reference(reference, branches=True))
-        options = source.storage_options if storage_options is None else dict(storage_options)
-        clone.deep_clone(source, uri_text(target_path), storage_options=options)
-        return dataset(target_path, storage_options=None if options is None else dict(options), **kwargs)
+        options = source.storage_options if storage_options is None else storage_options
+        options = None if options is None else dict(options)
+        copy(source, uri_text(target_path), storage_options=options)
+        return dataset(target_path, storage_options=options, **kwargs)
 
     # ------------------------------------------------------------------------------------------ schema and settings
 
@@ -1673,8 +1550,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ----------
         transforms : dict, BatchUDF, callable, ReaderLike, pyarrow.Field, list of Fields or pyarrow.Schema
             One of: SQL expressions by the names of the new columns; a function from a RecordBatch to a RecordBatch of
-            new
-            columns; rows of the new columns in scan order; or fields to add as null columns, which writes only the
+            new columns; rows of the new columns in scan order; or fields to add as null columns, which writes only the
             schema.
         read_columns : list of str, optional
             Input columns of a function, including `_rowid` and `_rowaddr` if wanted; all columns by default.
@@ -1730,10 +1606,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Rename columns, make them nullable or required, or change their type, in one new version.
 
         Only a type change writes data, and only of that column. A type can change within its kind: integers, floats,
-        times,
-        strings, bytes, decimals, and lists of these. A timestamp that becomes a date loses its time of day, and a float
-        that
-        becomes a narrower one is rounded.
+        times, strings, bytes, decimals, and lists of these. A timestamp that becomes a date loses its time of day, and
+        a float that becomes a narrower one is rounded.
 
         Parameters
         ----------
@@ -1764,8 +1638,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Remove columns, or fields of struct columns ("a.b"), from the schema.
 
         Their bytes are removed when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
-        TypeError
-        for a single string, InvalidInputError if no column would be left, CommitConflictError.
+        TypeError for a single string, InvalidInputError if no column would be left, CommitConflictError.
         """
         if isinstance(columns, str):
             raise TypeError("columns must be a list of names, not a string")
@@ -1900,7 +1773,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             )
         properties = transaction_properties_of(transaction.transaction_properties, commit_message)
         committed = commits.commit(
-            target_of(base_uri, storage_options, commit_lock),
+            writes.open_target(base_uri, storage_options, commit_lock),
             transaction.to_format(properties),
             storage_options=storage_options,
             commit_lock=commit_lock,
@@ -1927,8 +1800,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Commit several appends as one.
 
         The merged transaction has its own uuid, and none of the properties (including commit messages) of the others.
-        Other
-        arguments are those of `commit`.
+        Other arguments are those of `commit`.
 
         Parameters
         ----------
@@ -2007,8 +1879,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Register base paths for files of this table, and move this dataset to the new version.
 
         A base without an id gets the next free one. Returns this dataset. Raises InvalidOperationError if a name, path
-        or id is
-        in use, CommitConflictError if a concurrent commit took it.
+        or id is in use, CommitConflictError if a concurrent commit took it.
         """
         operation = tx.UpdateBases(to_bases(new_bases))
         transaction = tx.Transaction.create(self.version, operation, properties=transaction_properties or {})
@@ -2022,8 +1893,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Delete a table with all its files.
 
         Raises DatasetNotFoundError if the path does not exist (unless `ignore_not_found`), and InvalidInputError,
-        without
-        deleting anything, if it contains files but no readable manifest.
+        without deleting anything, if it contains files but no readable manifest.
         """
         drop.drop(uri_text(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
 
@@ -2045,8 +1915,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return a reader over every object below the table's root, whether or not a version references it.
 
         The columns are base_uri (dictionary of string), path (string, relative to it), size_bytes (int64) and
-        last_modified
-        (timestamp[us, UTC]).
+        last_modified (timestamp[us, UTC]).
         """
         return list_files.all_files(self._table)
 
@@ -2077,12 +1946,8 @@ class LanceStats:
 
     def dataset_stats(self, max_rows_per_group: int = 1024) -> DatasetStats:
         """Return the number of deleted rows, fragments, and fragments with fewer rows than `max_rows_per_group`."""
-        counted = stats.dataset_stats(self._dataset.table_version, max_rows_per_group)
-        return DatasetStats(
-            num_deleted_rows=counted.num_deleted_rows,
-            num_fragments=counted.num_fragments,
-            num_small_files=counted.num_small_files,
-        )
+        counts = stats.dataset_stats(self._dataset.table_version, max_rows_per_group)
+        return cast("DatasetStats", asdict(counts))
 
     def data_stats(self) -> stats.DataStatistics:
         """Return the bytes on disk of each field; reads the footer of every data file."""
@@ -2137,8 +2002,7 @@ def write_dataset(
         Schema to cast the data to.
     mode : "create", "append" or "overwrite"
         "create" fails if the table exists; it replaces a table only in `memory://`. "append" adds rows; columns may be
-        in
-        any order and nullable ones may be missing; a missing table is created with a warning. "overwrite" creates a
+        in any order and nullable ones may be missing; a missing table is created with a warning. "overwrite" creates a
         version with only these rows and this schema; older versions stay readable.
     max_rows_per_file, max_bytes_per_file : int
         Size limits of a data file.
@@ -2212,124 +2076,35 @@ def write_dataset(
     >>> ds.version  # doctest: +SKIP
     1
     """
-    scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
-    scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
     if uri is None:
         raise InvalidInputError("missing argument: uri")
     mode = check_mode(mode)
     if schema_mode not in (None, "merge") or (schema_mode is not None and mode != "append"):
         raise InvalidInputError('schema_mode can only be "merge", with mode "append"')
-    of_each_file, of_rows = of_files(progress)
-    options = write_options(
-        max_rows_per_file=max_rows_per_file,
-        max_rows_per_group=max_rows_per_group,
-        max_bytes_per_file=max_bytes_per_file,
-        data_cache_bytes=data_cache_bytes,
-        max_page_bytes=max_page_bytes,
-        data_storage_version=data_storage_version,
-        use_legacy_format=use_legacy_format,
-        progress=of_each_file,
+    options = replace(
+        writes.write_options(locals(), keep_arrays=isinstance(data_obj, pa.Table)),
         properties=transaction_properties_of(transaction_properties, commit_message),
         v2_manifest_paths=enable_v2_manifest_paths,
         stable_row_ids=enable_stable_row_ids,
-        blob_pack_bytes=blob_pack_file_size_threshold,
-        keep_arrays=isinstance(data_obj, pa.Table),
-        initial_bases=initial_bases,
-        target_bases=target_bases,
-        target_all_bases=target_all_bases,
     )
-    check_external_blobs(external_blob_mode, allow_external_blob_outside_bases)
-    config = config_of(auto_cleanup_options) if auto_cleanup_options is not None else None
+    config = None if auto_cleanup_options is None else config_of(auto_cleanup_options)
     source = read_input(data_obj, schema)
-    cache = None if session is None else session.cache
-    with tracked(of_rows, "write") as tracker:
-        if tracker is not None:
-            tracker.begin(total_rows=source.num_rows)
-            options = replace(options, tracker=tracker)
-        table = written(uri, source, options, mode, schema_mode, storage_options, commit_lock, cache, config)
+    creation: dict[str, Any] = {
+        "storage_options": storage_options,
+        "commit_lock": commit_lock,
+        "cache": None if session is None else session.cache,
+    }
+    with writes.tracked_write(options, progress, source) as options:
+        if mode != "create":
+            target = writes.open_target(uri, **creation)
+        elif isinstance(uri, LanceDataset):
+            target = uri.uri
+            creation["storage_options"] = storage_options or uri.initial_storage_options
+        else:
+            target = uri_text(uri)
+            creation["begin_anew"] = True
+        table = writes.write_table(target, source, options, mode, schema_mode, config, **creation)
     return LanceDataset.from_version(table)
-
-
-def written(
-    uri: Uri | LanceDataset,
-    source: Input,
-    options: write.WriteOptions,
-    mode: str,
-    schema_mode: str | None,
-    storage_options: dict[str, str] | None,
-    commit_lock: CommitLock | None,
-    cache: TableCache | None,
-    config: Mapping[str, str] | None,
-) -> TableVersion:
-    """Return the version that `write_dataset` creates, from its checked arguments. Raises the same errors."""
-    if mode == "create":
-        begin_anew = not isinstance(uri, LanceDataset)
-        if isinstance(uri, LanceDataset):
-            storage_options = storage_options or uri.initial_storage_options
-            uri = uri.uri
-        return write.create(
-            uri_text(uri),
-            source.schema,
-            source.batches,
-            options,
-            storage_options=storage_options,
-            commit_lock=commit_lock,
-            cache=cache,
-            config=config,
-            begin_anew=begin_anew,
-        )
-    target = target_of(uri, storage_options, commit_lock, cache)
-    if isinstance(target, str):
-        if mode == "append":
-            warnings.warn(f"no table exists at {target}; creating it", stacklevel=3)
-        return write.create(
-            target,
-            source.schema,
-            source.batches,
-            options,
-            storage_options=storage_options,
-            commit_lock=commit_lock,
-            cache=cache,
-            config=config,
-        )
-    warn_of_unused(target, options, config)
-    if mode == "append" and schema_mode is not None:
-        write.target_places(target, options, "append")  # raises an error before the schema changes
-        target, wanted = schema_merge.merge_schema(target, source.schema)
-        return write.append(target, wanted, cast_batches(source.batches, wanted), options)
-    if mode == "append":
-        return write.append(target, source.schema, source.batches, options)
-    return write.overwrite(target, source.schema, source.batches, options)
-
-
-def target_of(
-    uri: Uri | LanceDataset,
-    storage_options: Mapping[str, str] | None,
-    commit_lock: CommitLock | None,
-    cache: TableCache | None = None,
-) -> TableVersion | str:
-    """Return the version of a dataset, the newest version at a URI, or the URI if no table exists there."""
-    if isinstance(uri, LanceDataset):
-        return commits.with_settings(uri.table_version, storage_options, commit_lock)
-    address = uri_text(uri)
-    try:
-        return open_version(address, storage_options=storage_options, commit_lock=commit_lock, cache=cache)
-    except DatasetNotFoundError:
-        return address
-
-
-def warn_of_unused(table: TableVersion, options: write.WriteOptions, config: Mapping[str, str] | None) -> None:
-    """Log a warning for arguments that only apply to new tables, if this table differs from them."""
-    if options.stable_row_ids and not table.manifest.has_stable_row_ids:
-        logger.warning("%s: enable_stable_row_ids has no effect on an existing table without stable row ids", table.uri)
-    differs = [key for key, value in (config or {}).items() if table.manifest.config.get(key) != value]
-    if differs:
-        logger.warning(
-            "%s: auto_cleanup_options have no effect on an existing table: %s are unchanged; use"
-            " optimize.enable_auto_cleanup",
-            table.uri,
-            ", ".join(sorted(differs)),
-        )
 
 
 def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:
@@ -2349,22 +2124,9 @@ def check_io_buffer(size: int | None) -> None:
 
 def public_version(summary: manifests.VersionSummary) -> Version:
     """Return a version in the form of `LanceDataset.versions`."""
+    values = asdict(summary)
     return Version(
         version=summary.version,
         timestamp=summary.timestamp.astimezone().replace(tzinfo=None),
-        metadata={
-            "total_data_file_rows": str(summary.total_data_file_rows),
-            "total_data_files": str(summary.total_data_files),
-            "total_deletion_file_rows": str(summary.total_deletion_file_rows),
-            "total_deletion_files": str(summary.total_deletion_files),
-            "total_files_size": str(summary.total_files_size),
-            "total_fragments": str(summary.total_fragments),
-            "total_rows": str(summary.total_rows),
-        },
+        metadata={name: str(values[name]) for name in sorted(values) if name.startswith("total_")},
     )
-
-
-def html_table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return a two-column HTML table; all strings are escaped."""
-    cells = [f"<tr><th>{html.escape(str(key))}</th><td>{html.escape(str(value))}</td></tr>" for key, value in rows]
-    return f"<table>{''.join(cells)}</table>"

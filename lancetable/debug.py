@@ -16,6 +16,7 @@ from lancetable.file import kernels
 from lancetable.format.fragment import DataFile, DeletionFile, DeletionKind, Fragment
 from lancetable.format.manifest import FragmentList
 from lancetable.format.schema import Field, Schema
+from lancetable.schema import as_text
 from lancetable.table import transactions
 from lancetable.table.version import checkout
 
@@ -216,11 +217,10 @@ def render(value: Any, depth: int = 0) -> str:
 
 def parts_of(value: Any) -> dict[str, Any]:
     """Return the public fields of a dataclass; fields whose type allows None are wrapped in `Maybe`."""
-    shown = [each for each in fields(value) if not each.name.startswith("_")]
-    return {
-        each.name: Maybe(getattr(value, each.name)) if "None" in str(each.type) else getattr(value, each.name)
-        for each in shown
-    }
+    types = {field.name: str(field.type) for field in fields(value) if not field.name.startswith("_")}
+    names = PARTS.get(type(value)) or {name: name for name in types}
+    parts = {shown: (getattr(value, name), "None" in types[name]) for shown, name in names.items()}
+    return {shown: Maybe(part) if optional else part for shown, (part, optional) in parts.items()}
 
 
 def render_list(name: str, brackets: str, items: Any, depth: int) -> str:
@@ -243,17 +243,14 @@ def render_block(head: str, parts: Mapping[str, Any], depth: int) -> str:
 
 def schema_block(schema: Schema) -> Block:
     """Return a schema with pylance's names of its parts."""
-    return Block("Schema", {"fields": schema.fields, "metadata": texts(schema.metadata)})
+    return Block("Schema", {"fields": schema.fields, "metadata": as_text(schema.metadata)})
 
 
 def field_block(field: Field) -> Block:
     """Return a field with pylance's names of its parts."""
     encodings = (None, "Plain", "VarBinary", "Dictionary", "RLE")
     encoding = encodings[field.encoding] if field.encoding < len(encodings) else str(field.encoding)
-    positions = {
-        "unenforced_primary_key_position": field.primary_key_position or (0 if field.is_primary_key else None),
-        "unenforced_clustering_key_position": field.clustering_key_position or None,
-    }
+    primary_key_position = field.primary_key_position or (0 if field.is_primary_key else None)
     return Block(
         "Field",
         {
@@ -261,73 +258,47 @@ def field_block(field: Field) -> Block:
             "id": field.id,
             "parent_id": field.parent_id,
             "logical_type": Tuple("LogicalType", field.logical_type),
-            "metadata": texts(field.metadata),
+            "metadata": as_text(field.metadata),
             "encoding": Maybe(None if encoding is None else Word(encoding)),
             "nullable": field.nullable,
             "children": field.children,
             "dictionary": Maybe(field.dictionary),
-            **{name: Maybe(position) for name, position in positions.items()},
+            "unenforced_primary_key_position": Maybe(primary_key_position),
+            "unenforced_clustering_key_position": Maybe(field.clustering_key_position or None),
         },
     )
 
 
 def data_file_block(file: DataFile) -> Block:
     """Return a data file with pylance's names of its parts."""
-    return Block(
-        "DataFile",
-        {
-            "path": file.path,
-            "fields": file.fields,
-            "column_indices": file.column_indices,
-            "file_major_version": file.major,
-            "file_minor_version": file.minor,
-            "file_size_bytes": Tuple("CachedFileSize", file.size_bytes or 0),
-            "base_id": Maybe(file.base_id),
-        },
-    )
+    return Block("DataFile", {**parts_of(file), "file_size_bytes": Tuple("CachedFileSize", file.size_bytes or 0)})
 
 
-def fragment_block(fragment: Fragment) -> Block:
-    """Return a fragment with pylance's names of its parts."""
-    return Block(
-        "Fragment",
-        {
-            "id": fragment.id,
-            "files": fragment.files,
-            "overlays": fragment.overlays,
-            "deletion_file": Maybe(fragment.deletion_file),
-            "row_id_meta": Maybe(fragment.row_ids),
-            "physical_rows": Maybe(fragment.physical_rows),
-            "last_updated_at_version_meta": Maybe(fragment.last_updated_at),
-            "created_at_version_meta": Maybe(fragment.created_at),
-        },
-    )
-
-
-def deletion_file_block(file: DeletionFile) -> Block:
-    """Return a deletion file with pylance's names of its parts."""
-    kind = Word("Array" if file.kind is DeletionKind.ARROW_ARRAY else "Bitmap")
-    return Block(
-        "DeletionFile",
-        {
-            "read_version": file.read_version,
-            "id": file.id,
-            "file_type": kind,
-            "num_deleted_rows": Maybe(file.num_deleted_rows),
-            "base_id": Maybe(file.base_id),
-        },
-    )
-
-
-def texts(metadata: Mapping[str, bytes]) -> dict[str, str]:
-    """Return metadata with decoded values."""
-    return {key: value.decode("utf-8", "replace") for key, value in metadata.items()}
-
-
-NAMED: Mapping[type, Callable[[Any], Block]] = {
+NAMED: Mapping[type, Callable[[Any], Block | Word]] = {
     Schema: schema_block,
     Field: field_block,
     DataFile: data_file_block,
-    DeletionFile: deletion_file_block,
-    Fragment: fragment_block,
+    DeletionKind: lambda kind: Word("Array" if kind is DeletionKind.ARROW_ARRAY else "Bitmap"),
+}
+# The parts of a class in pylance's order and with its names, each with the name of the field.
+PARTS: Mapping[type, Mapping[str, str]] = {
+    DataFile: {
+        **{name: name for name in ("path", "fields", "column_indices")},
+        "file_major_version": "major",
+        "file_minor_version": "minor",
+        "file_size_bytes": "size_bytes",
+        "base_id": "base_id",
+    },
+    DeletionFile: {
+        **{name: name for name in ("read_version", "id")},
+        "file_type": "kind",
+        **{name: name for name in ("num_deleted_rows", "base_id")},
+    },
+    Fragment: {
+        **{name: name for name in ("id", "files", "overlays", "deletion_file")},
+        "row_id_meta": "row_ids",
+        "physical_rows": "physical_rows",
+        "last_updated_at_version_meta": "last_updated_at",
+        "created_at_version_meta": "created_at",
+    },
 }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,20 +14,13 @@ from lancetable import scope, udf
 from lancetable.arguments import (
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
-    check_mode,
-    check_names,
-    check_positive,
+    check_filter,
     row_numbers,
-    uri_text,
-    version_to_write,
 )
 from lancetable.errors import (
-    AlreadyExistsError,
-    DatasetNotFoundError,
     InvalidInputError,
     InvalidOperationError,
 )
-from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import (
     DataFile,
@@ -38,28 +30,25 @@ from lancetable.fragment_metadata import (
     RowIdMeta,
     RowIdSequence,
 )
-from lancetable.inputs import read_input
-from lancetable.operation import Transaction, to_bases
+from lancetable.inputs import read_table
 from lancetable.ops.change import delete_rows
-from lancetable.ops.commit import with_settings
 from lancetable.ops.maintain import validate
 from lancetable.ops.read import scan, take
 from lancetable.ops.schema import evolution, joined_columns
-from lancetable.ops.write import write
 from lancetable.ops.write.add_files import adopt_fragment
-from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files, tracked
-from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder
+from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files
+from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema
-from lancetable.table.data_files import WriteLimits
 from lancetable.table.row_count_index import num_live_rows, physical_rows
-from lancetable.table.version import TableVersion, open_version
+from lancetable.table.version import TableVersion
+from lancetable.writes import write_fragments
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from lancetable.dataset import LanceDataset
     from lancetable.session import Session
-    from lancetable.types import Columns, DatasetBasePath, Filter, ReaderLike, Uri
+    from lancetable.types import Columns, Filter, ReaderLike, Uri
     from lancetable.udf import BatchUDF
 
 __all__ = [
@@ -174,32 +163,10 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         progress: ProgressLike = None,
     ) -> LanceScanner:
         """Return a scanner of this fragment. Arguments and errors are those of `LanceDataset.scanner`."""
+        # False is the default here, and does not replace a default of the dataset.
+        with_row_id, with_row_address = with_row_id or None, with_row_address or None  # type: ignore[assignment]
         builder = ScannerBuilder(self._dataset).with_fragments([self])
-        builder.apply_defaults(
-            {
-                name: value
-                for name, value in {
-                    "columns": columns,
-                    "batch_size": batch_size,
-                    "filter": filter,
-                    "limit": limit,
-                    "offset": offset,
-                    "with_row_id": with_row_id or None,
-                    "with_row_address": with_row_address or None,
-                    "batch_readahead": batch_readahead,
-                    "blob_handling": blob_handling,
-                    "order_by": order_by,
-                    "io_buffer_size": io_buffer_size,
-                    "late_materialization": late_materialization,
-                    "include_deleted_rows": include_deleted_rows,
-                    "batch_size_bytes": batch_size_bytes,
-                    "strict_batch_size": strict_batch_size,
-                    "progress": progress,
-                }.items()
-                if value is not None
-            }
-        )
-        return builder.to_scanner(self._version)
+        return builder.apply_defaults(scan_arguments(locals())).to_scanner(self._version)
 
     def to_table(
         self,
@@ -219,21 +186,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         strict_batch_size: bool | None = None,
     ) -> pa.Table:
         """Read rows into an Arrow table. Arguments and errors are those of `LanceDataset.to_table`."""
-        return self.scanner(
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            blob_handling=blob_handling,
-            order_by=order_by,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            include_deleted_rows=include_deleted_rows,
-            batch_size_bytes=batch_size_bytes,
-            strict_batch_size=strict_batch_size,
-        ).to_table()
+        return self.scanner(**scan_arguments(locals())).to_table()
 
     def to_batches(
         self,
@@ -256,23 +209,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         strict_batch_size: bool | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Stream rows as record batches. Arguments and errors are those of `LanceDataset.to_batches`."""
-        return self.scanner(
-            columns=columns,
-            batch_size=batch_size,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            batch_readahead=batch_readahead,
-            blob_handling=blob_handling,
-            order_by=order_by,
-            io_buffer_size=io_buffer_size,
-            late_materialization=late_materialization,
-            include_deleted_rows=include_deleted_rows,
-            batch_size_bytes=batch_size_bytes,
-            strict_batch_size=strict_batch_size,
-        ).to_batches()
+        return self.scanner(**scan_arguments(locals())).to_batches()
 
     def to_pandas(
         self,
@@ -291,21 +228,11 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
 
         Raises the errors of `to_table`.
         """
-        return self.scanner(
-            columns=columns,
-            filter=filter,
-            limit=limit,
-            offset=offset,
-            batch_size=batch_size,
-            with_row_id=with_row_id,
-            with_row_address=with_row_address,
-            order_by=order_by,
-        ).to_pandas(blob_mode=blob_mode, **kwargs)
+        return self.scanner(**scan_arguments(locals())).to_pandas(blob_mode=blob_mode, **kwargs)
 
     def count_rows(self, filter: Filter | None = None) -> int:
         """Count the live rows, or those that match `filter`. Raises the errors of `LanceDataset.count_rows`."""
-        if filter is not None and not isinstance(filter, (str, pc.Expression)):
-            raise TypeError(f"filter must be an SQL string or a pyarrow expression, got {type(filter).__name__}")
+        check_filter("filter", filter)
         if filter is None:
             return num_live_rows(self._version, self._fragment)
         return scan.count_rows(self._version, filter, fragments=[self._fragment.id])
@@ -332,11 +259,9 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """Write a deletion file for the matching rows without committing it.
 
         Returns the new metadata for `LanceOperation.Delete`, or None if no row is left, so that the fragment has to be
-        removed.
-        Raises InvalidSqlError, ColumnNotFoundError, TypeError.
+        removed. Raises InvalidSqlError, ColumnNotFoundError, TypeError.
         """
-        if not isinstance(predicate, (str, pc.Expression)):
-            raise TypeError(f"predicate must be an SQL string or a pyarrow expression, got {type(predicate).__name__}")
+        check_filter("predicate", predicate, required=True)
         remaining = delete_rows.delete_matching(self._version, self._fragment, predicate)
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 
@@ -408,10 +333,9 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """Write the columns of another table by key without committing them; see `LanceDataset.merge`.
 
         Returns the new metadata and the new schema for `LanceOperation.Merge`. Raises the errors of
-        `LanceDataset.merge`, except
-        those of the commit.
+        `LanceDataset.merge`, except those of the commit.
         """
-        right = table_of(data_obj, schema)
+        right = read_table(data_obj, schema)
         on = left_on if right_on is None else right_on
         result = joined_columns.merge_fragment(self._version, self._fragment, right, left_on, on)
         return FragmentMetadata.from_format(result[0]), LanceSchema(result[1])
@@ -457,7 +381,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         InvalidInputError
             If `data_obj` has only its key.
         """
-        right = table_of(data_obj, schema)
+        right = read_table(data_obj, schema)
         on = left_on if right_on is None else right_on
         result, fields, offsets = joined_columns.update_columns(self._version, self._fragment, right, left_on, on)
         metadata = FragmentMetadata.from_format(result)
@@ -497,8 +421,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """Write all rows of `data` as one fragment without committing it; see `write_fragments`.
 
         The fragment gets the id `fragment_id`, 0 by default. Raises InvalidOperationError for data without rows or with
-        more
-        rows than a file can have, and the errors of `write_fragments`.
+        more rows than a file can have, and the errors of `write_fragments`.
         """
         number = check_count("fragment_id", fragment_id or 0)
         files, _ = of_files(progress)
@@ -551,212 +474,3 @@ class FragmentSession:
 def restore_fragment(dataset: LanceDataset, fragment_id: int) -> LanceFragment:
     """Return a fragment that was pickled."""
     return LanceFragment(dataset, fragment_id)
-
-
-@overload
-def write_fragments(
-    data: ReaderLike,
-    dataset_uri: Uri | LanceDataset,
-    schema: pa.Schema | None = ...,
-    *,
-    return_transaction: Literal[False] = ...,
-    **arguments: Any,
-) -> list[FragmentMetadata]: ...
-
-
-@overload
-def write_fragments(
-    data: ReaderLike,
-    dataset_uri: Uri | LanceDataset,
-    schema: pa.Schema | None = ...,
-    *,
-    return_transaction: Literal[True],
-    **arguments: Any,
-) -> Transaction: ...
-
-
-def write_fragments(  # type: ignore[misc]  # the overloads only list what depends on return_transaction
-    data: ReaderLike,
-    dataset_uri: Uri | LanceDataset,
-    schema: pa.Schema | None = None,
-    *,
-    return_transaction: bool = False,
-    mode: str = "append",
-    max_rows_per_file: int = 1024 * 1024,
-    max_rows_per_group: int = 1024,
-    max_bytes_per_file: int = DEFAULT_MAX_BYTES_PER_FILE,
-    data_cache_bytes: int | None = None,
-    max_page_bytes: int | None = None,
-    progress: FragmentWriteProgress | ProgressLike = None,
-    data_storage_version: str | None = None,
-    use_legacy_format: bool | None = None,
-    storage_options: dict[str, str] | None = None,
-    enable_stable_row_ids: bool = False,
-    target_bases: list[str] | None = None,
-    target_all_bases: bool | None = None,
-    initial_bases: list[DatasetBasePath] | None = None,
-    base_store_params: dict[str, dict[str, str]] | None = None,
-    external_blob_mode: str = "reference",
-    allow_external_blob_outside_bases: bool = False,
-    namespace_client: Any = None,
-    table_id: list[str] | None = None,
-    session: Session | None = None,
-) -> list[FragmentMetadata] | Transaction:
-    """Write data files without committing them: the distributed part of a write.
-
-    With mode "append" and a table at `dataset_uri`, the data must fit the schema of the table, and the fragments are
-    committed with `LanceOperation.Append`. With "create" or "overwrite", or without a table, columns get new field ids,
-    and
-    the fragments are committed with `LanceOperation.Overwrite` and the Arrow schema. Stable row ids are assigned at
-    commit,
-    regardless of `enable_stable_row_ids`.
-
-    Parameters
-    ----------
-    data
-        Any tabular object.
-    dataset_uri
-        The table, or the address of a new one.
-    schema
-        Schema to cast the data to.
-    return_transaction
-        Return a `Transaction` for `LanceDataset.commit` instead of the fragments.
-    **arguments
-        Other arguments are those of `write_dataset`.
-
-    Returns
-    -------
-    list[FragmentMetadata] or Transaction
-        The uncommitted fragments.
-
-    Raises
-    ------
-    AlreadyExistsError
-        With mode "create", if the table exists.
-    SchemaMismatchError, InvalidSchemaError, InvalidInputError, UnsupportedFeatureError, TypeError, StoreError
-        As in `write_dataset`.
-
-    Examples
-    --------
-    >>> fragments = write_fragments(batches, uri, schema)  # doctest: +SKIP
-    >>> LanceDataset.commit(uri, LanceOperation.Append(fragments), read_version=5)  # doctest: +SKIP
-    """
-    scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
-    scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
-    check_external_blobs(external_blob_mode, allow_external_blob_outside_bases)
-    mode = check_mode(mode)
-    target = target_of(dataset_uri, storage_options, session)
-    if mode == "create" and isinstance(target, TableVersion):
-        raise AlreadyExistsError(f"Dataset already exists: {target.uri}", path=target.uri)
-    of_each_file, of_rows = of_files(progress)
-    options = write_options(
-        max_rows_per_file=max_rows_per_file,
-        max_rows_per_group=max_rows_per_group,
-        max_bytes_per_file=max_bytes_per_file,
-        data_cache_bytes=data_cache_bytes,
-        max_page_bytes=max_page_bytes,
-        data_storage_version=data_storage_version,
-        use_legacy_format=use_legacy_format,
-        progress=of_each_file,
-        keep_arrays=isinstance(data, pa.Table),
-        initial_bases=initial_bases,
-        target_bases=target_bases,
-        target_all_bases=target_all_bases,
-    )
-    source = read_input(data, schema)
-    with tracked(of_rows, "write") as tracker:
-        if tracker is not None:
-            tracker.begin(total_rows=source.num_rows)
-            options = replace(options, tracker=tracker)
-        written = write.write_fragments(
-            target, source.schema, source.batches, options, mode=mode, storage_options=storage_options
-        )
-    if return_transaction:
-        return Transaction.from_format(written)
-    assert isinstance(written.operation, (tx.Append, tx.Overwrite))
-    return [FragmentMetadata.from_format(fragment) for fragment in written.operation.fragments]
-
-
-def write_options(
-    *,
-    max_rows_per_file: int,
-    max_bytes_per_file: int,
-    max_rows_per_group: int | None = None,
-    data_cache_bytes: int | None,
-    max_page_bytes: int | None,
-    data_storage_version: str | None,
-    use_legacy_format: bool | None,
-    progress: FragmentWriteProgress | None,
-    properties: Mapping[str, str] | None = None,
-    v2_manifest_paths: bool = True,
-    stable_row_ids: bool = False,
-    blob_pack_bytes: int | None = None,
-    keep_arrays: bool = False,
-    initial_bases: Sequence[DatasetBasePath] | None = None,
-    target_bases: Sequence[str] | None = None,
-    target_all_bases: bool | None = None,
-) -> write.WriteOptions:
-    """Return the options that all writes share. Raises InvalidInputError, OutOfRangeError, UnsupportedFeatureError,
-    TypeError.
-    """
-    sizes = {
-        "max_rows_per_file": max_rows_per_file,
-        "max_bytes_per_file": max_bytes_per_file,
-        "max_rows_per_group": max_rows_per_group,
-        "data_cache_bytes": data_cache_bytes,
-        "max_page_bytes": max_page_bytes,
-        "blob_pack_bytes": blob_pack_bytes,
-    }
-    given: dict[str, Any] = {name: check_positive(name, value) for name, value in sizes.items() if value is not None}
-    return write.WriteOptions(
-        limits=WriteLimits(**given, keep_arrays=keep_arrays),
-        file_version=version_to_write(data_storage_version, use_legacy_format),
-        progress=None if progress is None else reporter(progress),
-        properties=dict(properties or {}),
-        v2_manifest_paths=v2_manifest_paths,
-        stable_row_ids=stable_row_ids,
-        initial_bases=to_bases(initial_bases or ()),
-        target_bases=check_names("target_bases", target_bases),
-        target_all_bases=bool(target_all_bases),
-    )
-
-
-def table_of(data_obj: ReaderLike, schema: pa.Schema | None) -> pa.Table:
-    """Read a tabular object into memory. Raises the errors of `read_input`."""
-    source = read_input(data_obj, schema)
-    return pa.Table.from_batches(source.batches, source.schema)
-
-
-def check_external_blobs(mode: str, outside_bases: bool) -> None:
-    """Check arguments about external blobs, which are rejected when data contains one.
-
-    Raises InvalidInputError, InvalidOperationError.
-    """
-    if mode not in ("reference", "ingest"):
-        raise InvalidInputError(f"Invalid external blob mode: {mode}")
-    if mode == "ingest" and outside_bases:
-        raise InvalidOperationError("allow_external_blob_outside_bases only applies to external blob mode reference")
-
-
-def reporter(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:
-    """Return a function that forwards notifications of `ops` about data files to a `FragmentWriteProgress`."""
-
-    def report(event: str, fragment: Fragment) -> None:
-        method = progress.begin if event == "begin" else progress.complete
-        method(FragmentMetadata.from_format(fragment))
-
-    return report
-
-
-def target_of(
-    dataset_uri: Uri | LanceDataset, storage_options: dict[str, str] | None, session: Session | None
-) -> TableVersion | str:
-    """Return the version of a dataset, the newest version at a URI, or the URI if no table exists there."""
-    version = getattr(dataset_uri, "table_version", None)
-    if isinstance(version, TableVersion):
-        return with_settings(version, storage_options)
-    address = uri_text(dataset_uri)
-    try:
-        return open_version(address, storage_options=storage_options, cache=None if session is None else session.cache)
-    except DatasetNotFoundError:
-        return address

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lancetable import scope
 from lancetable.errors import CorruptFileError, InvalidInputError
-from lancetable.format import fragment as nouns
+from lancetable.format import fragment as frozen
 from lancetable.ops.write.add_files import adopt_data_file
 from lancetable.rowids.sequence import RowIdSequence as Sequence
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from lancetable.dataset import LanceDataset
     from lancetable.operation import LanceOperation
 
@@ -112,13 +114,13 @@ class DataFile:
         """Return the ids of the fields stored in this file."""
         return self.fields
 
-    def to_format(self) -> nouns.DataFile:
+    def to_format(self) -> frozen.DataFile:
         """Return the frozen form. Raises InvalidInputError for an invalid path or list."""
-        file: nouns.DataFile = checked(nouns.DataFile.from_json, self.asdict())
+        file: frozen.DataFile = checked(frozen.DataFile.from_json, self.asdict())
         return file
 
     @classmethod
-    def from_format(cls, file: nouns.DataFile) -> DataFile:
+    def from_format(cls, file: frozen.DataFile) -> DataFile:
         """Return the public form of a frozen data file."""
         return cls(
             file.path,
@@ -148,8 +150,7 @@ class DeletionFile:
     """The location and type of the file with the deleted row offsets of a fragment.
 
     `file_type` is "array" (an Arrow file of offsets) or "bitmap" (a roaring bitmap). `id` is a random 64-bit number
-    that
-    makes the file name unique. `read_version` is the version that the deletion was computed on.
+    that makes the file name unique. `read_version` is the version that the deletion was computed on.
     """
 
     read_version: int
@@ -168,13 +169,7 @@ class DeletionFile:
 
     def asdict(self) -> dict[str, Any]:
         """Return a JSON-serializable dict with the keys in pylance's order."""
-        return {
-            "read_version": self.read_version,
-            "id": self.id,
-            "file_type": self.file_type,
-            "num_deleted_rows": self.num_deleted_rows,
-            "base_id": self.base_id,
-        }
+        return asdict(self)
 
     def json(self) -> str:
         """Return `asdict` as a JSON string."""
@@ -183,15 +178,15 @@ class DeletionFile:
     @staticmethod
     def from_json(json: str) -> DeletionFile:  # the argument name is pylance's
         """Parse the output of `json`. Raises InvalidInputError for invalid JSON, TypeError unless it is a string."""
-        return DeletionFile.from_format(checked(nouns.DeletionFile.from_json, parse_object(json)))
+        return DeletionFile.from_format(checked(frozen.DeletionFile.from_json, parse_object(json)))
 
-    def to_format(self) -> nouns.DeletionFile:
+    def to_format(self) -> frozen.DeletionFile:
         """Return the frozen form. Raises InvalidInputError for an invalid type or number."""
-        file: nouns.DeletionFile = checked(nouns.DeletionFile.from_json, self.asdict())
+        file: frozen.DeletionFile = checked(frozen.DeletionFile.from_json, self.asdict())
         return file
 
     @classmethod
-    def from_format(cls, file: nouns.DeletionFile) -> DeletionFile:
+    def from_format(cls, file: frozen.DeletionFile) -> DeletionFile:
         """Return the public form of a frozen deletion file."""
         return cls(file.read_version, file.id, file.kind.label, file.num_deleted_rows, file.base_id)
 
@@ -201,7 +196,7 @@ class InlineBytes:
     """A serialized sequence that is stored with its fragment without being parsed; `KEY` is its name in JSON."""
 
     KEY = ""
-    data: bytes | nouns.LineagePlace
+    data: bytes | frozen.LineagePlace
 
     def __repr__(self) -> str:
         size = f"{len(self.data)} bytes" if isinstance(self.data, bytes) else self.data.value
@@ -218,8 +213,13 @@ class InlineBytes:
         return json.dumps(self.asdict(), separators=(",", ":"))
 
     @classmethod
-    def parse(cls, value: Mapping[str, Any]) -> InlineBytes:
-        """Parse the inline form. Raises InvalidInputError for any other form."""
+    def from_json(cls, json: str) -> Self:  # the argument name is pylance's
+        """Parse the output of `json`. Raises InvalidInputError, TypeError."""
+        return cls.parse(parse_object(json))
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> Self:
+        """Parse the output of `asdict`. Raises InvalidInputError for any other form."""
         numbers = value.get(cls.KEY)
         if numbers is None or len(value) != 1:
             raise InvalidInputError(
@@ -237,25 +237,15 @@ class RowIdMeta(InlineBytes):
     KEY = "Inline"
 
     @staticmethod
-    def from_json(json: str) -> RowIdMeta:
-        """Parse the output of `json`. Raises InvalidInputError, TypeError."""
-        return RowIdMeta(RowIdMeta.parse(parse_object(json)).data)
-
-    @staticmethod
     def from_dict(dict: Mapping[str, Any]) -> RowIdMeta:  # the argument name is pylance's
         """Parse the output of `asdict`. Raises InvalidInputError."""
-        return RowIdMeta(RowIdMeta.parse(dict).data)
+        return RowIdMeta.parse(dict)
 
 
 class RowDatasetVersionMeta(InlineBytes):
     """The serialized versions in which the rows of a fragment were created or last updated."""
 
     KEY = "inline"
-
-    @staticmethod
-    def from_json(json: str) -> RowDatasetVersionMeta:
-        """Parse the output of `json`. Raises InvalidInputError, TypeError."""
-        return RowDatasetVersionMeta(RowDatasetVersionMeta.parse(parse_object(json)).data)
 
 
 class RowIdSequence:
@@ -301,11 +291,9 @@ class FragmentMetadata:
     ----------
     id : int
         Fragment id; 0 in uncommitted fragments, which get their id from the commit.
-    files : list of DataFile
-    physical_rows : int
+    files : list of DataFile physical_rows : int
         Rows in the files, including deleted ones.
-    deletion_file : DeletionFile or None
-    row_id_meta, created_at_version_meta, last_updated_at_version_meta
+    deletion_file : DeletionFile or None row_id_meta, created_at_version_meta, last_updated_at_version_meta
         Only in tables with stable row ids.
     overlays : list
         Data overlays.
@@ -341,10 +329,7 @@ class FragmentMetadata:
             "files": [file.asdict() for file in self.files],
             "overlays": [overlay.asdict() for overlay in self.overlays],
             "physical_rows": self.physical_rows,
-            "deletion_file": None if self.deletion_file is None else self.deletion_file.asdict(),
-            "row_id_meta": None if self.row_id_meta is None else self.row_id_meta.asdict(),
-            "created_at_version_meta": asdict_or_none(self.created_at_version_meta),
-            "last_updated_at_version_meta": asdict_or_none(self.last_updated_at_version_meta),
+            **{name: None if (part := getattr(self, name)) is None else part.asdict() for name in OPTIONAL_PARTS},
         }
 
     @staticmethod
@@ -360,22 +345,14 @@ class FragmentMetadata:
             raise InvalidInputError(f"fragment JSON lacks the keys {', '.join(missing)}")
         if value.get("overlays"):
             raise scope.unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
-        files = [checked(nouns.DataFile.from_json, file) for file in value["files"]]
-        deletion_file = value.get("deletion_file")
-        row_ids, created, updated = (
-            value.get(key) for key in ("row_id_meta", "created_at_version_meta", "last_updated_at_version_meta")
-        )
-        return FragmentMetadata(
-            value["id"],
-            [DataFile.from_format(file) for file in files],
-            value["physical_rows"],
-            None if deletion_file is None else DeletionFile(**deletion_file),
-            None if row_ids is None else RowIdMeta.from_dict(row_ids),
-            None if created is None else RowDatasetVersionMeta(RowDatasetVersionMeta.parse(created).data),
-            None if updated is None else RowDatasetVersionMeta(RowDatasetVersionMeta.parse(updated).data),
-        )
+        files = [checked(frozen.DataFile.from_json, file) for file in value["files"]]
+        optional = {
+            name: None if value.get(name) is None else parse(value[name]) for name, parse in OPTIONAL_PARTS.items()
+        }
+        data_files = [DataFile.from_format(file) for file in files]
+        return FragmentMetadata(value["id"], data_files, value["physical_rows"], **optional)
 
-    def to_format(self) -> nouns.Fragment:
+    def to_format(self) -> frozen.Fragment:
         """Return the frozen form.
 
         Raises InvalidInputError for invalid paths or numbers, UnsupportedFeatureError for data overlays.
@@ -384,18 +361,17 @@ class FragmentMetadata:
             raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")
         if self.overlays:
             raise scope.unsupported("data overlays", planned=True)
-        return nouns.Fragment(
+        sequences = (self.row_id_meta, self.created_at_version_meta, self.last_updated_at_version_meta)
+        return frozen.Fragment(
             self.id,
             tuple(file.to_format() for file in self.files),
             self.physical_rows,
             None if self.deletion_file is None else self.deletion_file.to_format(),
-            None if self.row_id_meta is None else self.row_id_meta.data,
-            None if self.created_at_version_meta is None else self.created_at_version_meta.data,
-            None if self.last_updated_at_version_meta is None else self.last_updated_at_version_meta.data,
+            *(None if sequence is None else sequence.data for sequence in sequences),
         )
 
     @classmethod
-    def from_format(cls, fragment: nouns.Fragment) -> FragmentMetadata:
+    def from_format(cls, fragment: frozen.Fragment) -> FragmentMetadata:
         """Return the public form of a frozen fragment. Raises UnsupportedFeatureError for data overlays."""
         if fragment.overlays:
             raise scope.unsupported("data overlays", planned=True)
@@ -411,9 +387,13 @@ class FragmentMetadata:
         )
 
 
-def asdict_or_none(meta: RowDatasetVersionMeta | None) -> dict[str, Any] | None:
-    """Return the JSON form of row versions, or None."""
-    return None if meta is None else meta.asdict()
+# The optional parts of a fragment in the order of its JSON form, each with the parser of its own form.
+OPTIONAL_PARTS: dict[str, Callable[[Any], Any]] = {
+    "deletion_file": lambda value: DeletionFile(**value),
+    "row_id_meta": RowIdMeta.parse,
+    "created_at_version_meta": RowDatasetVersionMeta.parse,
+    "last_updated_at_version_meta": RowDatasetVersionMeta.parse,
+}
 
 
 def parse_object(text: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pyarrow.dataset as pads
 from lancetable.errors import InvalidInputError, SchemaMismatchError
 from lancetable.ops.write.float_overflow import check_finite
 
-__all__ = ["Input", "read_input"]
+__all__ = ["Input", "read_input", "read_table"]
 
 UNITS = ("s", "ms", "us", "ns")
 
@@ -29,10 +29,8 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
 
     Accepts pandas and polars frames, Arrow tables, batches, readers, datasets and scanners, objects with
     `__arrow_c_stream__`, a dict of columns, a list of dicts or of pydantic models, and iterables of record batches
-    together
-    with `schema`. Batches that differ from a given `schema` are cast to it, by column name. A stream is not read before
-    its
-    batches are requested, and exceptions of the caller's own iterator are not wrapped.
+    together with `schema`. Batches that differ from a given `schema` are cast to it, by column name. A stream is not
+    read before its batches are requested, and exceptions of the caller's own iterator are not wrapped.
 
     Raises
     ------
@@ -46,6 +44,12 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
     source = find_source(data, schema)
     check_metadata(source.schema)
     return source
+
+
+def read_table(data: Any, schema: pa.Schema | None = None) -> pa.Table:
+    """Read a tabular object into memory. Raises the errors of `read_input`."""
+    source = read_input(data, schema)
+    return pa.Table.from_batches(source.batches, source.schema)
 
 
 def find_source(data: Any, schema: pa.Schema | None) -> Input:
@@ -94,8 +98,7 @@ def table_of_columns(columns: Mapping[str, Any], schema: pa.Schema | None = None
     """Return a table of a dict of columns, converting Python values to `schema` without loss.
 
     Raises SchemaMismatchError for a column that `schema` lacks, and for values that would be truncated: Arrow converts
-    1.5
-    to the integer 1, and drops fractions of a second, without an error.
+    1.5 to the integer 1, and drops fractions of a second, without an error.
     """
     if schema is None:
         return pa.table(dict(columns))

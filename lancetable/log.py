@@ -16,8 +16,7 @@ def get_log_level() -> str:
     """Return the log level of the environment variable LANCE_LOG in capitals; INFO by default.
 
     As in pylance, the variable may contain several entries separated by commas; those of the form `module=level` are
-    for
-    other libraries and ignored.
+    for other libraries and ignored.
     """
     entries = os.environ.get(ENV_NAME_PYLANCE_LOGGING_LEVEL, "").split(",")
     named = [entry.strip().upper() for entry in entries if entry.strip() and "=" not in entry]

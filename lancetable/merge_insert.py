@@ -38,8 +38,7 @@ class MergeInsertBuilder:
     """A merge insert: source rows update, delete or extend the table rows with the same key.
 
     Created by `LanceDataset.merge_insert`. Each `when_...` method selects the action for one kind of rows; rows without
-    an
-    action stay unchanged. `execute` runs the merge. A key that contains a null never matches.
+    an action stay unchanged. `execute` runs the merge. A key that contains a null never matches.
 
     Examples
     --------
@@ -69,8 +68,7 @@ class MergeInsertBuilder:
         """Update matched rows with all columns of the source; other columns keep their values.
 
         `condition` is SQL over `source.` and `target.` columns; rows for which it is not true are not updated. Raises
-        TypeError
-        unless it is a string.
+        TypeError unless it is a string.
         """
         if condition is not None and not isinstance(condition, str):
             raise TypeError(f"condition must be an SQL string, got {type(condition).__name__}")
@@ -101,8 +99,7 @@ class MergeInsertBuilder:
         """Select one of several source rows with the same key, for updates and inserts. Not in pylance.
 
         The default "fail" inserts all of them, and raises an error if they match the same table row. Raises
-        InvalidInputError
-        for another value.
+        InvalidInputError for another value.
         """
         known = {choice.value: choice for choice in Repeated}
         if keep not in known:
@@ -113,12 +110,9 @@ class MergeInsertBuilder:
         """Select how updated rows are written: as whole rows, or only the columns of the source.
 
         "rewrite_rows" writes whole rows to new fragments. "rewrite_columns" writes only the columns of the source, for
-        all rows
-        of the fragments with a match; it is cheaper if a few narrow columns of wide rows change. It only supports
-        updates,
-        from a source that fits in memory, lacks at least one column of the table, and has a column besides the key and
-        no
-        blobs. "auto" writes rows. Raises InvalidInputError for another value.
+        all rows of the fragments with a match; it is cheaper if a few narrow columns of wide rows change. It only
+        supports updates, from a source that fits in memory, lacks at least one column of the table, and has a column
+        besides the key and no blobs. "auto" writes rows. Raises InvalidInputError for another value.
         """
         known = {choice.value: choice for choice in WriteMode}
         if mode not in known:
@@ -158,8 +152,7 @@ class MergeInsertBuilder:
         """Distribute the files of new fragments over registered bases, given by name or path; see `write_dataset`.
 
         Column files of existing fragments and deletion files are always stored with the table. Raises InvalidInputError
-        unless
-        `bases` is a list of strings.
+        unless `bases` is a list of strings.
         """
         self._target_bases = check_names("bases", bases)
         return self
@@ -229,8 +222,7 @@ class MergeInsertBuilder:
         """Write the files of the merge without committing it.
 
         Returns the transaction for `LanceDataset.commit`, and the counts that `execute` returns. Raises the errors of
-        `execute`,
-        except for commit conflicts.
+        `execute`, except for commit conflicts.
         """
         with ExitStack() as stack:
             version, source = self._loaded(data_obj, schema, stack)

@@ -1,7 +1,8 @@
 """Commits in the form of the public API: `LanceOperation.*` and `Transaction`.
 
-Each class mirrors one of `lancetable.format.transaction` and converts to and from it. A test checks that the set is
-complete.
+Each class mirrors a frozen class of `lancetable.format.transaction`. `Mirror` converts in both directions: it matches
+fields by name, `renamed` lists the fields with another name in the frozen class, and `FIELD_TO_FORMAT` the fields whose
+values are checked or built on the way. A test checks that every operation has a public class.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import uuid as uuid_module
 import warnings
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from google.protobuf.any_pb2 import Any as Any_
@@ -19,7 +20,9 @@ from google.protobuf.any_pb2 import Any as Any_
 from lancetable import scope
 from lancetable.errors import InvalidInputError
 from lancetable.format import transaction as tx
+from lancetable.format.fragment import DataFile as FrozenDataFile
 from lancetable.format.fragment import Fragment
+from lancetable.format.index import IndexMetadata
 from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Schema
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
@@ -30,74 +33,86 @@ from lancetable.types import DatasetBasePath
 __all__ = ["LanceOperation", "Transaction"]
 
 
+class Mirror:
+    """Base of dataclasses that mirror a frozen class; None and an empty collection mean the same."""
+
+    frozen_class: ClassVar[type | None] = None
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            check = FIELD_CHECKS.get(field_.name)
+            if check is not None:
+                setattr(self, field_.name, check(field_.name, getattr(self, field_.name)))
+
+    def to_format(self) -> Any:
+        """Return the frozen form that is committed. Raises UnsupportedFeatureError if there is none."""
+        if self.frozen_class is None:
+            raise scope.unsupported("this operation", planned=False, name=type(self).__name__)
+        values = {}
+        for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value = getattr(self, field_.name)
+            if value is not None:
+                convert = FIELD_TO_FORMAT.get(field_.name, to_format)
+                values[self.renamed.get(field_.name, field_.name)] = convert(value)
+        return self.frozen_class(**values)
+
+    @classmethod
+    def from_format(cls, frozen: Any) -> Any:
+        """Return the public form of a frozen value."""
+        values = {}
+        for field_ in fields(cls):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value = from_format(getattr(frozen, cls.renamed.get(field_.name, field_.name)))
+            values[field_.name] = None if field_.default is None and value in ([], {}) else value
+        return cls(**values)
+
+
 class LanceOperation:
     """The operations of a `Transaction`; see the individual classes."""
 
-    class BaseOperation(ABC):  # noqa: B024  # common base class for type checks, as in pylance
+    class BaseOperation(Mirror, ABC):
         """Base of all operations."""
-
-        def to_format(self) -> tx.Operation:
-            """Return the frozen form that is committed. Raises UnsupportedFeatureError if there is none."""
-            raise scope.unsupported("this operation", planned=False, name=type(self).__name__)
 
     @dataclass
     class Append(BaseOperation):
         """Add fragments to the table. The commit assigns their ids."""
 
+        frozen_class = tx.Append
         fragments: Iterable[FragmentMetadata]
-
-        def __post_init__(self) -> None:
-            self.fragments = fragment_list("fragments", self.fragments)
-
-        def to_format(self) -> tx.Append:
-            return tx.Append(to_fragments(self.fragments))
 
     @dataclass
     class Overwrite(BaseOperation):
         """Replace all fragments and the schema, or create the table if it does not exist.
 
         An Arrow schema is numbered from 0, like the columns of files that `write_fragments` writes with mode
-        "overwrite". A
-        `LanceSchema` contains its field ids.
+        "overwrite". A `LanceSchema` contains its field ids.
         """
 
+        frozen_class = tx.Overwrite
+        renamed: ClassVar = {"new_schema": "schema"}
         new_schema: LanceSchema | pa.Schema
         fragments: Iterable[FragmentMetadata]
         initial_bases: list[DatasetBasePath] | None = None
-
-        def __post_init__(self) -> None:
-            self.fragments = fragment_list("fragments", self.fragments)
-
-        def to_format(self) -> tx.Overwrite:
-            bases = to_bases(self.initial_bases or [])
-            return tx.Overwrite(to_fragments(self.fragments), to_schema(self.new_schema), initial_bases=bases)
 
     @dataclass
     class Delete(BaseOperation):
         """Update the deletion files of fragments and remove others; `predicate` is informational."""
 
+        frozen_class = tx.Delete
         updated_fragments: Iterable[FragmentMetadata]
         deleted_fragment_ids: Iterable[int]
         predicate: str
-
-        def __post_init__(self) -> None:
-            self.updated_fragments = fragment_list("updated_fragments", self.updated_fragments)
-            self.deleted_fragment_ids = list(self.deleted_fragment_ids)
-
-        def to_format(self) -> tx.Delete:
-            if not isinstance(self.predicate, str):
-                raise TypeError(f"predicate must be a string, got {type(self.predicate).__name__}")
-            return tx.Delete(to_fragments(self.updated_fragments), tuple(self.deleted_fragment_ids), self.predicate)
 
     @dataclass
     class Update(BaseOperation):
         """Rewrite rows: remove, change and add fragments, with the ids of the changed fields.
 
         `update_mode` is "rewrite_rows" or "rewrite_columns"; `updated_fragment_offsets` maps fragment ids to roaring
-        bitmaps of
-        the row offsets whose columns were rewritten.
+        bitmaps of the row offsets whose columns were rewritten.
         """
 
+        frozen_class = tx.Update
+        renamed: ClassVar = {"update_mode": "mode", "updated_fragment_offsets": "updated_offset_bitmaps"}
         removed_fragment_ids: list[int] = field(default_factory=list)
         updated_fragments: list[FragmentMetadata] = field(default_factory=list)
         new_fragments: list[FragmentMetadata] = field(default_factory=list)
@@ -106,36 +121,17 @@ class LanceOperation:
         update_mode: str = ""
         updated_fragment_offsets: dict[int, bytes] | None = None
 
-        def __post_init__(self) -> None:
-            self.updated_fragments = fragment_list("updated_fragments", self.updated_fragments)
-            self.new_fragments = fragment_list("new_fragments", self.new_fragments)
-
-        def to_format(self) -> tx.Update:
-            name = (self.update_mode or "rewrite_rows").upper()
-            if name not in tx.UpdateMode.__members__:
-                raise InvalidInputError(
-                    f"update_mode must be rewrite_rows or rewrite_columns, not {self.update_mode!r}"
-                )
-            return tx.Update(
-                tuple(self.removed_fragment_ids),
-                to_fragments(self.updated_fragments),
-                to_fragments(self.new_fragments),
-                tuple(self.fields_modified),
-                fields_for_preserving_frag_bitmap=tuple(self.fields_for_preserving_frag_bitmap),
-                mode=tx.UpdateMode[name],
-                updated_offset_bitmaps=dict(self.updated_fragment_offsets or {}),
-            )
-
     @dataclass
     class Merge(BaseOperation):
         """Change the schema together with the complete list of fragments."""
 
+        frozen_class = tx.Merge
         fragments: Iterable[FragmentMetadata]
         schema: LanceSchema | pa.Schema
         preserves_nullability: bool = False
 
         def __post_init__(self) -> None:
-            self.fragments = fragment_list("fragments", self.fragments)
+            super().__post_init__()
             if isinstance(self.schema, pa.Schema):
                 warnings.warn(
                     "a pyarrow.Schema in a Merge is deprecated, because it has no field ids; pass a LanceSchema",
@@ -143,40 +139,28 @@ class LanceOperation:
                     stacklevel=3,
                 )
 
-        def to_format(self) -> tx.Merge:
-            return tx.Merge(to_fragments(self.fragments), to_schema(self.schema), self.preserves_nullability)
-
     @dataclass
     class Project(BaseOperation):
         """Change only the schema: drop, rename or reorder columns."""
 
+        frozen_class = tx.Project
         schema: LanceSchema
         preserves_nullability: bool = False
-
-        def to_format(self) -> tx.Project:
-            return tx.Project(to_schema(self.schema), self.preserves_nullability)
 
     @dataclass
     class Restore(BaseOperation):
         """Restore an old version as the newest one."""
 
+        frozen_class = tx.Restore
         version: int
 
-        def to_format(self) -> tx.Restore:
-            if isinstance(self.version, bool) or not hasattr(self.version, "__index__"):
-                raise TypeError(f"version must be an integer, got {type(self.version).__name__}")
-            return tx.Restore(int(self.version))
-
     @dataclass
-    class RewriteGroup:
+    class RewriteGroup(Mirror):
         """Old fragments, and the new fragments that contain the same live rows in the same order."""
 
+        frozen_class = tx.RewriteGroup
         old_fragments: Iterable[FragmentMetadata]
         new_fragments: Iterable[FragmentMetadata]
-
-        def __post_init__(self) -> None:
-            self.old_fragments = fragment_list("old_fragments", self.old_fragments)
-            self.new_fragments = fragment_list("new_fragments", self.new_fragments)
 
     @dataclass
     class RewrittenIndex:
@@ -205,26 +189,15 @@ class LanceOperation:
     class Rewrite(BaseOperation):
         """Move rows to other fragments without changing them: compaction."""
 
+        frozen_class = tx.Rewrite
         groups: Iterable[LanceOperation.RewriteGroup]
         rewritten_indices: Iterable[LanceOperation.RewrittenIndex]
 
-        def __post_init__(self) -> None:
-            self.groups = list(self.groups)
-            self.rewritten_indices = list(self.rewritten_indices)
-
-        def to_format(self) -> tx.Rewrite:
-            return tx.Rewrite(
-                tuple(
-                    tx.RewriteGroup(to_fragments(group.old_fragments), to_fragments(group.new_fragments))
-                    for group in self.groups
-                ),
-                tuple(index.to_format() for index in self.rewritten_indices),
-            )
-
     @dataclass
-    class DataReplacementGroup:
+    class DataReplacementGroup(Mirror):
         """A file that replaces another file of a fragment."""
 
+        frozen_class = tx.DataReplacementGroup
         fragment_id: int
         new_file: DataFile
 
@@ -232,15 +205,8 @@ class LanceOperation:
     class DataReplacement(BaseOperation):
         """Replace data files by others with the same fields."""
 
+        frozen_class = tx.DataReplacement
         replacements: list[LanceOperation.DataReplacementGroup]
-
-        def to_format(self) -> tx.DataReplacement:
-            return tx.DataReplacement(
-                tuple(
-                    tx.DataReplacementGroup(group.fragment_id, group.new_file.to_format())
-                    for group in self.replacements
-                )
-            )
 
     @dataclass
     class DataOverlayFile:
@@ -275,9 +241,11 @@ class LanceOperation:
             raise scope.unsupported("data overlays", planned=True, name="LanceOperation.DataOverlay")
 
     @dataclass
-    class UpdateMap:
+    class UpdateMap(Mirror):
         """Changes to a string map: None deletes a key, `replace` clears the map first."""
 
+        frozen_class = tx.UpdateMap
+        renamed: ClassVar = {"updates": "entries"}
         updates: dict[str, str | None]
         replace: bool = False
 
@@ -287,48 +255,33 @@ class LanceOperation:
         unchanged.
         """
 
+        frozen_class = tx.UpdateConfig
+        renamed: ClassVar = {
+            f"{name}_updates": name for name in ("config", "table_metadata", "schema_metadata", "field_metadata")
+        }
         config_updates: LanceOperation.UpdateMap | None = None
         table_metadata_updates: LanceOperation.UpdateMap | None = None
         schema_metadata_updates: LanceOperation.UpdateMap | None = None
         field_metadata_updates: dict[int, LanceOperation.UpdateMap] | None = None
 
-        def to_format(self) -> tx.UpdateConfig:
-            fields = self.field_metadata_updates or {}
-            return tx.UpdateConfig(
-                to_update_map(self.config_updates),
-                to_update_map(self.table_metadata_updates),
-                to_update_map(self.schema_metadata_updates),
-                {key: tx.UpdateMap(dict(update.updates), update.replace) for key, update in fields.items()},
-            )
-
     @dataclass
     class Clone(BaseOperation):
         """The first version of a clone or branch, created by those operations, not by `commit`."""
 
+        frozen_class = tx.Clone
         is_shallow: bool
         ref_name: str | None
         ref_version: int
         ref_path: str
         branch_name: str | None
 
-        def to_format(self) -> tx.Clone:
-            return tx.Clone(self.is_shallow, self.ref_version, self.ref_path, self.ref_name, self.branch_name)
-
     @dataclass
     class CreateIndex(BaseOperation):
         """Add and remove index entries. Other libraries build the files of an index."""
 
+        frozen_class = tx.CreateIndex
         new_indices: list[Index]
         removed_indices: list[Index]
-
-        def to_format(self) -> tx.CreateIndex:
-            for index in (*self.new_indices, *self.removed_indices):
-                if not isinstance(index, Index):
-                    raise TypeError(f"indices must be of type Index, got {type(index).__name__}")
-            return tx.CreateIndex(
-                tuple(index.to_format() for index in self.new_indices),
-                tuple(index.to_format() for index in self.removed_indices),
-            )
 
     @dataclass
     class Other(BaseOperation):
@@ -378,6 +331,9 @@ class Transaction:
         )
 
 
+# -------------------------------------------------------------------------------------------------------- conversion
+
+
 def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
     """Return a list of fragments. Raises TypeError for other objects."""
     if not isinstance(fragments, Iterable) or isinstance(fragments, (str, bytes)):
@@ -389,119 +345,114 @@ def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
     return result
 
 
-def to_fragments(fragments: Iterable[FragmentMetadata]) -> tuple[Fragment, ...]:
-    """Return the frozen form of fragments."""
-    return tuple(fragment.to_format() for fragment in fragments)
-
-
-def from_fragments(fragments: Iterable[Fragment]) -> list[FragmentMetadata]:
-    """Return the public form of fragments."""
-    return [FragmentMetadata.from_format(fragment) for fragment in fragments]
-
-
 def to_bases(bases: Iterable[DatasetBasePath]) -> tuple[BasePath, ...]:
     """Return the frozen form of base paths; the commit assigns missing ids. Raises TypeError for other objects."""
     result = []
     for base in bases:
-        if not isinstance(base, DatasetBasePath):
-            raise TypeError(f"base paths must be of type DatasetBasePath, got {type(base).__name__}")
+        check_type("base paths", base, DatasetBasePath)
         result.append(BasePath(base.id or 0, base.path, base.is_dataset_root, base.name))
     return tuple(result)
 
 
 def to_schema(schema: Any) -> Schema:
     """Return a schema with field ids; an Arrow schema is numbered from 0. Raises TypeError for other objects."""
-    if isinstance(schema, LanceSchema):
-        return schema.to_format()
     if isinstance(schema, pa.Schema):
         return Schema.from_arrow(schema)
-    raise TypeError(f"schema must be a LanceSchema or a pyarrow.Schema, got {type(schema).__name__}")
+    check_type("schema", schema, LanceSchema)
+    return schema.to_format()  # type: ignore[no-any-return]
 
 
-def to_update_map(update: LanceOperation.UpdateMap | None) -> tx.UpdateMap | None:
-    """Return the frozen form of changes to one map."""
-    return None if update is None else tx.UpdateMap(dict(update.updates), update.replace)
+def to_indices(indices: Iterable[Index]) -> tuple[IndexMetadata, ...]:
+    """Return the frozen form of index entries. Raises TypeError for other objects."""
+    for index in indices:
+        check_type("indices", index, Index)
+    return tuple(index.to_format() for index in indices)
 
 
-def update_map_of(update: tx.UpdateMap | None) -> LanceOperation.UpdateMap | None:
-    """Return the public form of changes to one map."""
-    return None if update is None else LanceOperation.UpdateMap(dict(update.entries), update.replace)
+def to_predicate(predicate: Any) -> str:
+    """Return the predicate of a Delete. Raises TypeError unless it is a string."""
+    check_type("predicate", predicate, str)
+    return str(predicate)
+
+
+def to_version(version: Any) -> int:
+    """Return the version of a Restore. Raises TypeError unless it is an integer."""
+    if isinstance(version, bool) or not hasattr(version, "__index__"):
+        raise TypeError(f"version must be an integer, got {type(version).__name__}")
+    return int(version)
+
+
+def to_update_mode(mode: str) -> tx.UpdateMode:
+    """Return the mode of an Update, "rewrite_rows" by default. Raises InvalidInputError for an unknown mode."""
+    name = (mode or "rewrite_rows").upper()
+    if name not in tx.UpdateMode.__members__:
+        raise InvalidInputError(f"update_mode must be rewrite_rows or rewrite_columns, not {mode!r}")
+    return tx.UpdateMode[name]
+
+
+def check_type(name: str, value: Any, expected: type) -> None:
+    """Raise TypeError unless a value has the expected type."""
+    if not isinstance(value, expected):
+        raise TypeError(f"{name} must be of type {expected.__name__}, got {type(value).__name__}")
+
+
+def to_format(value: Any) -> Any:
+    """Return the frozen form of the value of a field; other objects are returned unchanged."""
+    if hasattr(value, "to_format"):
+        return value.to_format()
+    if isinstance(value, Mapping):
+        return {key: to_format(inner) for key, inner in value.items()}
+    return tuple(to_format(inner) for inner in value) if isinstance(value, (list, tuple)) else value
+
+
+def from_format(value: Any) -> Any:
+    """Return the public form of the value of a frozen field; other objects are returned unchanged."""
+    make = FROM_FORMAT.get(type(value))
+    if make is not None:
+        return make(value)
+    if isinstance(value, Mapping):
+        return {key: from_format(inner) for key, inner in value.items()}
+    return [from_format(inner) for inner in value] if isinstance(value, tuple) else value
 
 
 def operation_of(operation: tx.Operation) -> LanceOperation.BaseOperation:
     """Return the public form of an operation."""
-    make = FROM_FORMAT.get(type(operation))
-    if make is None:
+    cls = PUBLIC_CLASSES.get(type(operation))
+    if cls is None:
         return LanceOperation.Other(type(operation).__name__, operation)
-    converted: LanceOperation.BaseOperation = make(operation)
+    converted: LanceOperation.BaseOperation = cls.from_format(operation)
     return converted
 
 
-def update_of(operation: tx.Update) -> LanceOperation.Update:
-    """Return the public form of an Update."""
-    return LanceOperation.Update(
-        list(operation.removed_fragment_ids),
-        from_fragments(operation.updated_fragments),
-        from_fragments(operation.new_fragments),
-        list(operation.fields_modified),
-        list(operation.fields_for_preserving_frag_bitmap),
-        operation.mode.name.lower(),
-        dict(operation.updated_offset_bitmaps) or None,
-    )
-
-
-def update_config_of(operation: tx.UpdateConfig) -> LanceOperation.UpdateConfig:
-    """Return the public form of an UpdateConfig."""
-    fields = {
-        key: LanceOperation.UpdateMap(dict(update.entries), update.replace)
-        for key, update in operation.field_metadata.items()
-    }
-    return LanceOperation.UpdateConfig(
-        update_map_of(operation.config),
-        update_map_of(operation.table_metadata),
-        update_map_of(operation.schema_metadata),
-        fields or None,
-    )
-
-
-def rewrite_of(operation: tx.Rewrite) -> LanceOperation.Rewrite:
-    """Return the public form of a Rewrite."""
-    return LanceOperation.Rewrite(
-        [
-            LanceOperation.RewriteGroup(from_fragments(group.old_fragments), from_fragments(group.new_fragments))
-            for group in operation.groups
-        ],
-        [LanceOperation.RewrittenIndex.from_format(index) for index in operation.rewritten_indices],
-    )
-
-
-FROM_FORMAT: dict[type, Callable[[Any], LanceOperation.BaseOperation]] = {
-    tx.Append: lambda op: LanceOperation.Append(from_fragments(op.fragments)),
-    tx.Overwrite: lambda op: LanceOperation.Overwrite(
-        LanceSchema(op.schema),
-        from_fragments(op.fragments),
-        [DatasetBasePath(base.path, base.name, base.is_dataset_root, base.id) for base in op.initial_bases] or None,
-    ),
-    tx.Delete: lambda op: LanceOperation.Delete(
-        from_fragments(op.updated_fragments), list(op.deleted_fragment_ids), op.predicate
-    ),
-    tx.Update: update_of,
-    tx.Merge: lambda op: LanceOperation.Merge(
-        from_fragments(op.fragments), LanceSchema(op.schema), op.preserves_nullability
-    ),
-    tx.Project: lambda op: LanceOperation.Project(LanceSchema(op.schema), op.preserves_nullability),
-    tx.Restore: lambda op: LanceOperation.Restore(op.version),
-    tx.Rewrite: rewrite_of,
-    tx.DataReplacement: lambda op: LanceOperation.DataReplacement(
-        [
-            LanceOperation.DataReplacementGroup(group.fragment_id, DataFile.from_format(group.new_file))
-            for group in op.replacements
-        ]
-    ),
-    tx.UpdateConfig: update_config_of,
-    tx.Clone: lambda op: LanceOperation.Clone(op.is_shallow, op.ref_name, op.ref_version, op.ref_path, op.branch_name),
-    tx.CreateIndex: lambda op: LanceOperation.CreateIndex(
-        [Index.from_format(index) for index in op.new_indices],
-        [Index.from_format(index) for index in op.removed_indices],
-    ),
+# Fields that are checked and converted to lists when a public object is created, by name.
+FIELD_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("fragments", "updated_fragments", "new_fragments", "old_fragments"), fragment_list),
+    **dict.fromkeys(("deleted_fragment_ids", "groups", "rewritten_indices"), lambda name, values: list(values)),
+}
+# Fields that are checked or built when a public object is converted to its frozen form, by name.
+FIELD_TO_FORMAT: dict[str, Callable[[Any], Any]] = {
+    "schema": to_schema,
+    "new_schema": to_schema,
+    "initial_bases": to_bases,
+    "new_indices": to_indices,
+    "removed_indices": to_indices,
+    "predicate": to_predicate,
+    "version": to_version,
+    "update_mode": to_update_mode,
+}
+# The public class of each frozen class.
+PUBLIC_CLASSES: dict[type, Any] = {
+    cls.frozen_class: cls
+    for cls in vars(LanceOperation).values()
+    if isinstance(cls, type) and issubclass(cls, Mirror) and cls.frozen_class is not None
+}
+FROM_FORMAT: dict[type, Callable[[Any], Any]] = {
+    **{frozen_class: cls.from_format for frozen_class, cls in PUBLIC_CLASSES.items()},
+    tx.RewrittenIndex: LanceOperation.RewrittenIndex.from_format,
+    tx.UpdateMode: lambda mode: mode.name.lower(),
+    Fragment: FragmentMetadata.from_format,
+    FrozenDataFile: DataFile.from_format,
+    IndexMetadata: Index.from_format,
+    Schema: LanceSchema,
+    BasePath: lambda base: DatasetBasePath(base.path, base.name, base.is_dataset_root, base.id),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -60,7 +61,21 @@ class CompactionMetrics:
     files_added: int = 0
 
 
-class CompactionTask:
+class JsonValue(ABC):
+    """Base of values that are compared by their JSON form."""
+
+    @abstractmethod
+    def json(self) -> str:
+        """Return the value as JSON."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self.json() == other.json()
+
+    def __hash__(self) -> int:
+        return hash(self.json())
+
+
+class CompactionTask(JsonValue):
     """Adjacent fragments that are rewritten into one or more new ones. Can be pickled and converted to JSON."""
 
     def __init__(self, task: Task, options: Mapping[str, Any]) -> None:
@@ -69,7 +84,7 @@ class CompactionTask:
     @property
     def fragments(self) -> list[FragmentMetadata]:
         """The fragments as of the planned version."""
-        return [FragmentMetadata.from_format(each) for each in self._task.fragments]
+        return [FragmentMetadata.from_format(fragment) for fragment in self._task.fragments]
 
     @property
     def read_version(self) -> int:
@@ -85,12 +100,12 @@ class CompactionTask:
         settings = settings_for(dataset, self._options)
         with tracked(progress, "compact") as tracker:
             if tracker is not None:
-                tracker.begin(total_rows=sum(each.num_rows for each in self.fragments))
+                tracker.begin(total_rows=sum(fragment.num_rows for fragment in self.fragments))
             return RewriteResult(compact.execute(dataset.table_version, self._task, settings, tracker))
 
     def json(self) -> str:
         """Return the task as JSON; see `from_json`."""
-        fragments = [each.to_json() for each in self.fragments]
+        fragments = [fragment.to_json() for fragment in self.fragments]
         value = {"task": {"fragments": fragments}, "read_version": self.read_version, "options": self._options}
         return json.dumps(value)
 
@@ -104,14 +119,8 @@ class CompactionTask:
     def __repr__(self) -> str:
         return f"CompactionTask(read_version={self.read_version}, fragments={self.fragments})"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CompactionTask) and self.json() == other.json()
 
-    def __hash__(self) -> int:
-        return hash(self.json())
-
-
-class RewriteResult:
+class RewriteResult(JsonValue):
     """New uncommitted fragments, and the fragments that they replace. Can be pickled and converted to JSON."""
 
     def __init__(self, rewritten: Rewritten) -> None:
@@ -120,12 +129,12 @@ class RewriteResult:
     @property
     def original_fragments(self) -> list[FragmentMetadata]:
         """The fragments that were read."""
-        return [FragmentMetadata.from_format(each) for each in self._rewritten.old_fragments]
+        return [FragmentMetadata.from_format(fragment) for fragment in self._rewritten.old_fragments]
 
     @property
     def new_fragments(self) -> list[FragmentMetadata]:
         """The fragments that were written; the commit assigns their ids."""
-        return [FragmentMetadata.from_format(each) for each in self._rewritten.new_fragments]
+        return [FragmentMetadata.from_format(fragment) for fragment in self._rewritten.new_fragments]
 
     @property
     def read_version(self) -> int:
@@ -142,9 +151,9 @@ class RewriteResult:
         return json.dumps(
             {
                 "metrics": asdict(self.metrics),
-                "new_fragments": [each.to_json() for each in self.new_fragments],
+                "new_fragments": [fragment.to_json() for fragment in self.new_fragments],
                 "read_version": self.read_version,
-                "original_fragments": [each.to_json() for each in self.original_fragments],
+                "original_fragments": [fragment.to_json() for fragment in self.original_fragments],
                 "row_addrs": None,
             }
         )
@@ -165,11 +174,10 @@ class RewriteResult:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RewriteResult) and self._rewritten == other._rewritten
 
-    def __hash__(self) -> int:
-        return hash(self.json())
+    __hash__ = JsonValue.__hash__
 
 
-class CompactionPlan:
+class CompactionPlan(JsonValue):
     """The tasks that compact one version of a table. Each can run anywhere, and any of the results can be committed."""
 
     def __init__(self, tasks: Iterable[Task], read_version: int, options: Mapping[str, Any]) -> None:
@@ -178,7 +186,7 @@ class CompactionPlan:
     @property
     def tasks(self) -> list[CompactionTask]:
         """The tasks, in table order."""
-        return [CompactionTask(each, self._options) for each in self._tasks]
+        return [CompactionTask(task, self._options) for task in self._tasks]
 
     @property
     def read_version(self) -> int:
@@ -191,7 +199,7 @@ class CompactionPlan:
 
     def json(self) -> str:
         """Return the plan as JSON; see `from_json`."""
-        tasks = [{"fragments": [each.to_json() for each in task.fragments]} for task in self.tasks]
+        tasks = [{"fragments": [fragment.to_json() for fragment in task.fragments]} for task in self.tasks]
         return json.dumps({"tasks": tasks, "read_version": self._read_version, "options": self._options})
 
     @staticmethod
@@ -199,7 +207,7 @@ class CompactionPlan:
         """Parse the output of `json`. Raises InvalidInputError."""
         value = parsed(text, "tasks", "read_version", "options")
         read_version = value["read_version"]
-        tasks = [Task(parsed_fragments(each), read_version) for each in value["tasks"]]
+        tasks = [Task(parsed_fragments(task), read_version) for task in value["tasks"]]
         return CompactionPlan(tasks, read_version, parsed_options(value["options"]))
 
     def __iter__(self) -> Iterator[CompactionTask]:
@@ -210,12 +218,6 @@ class CompactionPlan:
 
     def __repr__(self) -> str:
         return f"CompactionPlan(read_version={self._read_version}, tasks=<{len(self._tasks)} compaction tasks>)"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CompactionPlan) and self.json() == other.json()
-
-    def __hash__(self) -> int:
-        return hash(self.json())
 
 
 class Compaction:
@@ -245,11 +247,10 @@ class Compaction:
         """Commit results, and move the dataset to the new version. `options` may be those of the plan.
 
         Fragments of tasks without a result are unchanged. Raises RetryableCommitConflictError if moved rows have
-        changed since
-        the plan, InvalidOperationError for two results of the same fragments.
+        changed since the plan, InvalidOperationError for two results of the same fragments.
         """
         checked_options(options or {})
-        results = [each._rewritten for each in rewrites]
+        results = [rewrite._rewritten for rewrite in rewrites]
         dataset._table = compact.commit(dataset.table_version, results)
         return metrics_of(results)
 
@@ -263,8 +264,7 @@ class Compaction:
         """Plan, execute and commit, and move the dataset to the new version.
 
         `progress` is a progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance. Raises
-        the
-        errors of `plan` and `commit`.
+        the errors of `plan` and `commit`.
         """
         settings = settings_for(dataset, checked_options(options or {}))
         with tracked(progress, "compact") as tracker:
@@ -332,8 +332,7 @@ class DatasetOptimizer:
             "reencode" or "try_binary_copy"; both decode and encode rows.
         max_source_fragments, max_source_rows, max_source_bytes : int, optional
             Limits of this run: tasks are taken in order until one would exceed a limit. If that is the first task,
-            nothing
-            is compacted and a warning is logged.
+            nothing is compacted and a warning is logged.
         excluded_fragment_ids : list of int, optional
             Fragments to leave unchanged.
         data_storage_version : str, optional
@@ -365,10 +364,8 @@ class DatasetOptimizer:
         """Migrate the table to a newer data format, and move the dataset to the new version.
 
         Every fragment in another format gets one new file with the same rows. Ids of rows and fragments, deletions and
-        indexes
-        stay valid. One commit changes all fragments. An interrupted run can be resumed; concurrent changes are
-        included. Older
-        versions stay readable until they are cleaned up.
+        indexes stay valid. One commit changes all fragments. An interrupted run can be resumed; concurrent changes are
+        included. Older versions stay readable until they are cleaned up.
 
         Raises
         ------
@@ -391,10 +388,8 @@ class DatasetOptimizer:
         """Configure writers to remove versions older than `older_than_seconds` every `interval` commits.
 
         A failed cleanup is logged, and the commit still succeeds. `update_config` sets
-        `lance.auto_cleanup.retain_versions` and
-        `lance.auto_cleanup.delete_rate_limit`. Raises InvalidInputError for other keys or numbers out of range,
-        TypeError for an
-        unknown argument.
+        `lance.auto_cleanup.retain_versions` and `lance.auto_cleanup.delete_rate_limit`. Raises InvalidInputError for
+        other keys or numbers out of range, TypeError for an unknown argument.
 
         Examples
         --------
@@ -414,7 +409,16 @@ class DatasetOptimizer:
 # --- options and JSON -------------------------------------------------------------------------------------------------
 
 OPTIONS = frozenset(CompactionOptions.__annotations__)
-SETTINGS = frozenset(each.name for each in fields(CompactionSettings))
+SETTINGS = frozenset(field.name for field in fields(CompactionSettings))
+# The types of the options that are not integers.
+OPTION_TYPES: dict[str, Any] = {
+    "materialize_deletions": bool,
+    "defer_index_remap": bool,
+    "compaction_mode": str,
+    "data_storage_version": str,
+    "materialize_deletions_threshold": (int, float),
+    "excluded_fragment_ids": (list, tuple, set, frozenset),
+}
 
 
 def config_of(options: AutoCleanupConfig) -> dict[str, str]:
@@ -441,19 +445,10 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidInputError(f"Invalid compaction option: {name}")
         if value is None:
             continue
-        if name in ("materialize_deletions", "defer_index_remap"):
-            wanted: Any = bool
-        elif name in ("compaction_mode", "data_storage_version"):
-            wanted = str
-        elif name == "materialize_deletions_threshold":
-            wanted = (int, float)
-        elif name == "excluded_fragment_ids":
-            wanted = (list, tuple, set, frozenset)
-        else:
-            wanted = int
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
-        if wanted is int and value < 0:
+        expected = OPTION_TYPES.get(name, int)
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
+        if expected is int and value < 0:
             raise InvalidInputError(f"{name} must be non-negative, got {value}")
     given = {name: value for name, value in options.items() if value is not None}
     if "excluded_fragment_ids" in given:
@@ -473,7 +468,7 @@ def settings_for(dataset: LanceDataset, options: Mapping[str, Any]) -> Compactio
 
 def metrics_of(results: Iterable[Rewritten]) -> CompactionMetrics:
     """Return the sum of the metrics of all tasks."""
-    sums = [sum(each) for each in zip(*(result.counts for result in results), strict=True)]
+    sums = [sum(counts) for counts in zip(*(result.counts for result in results), strict=True)]
     return CompactionMetrics(*sums)
 
 
@@ -494,11 +489,11 @@ def parsed_fragments(value: Any) -> tuple[Any, ...]:
     """Return the fragments in a JSON value. Raises InvalidInputError."""
     if not isinstance(value, dict) or not isinstance(value.get("fragments"), list):
         raise InvalidInputError("not the JSON of a compaction: fragments are missing")
-    return tuple(FragmentMetadata.from_json(json.dumps(each)).to_format() for each in value["fragments"])
+    return tuple(FragmentMetadata.from_json(json.dumps(fragment)).to_format() for fragment in value["fragments"])
 
 
 def parsed_options(value: Any) -> dict[str, Any]:
     """Return the known options in a JSON value, which another writer may have produced. Raises InvalidInputError."""
     if not isinstance(value, dict):
         raise InvalidInputError("not the JSON of a compaction: options are missing")
-    return checked_options({name: each for name, each in value.items() if name in OPTIONS and each is not None})
+    return checked_options({name: option for name, option in value.items() if name in OPTIONS and option is not None})

@@ -82,8 +82,7 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
     """Progress that writes a small JSON file per fragment to a directory.
 
     While a fragment is being written, `fragment_<id>.in_progress` contains its id and `metadata`, and
-    `fragment_<id>.json`
-    its preliminary metadata. On completion the first file is removed and the second one is final.
+    `fragment_<id>.json` its preliminary metadata. On completion the first file is removed and the second one is final.
 
     Parameters
     ----------

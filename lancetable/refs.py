@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lancetable.errors import CorruptFileError, InvalidInputError, RefNotFoundError
 from lancetable.format.refs import BranchContents, TagContents, parse_time
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Branches", "Tags"]
 
+T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -43,16 +45,13 @@ class Tags:
 
         Raises InvalidInputError for another order.
         """
-        check_order(order)
-        in_name_order = sorted(self.list().items())
-        return sorted(in_name_order, key=lambda item: item[1]["version"], reverse=order != "asc")
+        return ordered(self.list(), lambda tag: tag["version"], order)
 
     def create(self, tag: str, reference: Reference | None = None) -> None:
         """Create a tag for a version, by default the version of this dataset.
 
         `reference` is a version number, the name of another tag, or (branch, version). Raises AlreadyExistsError if the
-        name is
-        in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for an invalid name.
+        name is in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for an invalid name.
         """
         tag_ops.create_tag(self._dataset.table_version, tag, reference)
 
@@ -66,10 +65,10 @@ class Tags:
 
     def get_version(self, tag: str) -> int:
         """Return the version number of a tag. Raises RefNotFoundError."""
-        found = tag_ops.list_tags(self._dataset.table_version).get(tag)
-        if found is None:
+        contents = tag_ops.list_tags(self._dataset.table_version).get(tag)
+        if contents is None:
             raise RefNotFoundError(f"Ref not found error: tag {tag} does not exist", ref=tag)
-        return found.version
+        return contents.version
 
     def replace_metadata(self, tag: str, metadata: dict[str, str]) -> None:
         """Replace the metadata of a tag. Raises RefNotFoundError."""
@@ -91,17 +90,15 @@ class Branches:
 
     def list(self) -> dict[str, Branch]:
         """Return all branches by name."""
-        found = branches.list_branches(self._dataset.table_version)
-        return {name: public_branch(branch) for name, branch in found.items()}
+        contents = branches.list_branches(self._dataset.table_version)
+        return {name: public_branch(branch) for name, branch in contents.items()}
 
     def list_ordered(self, order: str | None = None) -> builtins.list[tuple[str, Branch]]:
         """Return all branches sorted by parent version, "desc" (the default) or "asc", then by name.
 
         Raises InvalidInputError for another order.
         """
-        check_order(order)
-        in_name_order = sorted(self.list().items())
-        return sorted(in_name_order, key=lambda item: item[1]["parent_version"], reverse=order != "asc")
+        return ordered(self.list(), lambda branch: branch["parent_version"], order)
 
     def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
         """Replace the metadata of a branch. Raises RefNotFoundError."""
@@ -118,10 +115,12 @@ class Branches:
         return f"Branches({', '.join(sorted(self.list()))})"
 
 
-def check_order(order: str | None) -> None:
-    """Raise InvalidInputError for an unknown sort order."""
+def ordered(refs: dict[str, T], version: Callable[[T], int], order: str | None) -> list[tuple[str, T]]:
+    """Return tags or branches sorted by version, then by name. Raises InvalidInputError for an unknown order."""
     if order not in (None, "asc", "desc"):
         raise InvalidInputError(f"Invalid sort order {order!r}. Valid values are: asc, desc")
+    by_name = sorted(refs.items(), key=lambda item: item[0])
+    return sorted(by_name, key=lambda item: version(item[1]), reverse=order != "asc")
 
 
 def public_branch(branch: BranchContents) -> Branch:

@@ -197,10 +197,8 @@ class ShardedBatchSampler(Sampler):
     """Sampler of every `world_size`-th batch of rows, starting at `rank`.
 
     Without a filter, only the rows of this rank are read. With a filter, every rank reads the whole table and keeps
-    every
-    `world_size`-th matching row. `randomize` shuffles the batches, or with a filter draws them from a window of
-    batches, by
-    `seed` and epoch.
+    every `world_size`-th matching row. `randomize` shuffles the batches, or with a filter draws them from a window of
+    batches, by `seed` and epoch.
     """
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
@@ -241,7 +239,13 @@ class ShardedBatchSampler(Sampler):
         rows_per_batch = check_positive("batch_size", batch_size)
         if filter is not None:
             self._length = None
-            yield from self._filtered(dataset, rows_per_batch, columns, filter, batch_readahead, with_row_id)
+            rows = self._rows_of_rank(
+                dataset.to_batches(
+                    columns=columns, filter=filter, batch_readahead=batch_readahead, with_row_id=with_row_id
+                )
+            )
+            batches = rebatched(rows, rows_per_batch)
+            yield from self._shuffled(batches) if self._randomize else batches
             return
         total = dataset.count_rows()
         starts = list(range(self._rank * rows_per_batch, total, self._world_size * rows_per_batch))
@@ -253,19 +257,7 @@ class ShardedBatchSampler(Sampler):
             part = dataset.scanner(columns=columns, offset=start, limit=length, with_row_id=with_row_id).to_table()
             yield from part.combine_chunks().to_batches(max_chunksize=rows_per_batch)
 
-    def _filtered(
-        self,
-        dataset: LanceDataset,
-        rows_per_batch: int,
-        columns: Columns | None,
-        filter: Filter,
-        batch_readahead: int,
-        with_row_id: bool,
-    ) -> Iterator[pa.RecordBatch]:
-        batches = rebatched(self._rows_of_rank(dataset, columns, filter, batch_readahead, with_row_id), rows_per_batch)
-        if not self._randomize:
-            yield from batches
-            return
+    def _shuffled(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         chance, window = self._random(), []
         for batch in batches:
             window.append(batch)
@@ -274,22 +266,13 @@ class ShardedBatchSampler(Sampler):
         chance.shuffle(window)
         yield from window
 
-    def _rows_of_rank(
-        self,
-        dataset: LanceDataset,
-        columns: Columns | None,
-        filter: Filter,
-        batch_readahead: int,
-        with_row_id: bool,
-    ) -> Iterator[pa.RecordBatch]:
-        seen = 0
-        for batch in dataset.scanner(
-            columns=columns, filter=filter, batch_readahead=batch_readahead, with_row_id=with_row_id
-        ).to_batches():
-            mine = np.arange((self._rank - seen) % self._world_size, batch.num_rows, self._world_size)
-            seen += batch.num_rows
-            if len(mine):
-                yield batch.take(pa.array(mine))
+    def _rows_of_rank(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        num_rows = 0
+        for batch in batches:
+            rows = np.arange((self._rank - num_rows) % self._world_size, batch.num_rows, self._world_size)
+            num_rows += batch.num_rows
+            if len(rows):
+                yield batch.take(pa.array(rows))
 
     def _random(self) -> random.Random:
         return random.Random(f"{self._seed} {self._epoch}")
@@ -336,8 +319,8 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
 
     def _row_range(self) -> tuple[int, int]:
         """Return the range of this rank as (first, end); the last ranks may have fewer rows, or none."""
-        each = -(-self._total // self._world_size)
-        return min(self._rank * each, self._total), min((self._rank + 1) * each, self._total)
+        rows_per_rank = -(-self._total // self._world_size)
+        return min(self._rank * rows_per_rank, self._total), min((self._rank + 1) * rows_per_rank, self._total)
 
     def _starts(self) -> list[int]:
         first, end = self._row_range()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from lancetable import scope
-from lancetable.arguments import check_count
+from lancetable.arguments import check_count, check_filter
 from lancetable.blob import BlobFile
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.expr import conjuncts
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
     from lancetable.types import Columns, Filter
 
-__all__ = ["ColumnOrdering", "LanceScanner", "ScanStatistics", "ScannerBuilder"]
+__all__ = ["ColumnOrdering", "LanceScanner", "ScanStatistics", "ScannerBuilder", "scan_arguments"]
 
 DEFAULT_BATCH_SIZE = "LANCE_DEFAULT_BATCH_SIZE"
 BLOB_HANDLING = ("all_binary", "blobs_descriptions", "all_descriptions")
@@ -45,8 +45,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
     """A scan that runs each time one of its read methods is called.
 
     Created by `LanceDataset.scanner` or `ScannerBuilder.to_scanner`. Names and types in `columns`, `filter` and
-    `order_by`
-    are checked when the scan is first planned, not when the scanner is created.
+    `order_by` are checked when the scan is first planned, not when the scanner is created.
     """
 
     def __init__(
@@ -118,8 +117,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
         `blob_mode` selects the values of blob columns: "lazy" for a `BlobFile` per value, "bytes" for the bytes, and
         "descriptions" for the form selected by `blob_handling`. Null blobs and, with "lazy", blobs of deleted rows are
-        None.
-        Raises InvalidInputError for another mode, and the errors of `to_table`.
+        None. Raises InvalidInputError for another mode, and the errors of `to_table`.
         """
         if blob_mode not in BLOB_MODES:
             raise InvalidInputError("blob_mode must be one of: 'lazy', 'bytes', 'descriptions'")
@@ -261,14 +259,9 @@ class ScannerBuilder:
 
         Raises TypeError for another type, UnsupportedFeatureError for a search query.
         """
-        if filter is not None and not isinstance(filter, (str, pc.Expression)):
-            if isinstance(filter, dict) or type(filter).__name__ in (
-                "FullTextQuery",
-                "VectorSearchQuery",
-                "PhraseQuery",
-            ):
-                raise scope.unsupported("search queries", planned=False, name="argument filter")
-            raise TypeError(f"filter must be an SQL string or a pyarrow expression, got {type(filter).__name__}")
+        if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
+            raise scope.unsupported("search queries", planned=False, name="argument filter")
+        check_filter("filter", filter)
         self._values["filter"] = filter
         return self
 
@@ -422,36 +415,19 @@ class ScannerBuilder:
         return self
 
 
-# The builder method of each key of default_scan_options and each argument of `scanner`.
+# The builder method of each key of `default_scan_options`, which is also the name of an argument of `scanner`.
 SETTERS = {
-    name: name
-    for name in [
-        "columns",
-        "filter",
-        "limit",
-        "offset",
-        "order_by",
-        "batch_size",
-        "batch_size_bytes",
-        "batch_readahead",
-        "fragment_readahead",
-        "io_buffer_size",
-        "scan_in_order",
-        "strict_batch_size",
-        "with_row_id",
-        "with_row_address",
-        "include_deleted_rows",
-        "late_materialization",
-        "blob_handling",
-        "use_stats",
-        "scan_stats_callback",
-        "use_scalar_index",
-        "prefilter",
-        "fast_search",
-        "disable_scoring_autoprojection",
-        "progress",
-    ]
-} | {"fragments": "with_fragments", "index_segments": "with_index_segments"}
+    **{name: name for name in ScanOptions.__dataclass_fields__ if hasattr(ScannerBuilder, name)},
+    **{name: name for name in ("use_scalar_index", "prefilter", "disable_scoring_autoprojection")},
+    **{name: name for name in ("fast_search", "progress")},
+    "fragments": "with_fragments",
+    "index_segments": "with_index_segments",
+}
+
+
+def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a scan among `arguments`, the `locals()` of a method, except for those that are None."""
+    return {name: value for name, value in arguments.items() if value is not None and name in SETTERS}
 
 
 def default_batch_size() -> int:

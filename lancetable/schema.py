@@ -109,8 +109,7 @@ class LanceSchema:
         """Number the fields of an Arrow schema from 0, parents before children.
 
         Raises UnsupportedFeatureError for a type that Lance files do not support, InvalidSchemaError for reserved,
-        dotted or
-        duplicate names, TypeError for another argument.
+        dotted or duplicate names, TypeError for another argument.
         """
         if not isinstance(schema, pa.Schema):
             raise TypeError(f"schema must be pyarrow.Schema, got {type(schema).__name__}")

@@ -77,8 +77,7 @@ class DatasetBasePath:
     """A base path, where files of a table may be stored besides the table's root.
 
     With `is_dataset_root` the files are below `data` and `_deletions` of `path`, otherwise directly in `path`. `id` is
-    the
-    number by which data files refer to the base; the table assigns it.
+    the number by which data files refer to the base; the table assigns it.
     """
 
     path: str

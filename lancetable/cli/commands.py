@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -50,25 +51,59 @@ def parse_version(context: click.Context, parameter: click.Parameter, value: str
     return int(value) if value is not None and value.isdecimal() else value
 
 
-def common(*, version: bool = True) -> Callable[[F], F]:
-    """Return a decorator that adds the common options to a command."""
+def uri_command(group: click.Group, name: str | None = None) -> Callable[[F], F]:
+    """Return a decorator that makes a command of `group`; it is called with the URI, the output and storage options."""
 
-    def add(command: F) -> F:
+    def register(function: F) -> F:
+        @wraps(function)
+        def run_command(as_json: bool, **arguments: Any) -> Any:
+            return function(output=Output(as_json), **arguments)
+
+        for decorate in (
+            click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+            click.option(
+                "--option",
+                "-o",
+                "storage_options",
+                multiple=True,
+                callback=parse_options,
+                help="Storage option as key=value; may be repeated.",
+            ),
+            click.argument("uri"),
+            group.command(name),
+        ):
+            run_command = decorate(run_command)
+        return function
+
+    return register
+
+
+def table_command(group: click.Group, *, version: bool = False) -> Callable[[F], F]:
+    """Return a decorator that makes a command of `group`; it is called with the open dataset and the output.
+
+    With `version`, the command has an option for the version to open.
+    """
+
+    def register(function: F) -> F:
+        @wraps(function)
+        def open_and_run(
+            uri: str,
+            output: Output,
+            storage_options: dict[str, str] | None,
+            version: int | str | None = None,
+            **rest: Any,
+        ) -> Any:
+            return function(LanceDataset(uri, version, storage_options=storage_options), output, **rest)
+
         if version:
-            command = click.option(
+            add_version = click.option(
                 "--version", "-v", "version", callback=parse_version, help="Version number or tag; default: the newest."
-            )(command)
-        command = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
-        return click.option(
-            "--option",
-            "-o",
-            "storage_options",
-            multiple=True,
-            callback=parse_options,
-            help="Storage option as key=value; may be repeated.",
-        )(command)
+            )
+            open_and_run = add_version(open_and_run)
+        uri_command(group)(open_and_run)
+        return function
 
-    return add
+    return register
 
 
 @click.group()
@@ -77,17 +112,14 @@ def cli() -> None:
     """Inspect and maintain Lance tables and files, at a path or any URI."""
 
 
-@cli.command()
-@click.argument("uri")
-@common()
-def info(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
+@table_command(cli, version=True)
+def info(dataset: LanceDataset, output: Output) -> None:
     """Show the properties of a table: version, rows, files, format, tags."""
-    dataset = open_table(uri, version, storage_options)
     summary = dataset.get_version()
     counts = {name: int(value) for name, value in summary["metadata"].items()}
     manifest = dataset.table_version.manifest
     writer = manifest.writer_version
-    Output(as_json).facts(
+    output.facts(
         {
             "uri": dataset.uri,
             "version": dataset.version,
@@ -110,12 +142,10 @@ def info(uri: str, version: int | str | None, as_json: bool, storage_options: di
     )
 
 
-@cli.command()
-@click.argument("uri")
+@uri_command(cli)
 @click.option("--keys", default=20, show_default=True, help="Number of objects to create.")
 @click.option("--threads", default=16, show_default=True, help="Number of concurrent writers per object.")
-@common(version=False)
-def probe(uri: str, keys: int, threads: int, as_json: bool, storage_options: dict[str, str] | None) -> None:
+def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys: int, threads: int) -> None:
     """Test whether concurrent writers can commit safely at URI. Exit code 2 if not."""
     report = run_probe(uri, storage_options, keys=keys, threads=threads)
     facts: dict[str, Any] = {
@@ -133,16 +163,13 @@ def probe(uri: str, keys: int, threads: int, as_json: bool, storage_options: dic
             "keys_with_wrong_bytes": report.race.wrong_bytes,
             "seconds": round(report.race.seconds, 2),
         }
-    Output(as_json).facts(facts)
+    output.facts(facts)
     sys.exit(0 if report.safe else 2)
 
 
-@cli.command()
-@click.argument("uri")
-@common(version=False)
-def versions(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
+@table_command(cli)
+def versions(dataset: LanceDataset, output: Output) -> None:
     """List all versions with the operations that created them."""
-    dataset = open_table(uri, None, storage_options)
     names: dict[int, list[str]] = {}
     for name, tag in dataset.tags.list().items():
         names.setdefault(tag["version"], []).append(name)
@@ -162,75 +189,54 @@ def versions(uri: str, as_json: bool, storage_options: dict[str, str] | None) ->
                 "tags": names.get(summary["version"], []),
             }
         )
-    Output(as_json).table(rows, VERSION_COLUMNS)
+    output.table(rows, VERSION_COLUMNS)
 
 
-@cli.command()
-@click.argument("uri")
-@common()
-def schema(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
+@table_command(cli, version=True)
+def schema(dataset: LanceDataset, output: Output) -> None:
     """List the fields of a table with ids and types."""
-    dataset = open_table(uri, version, storage_options)
     rows = inspect.describe_schema(dataset.table_version.schema)
-    Output(as_json).table(rows, ["id", "path", "type", "nullable", "metadata"])
+    output.table(rows, ["id", "path", "type", "nullable", "metadata"])
 
 
-@cli.command()
-@click.argument("uri")
+@table_command(cli, version=True)
 @click.option("--rows", "-n", default=10, show_default=True, type=click.IntRange(min=0), help="Number of rows.")
 @click.option("--columns", "-c", help="Column names, separated by commas.")
 @click.option("--filter", "-f", "condition", help="SQL condition.")
-@common()
-def head(
-    uri: str,
-    rows: int,
-    columns: str | None,
-    condition: str | None,
-    version: int | str | None,
-    as_json: bool,
-    storage_options: dict[str, str] | None,
-) -> None:
+def head(dataset: LanceDataset, output: Output, rows: int, columns: str | None, condition: str | None) -> None:
     """Print the first rows."""
-    dataset = open_table(uri, version, storage_options)
     names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
     table = dataset.head(rows, columns=names, filter=condition)
-    Output(as_json).table(table.to_pylist(), table.schema.names)
+    output.table(table.to_pylist(), table.schema.names)
 
 
-@cli.command()
-@click.argument("uri")
+@uri_command(cli)
 @click.option("--to", "target", default="2.1", show_default=True, help="Target data format.")
 @click.option(
     "--v2-names",
     is_flag=True,
     help="Also rename the manifests to the V2 scheme; requires that there are no other writers.",
 )
-@common(version=False)
-def migrate(uri: str, target: str, v2_names: bool, as_json: bool, storage_options: dict[str, str] | None) -> None:
+def migrate(uri: str, output: Output, storage_options: dict[str, str] | None, target: str, v2_names: bool) -> None:
     """Rewrite the data files of a table in a newer format. If interrupted, run it again to continue."""
     # Rename first, because an interrupted renaming leaves both schemes, and such a table cannot be opened.
     renamed = rename_manifests(uri, storage_options) if v2_names else 0
-    dataset = open_table(uri, None, storage_options)
+    dataset = LanceDataset(uri, storage_options=storage_options)
     before = dataset.data_storage_version
     result = dataset.optimize.migrate(target)
     facts = {"uri": dataset.uri, "version": dataset.version, "from": before, "to": dataset.data_storage_version}
-    Output(as_json).facts({**facts, **asdict(result), "manifests_renamed": renamed})
+    output.facts({**facts, **asdict(result), "manifests_renamed": renamed})
 
 
-@cli.command()
-@click.argument("uri")
+@table_command(cli)
 @click.option("--target-rows", type=click.IntRange(min=1), help="Target number of rows per fragment.")
 @click.option("--run", is_flag=True, help="Execute the plan instead of printing it.")
-@common(version=False)
-def compact(
-    uri: str, target_rows: int | None, run: bool, as_json: bool, storage_options: dict[str, str] | None
-) -> None:
+def compact(dataset: LanceDataset, output: Output, target_rows: int | None, run: bool) -> None:
     """Merge small fragments and remove deleted rows. Prints the plan; --run executes it."""
-    dataset = open_table(uri, None, storage_options)
     options: dict[str, Any] = {} if target_rows is None else {"target_rows_per_fragment": target_rows}
     if run:
         metrics = Compaction.execute(dataset, options, progress=shows_progress())
-        Output(as_json).facts({"uri": dataset.uri, "version": dataset.version, **asdict(metrics)})
+        output.facts({"uri": dataset.uri, "version": dataset.version, **asdict(metrics)})
         return
     rows = [
         {
@@ -241,11 +247,10 @@ def compact(
         }
         for number, task in enumerate(Compaction.plan(dataset, options))
     ]
-    Output(as_json).table(rows, ["task", "fragments", "rows", "deleted_rows"])
+    output.table(rows, ["task", "fragments", "rows", "deleted_rows"])
 
 
-@cli.command()
-@click.argument("uri")
+@table_command(cli)
 @click.option("--older-than", help="Minimum age of the versions to remove, such as 14days or 12h.")
 @click.option("--retain", type=click.IntRange(min=1), help="Number of newest versions to keep.")
 @click.option(
@@ -254,21 +259,18 @@ def compact(
     help="Also remove recent unreferenced files; requires that there are no writers.",
 )
 @click.option("--run", is_flag=True, help="Remove the files instead of printing them.")
-@common(version=False)
 def cleanup(
-    uri: str,
+    dataset: LanceDataset,
+    output: Output,
     older_than: str | None,
     retain: int | None,
     delete_unverified: bool,
     run: bool,
-    as_json: bool,
-    storage_options: dict[str, str] | None,
 ) -> None:
     """Remove old versions and unreferenced files. Prints each file and the reason; --run removes them.
 
     Tagged versions and versions that branches depend on are kept. Exit code 2 if files could not be removed.
     """
-    dataset = open_table(uri, None, storage_options)
     policy: dict[str, Any] = {
         "older_than": None if older_than is None else parse_duration(older_than),
         "retain_versions": retain,
@@ -277,7 +279,7 @@ def cleanup(
     }
     if run:
         stats = dataset.cleanup_old_versions(**policy, progress=shows_progress())
-        Output(as_json).facts({"uri": dataset.uri, **asdict(stats)})
+        output.facts({"uri": dataset.uri, **asdict(stats)})
         if stats.failed_deletes:
             click.echo(
                 f"lancetable: {stats.failed_deletes} files could not be removed; run the command again", err=True
@@ -296,11 +298,10 @@ def cleanup(
         }
         for file in explanation.candidate_files
     ]
-    Output(as_json).table(rows, ["kind", "path", "bytes", "reason"])
+    output.table(rows, ["kind", "path", "bytes", "reason"])
 
 
-@cli.command()
-@click.argument("uri")
+@uri_command(cli)
 @click.option(
     "--repair",
     is_flag=True,
@@ -308,16 +309,8 @@ def cleanup(
 )
 @click.option("--deep", is_flag=True, help="Read every page of every data file.")
 @click.option("--progress", is_flag=True, help="Show a progress bar.")
-@common(version=False)
-@click.pass_context
 def fsck(
-    context: click.Context,
-    uri: str,
-    repair: bool,
-    deep: bool,
-    progress: bool,
-    as_json: bool,
-    storage_options: dict[str, str] | None,
+    uri: str, output: Output, storage_options: dict[str, str] | None, repair: bool, deep: bool, progress: bool
 ) -> None:
     """Check every version and every file of a table.
 
@@ -325,13 +318,12 @@ def fsck(
     2 if problems remain.
     """
     report = checks.fsck(uri, repair=repair, deep=deep, storage_options=storage_options, progress=progress)
-    output = Output(as_json)
-    if as_json:
+    if output.as_json:
         output.facts({**asdict(report), "clean": report.is_clean})
     else:
         _show_report(report, output)
     if not report.is_clean:
-        context.exit(2)
+        sys.exit(2)
 
 
 def _show_report(report: checks.Report, output: Output) -> None:
@@ -369,51 +361,36 @@ def inspect_group() -> None:
     """Show the contents of a manifest, a transaction or a data file. `inspect FILE` shows a data file."""
 
 
-@inspect_group.command()
-@click.argument("uri")
-@common()
-def manifest(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
+@table_command(inspect_group, version=True)
+def manifest(dataset: LanceDataset, output: Output) -> None:
     """Show the manifest of one version."""
-    dataset = open_table(uri, version, storage_options)
-    Output(as_json).tree(f"manifest of version {dataset.version}", inspect.describe_manifest(dataset))
+    output.tree(f"manifest of version {dataset.version}", inspect.describe_manifest(dataset))
 
 
-@inspect_group.command()
-@click.argument("uri")
-@common()
-def transaction(uri: str, version: int | str | None, as_json: bool, storage_options: dict[str, str] | None) -> None:
+@table_command(inspect_group, version=True)
+def transaction(dataset: LanceDataset, output: Output) -> None:
     """Show the transaction that created one version."""
-    dataset = open_table(uri, version, storage_options)
     described = inspect.describe_transaction(dataset)
     if described is None:
         raise click.ClickException(f"version {dataset.version} has no transaction")
-    Output(as_json).tree(f"transaction of version {dataset.version}", described)
+    output.tree(f"transaction of version {dataset.version}", described)
 
 
-@inspect_group.command("file")
-@click.argument("uri")
-@common(version=False)
-def data_file(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
+@uri_command(inspect_group, "file")
+def data_file(uri: str, output: Output, storage_options: dict[str, str] | None) -> None:
     """Show a data file: columns, pages and their encodings."""
-    Output(as_json).tree(uri, inspect.describe_file(uri, storage_options))
+    output.tree(uri, inspect.describe_file(uri, storage_options))
 
 
-@inspect_group.command("compression")
-@click.argument("uri")
-@common(version=False)
-def file_compression(uri: str, as_json: bool, storage_options: dict[str, str] | None) -> None:
+@uri_command(inspect_group, "compression")
+def file_compression(uri: str, output: Output, storage_options: dict[str, str] | None) -> None:
     """Show Arrow bytes, file bytes and encodings of each column of a data file. Reads the whole file."""
-    Output(as_json).table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
+    output.table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
 
 
 def shows_progress() -> bool:
     """Return True if progress bars can be shown: the standard error is a terminal and tqdm is installed."""
     return sys.stderr.isatty() and find_spec("tqdm") is not None
-
-
-def open_table(uri: str, version: int | str | None, storage_options: dict[str, str] | None) -> LanceDataset:
-    """Open the table of a command."""
-    return LanceDataset(uri, version, storage_options=storage_options)
 
 
 def operation_name(operation: Any) -> str:

@@ -12,11 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from google.protobuf import any_pb2
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from lancetable.cli.inspect import size_of
-from lancetable.errors import CorruptFileError
+from lancetable.cli.inspect import parse_encoding, size_of
 from lancetable.file.blobs.descriptor import described
 from lancetable.file.columns import is_single_column, number_columns
 from lancetable.file.container import ColumnPages, FileMetadata
@@ -26,13 +24,9 @@ from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 
-__all__ = ["COLUMNS", "PAGE_MESSAGES", "describe_compression", "format_encoding"]
+__all__ = ["COLUMNS", "describe_compression", "format_encoding"]
 
 COLUMNS: Final = ("column", "path", "type", "rows", "pages", "arrow_bytes", "file_bytes", "ratio", "encodings")
-PAGE_MESSAGES: Final[Mapping[str, type[Message]]] = {
-    "lance.encodings.ArrayEncoding": encodings_v2_0_pb2.ArrayEncoding,
-    "lance.encodings21.PageLayout": encodings_v2_1_pb2.PageLayout,
-}
 _NODES: Final = {
     encodings_v2_0_pb2.ArrayEncoding.DESCRIPTOR.full_name: "array_encoding",
     encodings_v2_1_pb2.PageLayout.DESCRIPTOR.full_name: "layout",
@@ -163,12 +157,10 @@ def format_encoding(data: bytes, path: str) -> str:
 
     Raises CorruptFileError.
     """
-    try:
-        message = any_pb2.Any.FromString(data)
-        kind = PAGE_MESSAGES.get(message.type_url.rpartition("/")[2])
-        return message.type_url if kind is None else format_node(kind.FromString(message.value))
-    except DecodeError as error:
-        raise CorruptFileError(f"{path}: an encoding is not valid protobuf", path=path) from error
+    type_url, message = parse_encoding(data, path)
+    if isinstance(message, bytes) or message.DESCRIPTOR.full_name not in _NODES:
+        return type_url
+    return format_node(message)
 
 
 def format_node(message: Message) -> str:

@@ -21,11 +21,12 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.paths import DATA_DIR, join
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
+from lancetable.schema import as_text
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table import transactions
 
-__all__ = ["describe_file", "describe_manifest", "describe_schema", "describe_transaction", "size_of"]
+__all__ = ["describe_file", "describe_manifest", "describe_schema", "describe_transaction", "parse_encoding", "size_of"]
 
 ENCODINGS: Mapping[str, type[Message]] = {
     "lance.encodings.ArrayEncoding": encodings_v2_0_pb2.ArrayEncoding,
@@ -91,13 +92,12 @@ def describe_schema(schema: Schema) -> list[dict[str, Any]]:
 
 def describe_field(schema: Schema, field: Field) -> dict[str, Any]:
     """Return a field with its dotted path."""
-    metadata = {key: value.decode("utf-8", "replace") for key, value in field.metadata.items()}
     return {
         "id": field.id,
         "path": schema.path_of(field.id),
         "type": field.logical_type,
         "nullable": field.nullable,
-        "metadata": metadata,
+        "metadata": as_text(field.metadata),
     }
 
 
@@ -137,7 +137,7 @@ def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) ->
         "num_rows": metadata.num_rows,
         "num_columns": metadata.num_columns,
         "schema": describe_schema(metadata.schema),
-        "schema_metadata": {key: value.decode("utf-8", "replace") for key, value in metadata.schema_metadata.items()},
+        "schema_metadata": as_text(metadata.schema_metadata),
         "global_buffers": [span(start, end) for start, end in metadata.global_buffers],
         "columns": [
             {"path": paths.get(index), **describe_column(metadata, index)} for index in range(metadata.num_columns)
@@ -196,13 +196,21 @@ def encoding_tree(data: bytes, path: str) -> Any:
     """
     if not data:
         return None
+    type_url, message = parse_encoding(data, path)
+    if isinstance(message, bytes):
+        return {"type": type_url.rpartition("/")[2], "size_bytes": len(message)}
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def parse_encoding(data: bytes, path: str) -> tuple[str, Message | bytes]:
+    """Return the type URL of a serialized encoding and its message, or the bytes of an unknown type.
+
+    Raises CorruptFileError.
+    """
     try:
         message = any_pb2.Any.FromString(data)
-        name = message.type_url.rpartition("/")[2]
-        kind = ENCODINGS.get(name)
-        if kind is None:
-            return {"type": name, "size_bytes": len(message.value)}
-        return json_format.MessageToDict(kind.FromString(message.value), preserving_proto_field_name=True)
+        kind = ENCODINGS.get(message.type_url.rpartition("/")[2])
+        return message.type_url, message.value if kind is None else kind.FromString(message.value)
     except DecodeError as error:
         raise CorruptFileError(f"{path}: an encoding is not valid protobuf", path=path) from error
 
