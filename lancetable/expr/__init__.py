@@ -5,11 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.analyze.pruning import Bound, ZoneValues, bounds, columns_of, conjuncts, data_type, prune_mask
+from lancetable.expr.analyze.columns import columns_of
+from lancetable.expr.analyze.conjuncts import conjuncts
+from lancetable.expr.analyze.pruning import ZoneValues, prune_mask
 from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.syntax.ast import Expr
-from lancetable.expr.syntax.column_names import VIRTUAL_COLUMNS
-from lancetable.expr.syntax.parser import parse_expression, parse_predicate
+from lancetable.expr.typing.binder import parse_expression, parse_predicate
+from lancetable.expr.typing.column_names import VIRTUAL_COLUMNS
 
 
 def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
@@ -17,20 +19,17 @@ def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
 
     The module is imported on first use, because few filters are pyarrow Expressions.
     """
-    from lancetable.expr.syntax.substrait import from_arrow_expression as convert
+    from lancetable.expr.typing.substrait import from_arrow_expression as convert
 
     return convert(expression, schema)
 
 
 __all__ = [
-    "Bound",
     "Expr",
     "VIRTUAL_COLUMNS",
     "ZoneValues",
-    "bounds",
     "columns_of",
     "conjuncts",
-    "data_type",
     "evaluate",
     "from_arrow_expression",
     "parse_expression",

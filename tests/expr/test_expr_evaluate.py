@@ -13,7 +13,8 @@ import pytest
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr import evaluate, parse_expression, parse_predicate
 from lancetable.expr.evaluate.casts import CastError, cast_values, format_float
-from lancetable.expr.evaluate.function_kernels import arrow_type, translate_regex
+from lancetable.expr.evaluate.regex_functions import translate_regex
+from lancetable.expr.typing.arrow_type_names import parse_arrow_type
 
 BATCH = pa.record_batch(
     {
@@ -193,11 +194,11 @@ def test_floats_are_formatted_with_shortest_digits(value: float, text: str) -> N
 
 
 def test_arrow_type_names_are_parsed() -> None:
-    assert arrow_type('Timestamp(Nanosecond, Some("UTC"))') == pa.timestamp("ns", "UTC")
-    assert arrow_type("Dictionary(Int32, Utf8)") == pa.dictionary(pa.int32(), pa.string())
-    assert arrow_type("List(Decimal128(10, 2))") == pa.list_(pa.decimal128(10, 2))
+    assert parse_arrow_type('Timestamp(Nanosecond, Some("UTC"))') == pa.timestamp("ns", "UTC")
+    assert parse_arrow_type("Dictionary(Int32, Utf8)") == pa.dictionary(pa.int32(), pa.string())
+    assert parse_arrow_type("List(Decimal128(10, 2))") == pa.list_(pa.decimal128(10, 2))
     for wrong in ("Int7", "Timestamp(parsec)", "Decimal128(99, 2)", "List(", "Decimal128(x)", ""):
-        assert arrow_type(wrong) is None
+        assert parse_arrow_type(wrong) is None
 
 
 def test_word_classes_of_regular_expressions_match_unicode() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lancetable.expr.evaluate import function_kernels, operators
+from lancetable.expr.evaluate import list_functions, math_functions, operators, time_functions
 
 _LETTERS = st.text(alphabet="aAkKsSbß1\u212a\u017f", max_size=90)
 
@@ -72,10 +72,10 @@ def test_date_parts_of_many_timestamps_equal_arrow(unit: str, part: str) -> None
     counts = random.integers(-900 * per_day, 900 * per_day, 9_001)
     counts[:4] = (-1, 0, per_day - 1, per_day)
     values = pa.array(counts, mask=random.random(len(counts)) < 0.1).cast(pa.timestamp(unit)).slice(1)
-    kernel = function_kernels._DATE_PARTS[part]
-    found = function_kernels.date_part([pa.scalar(part), values], pa.int32())
+    kernel = time_functions._DATE_KERNELS[part]
+    found = time_functions.date_part([pa.scalar(part), values], pa.int32())
     assert found.equals(pc.cast(kernel(values), pa.int32()))
-    assert len(function_kernels.date_part([pa.scalar(part), pa.nulls(5_000, values.type)], pa.int32())) == 5_000
+    assert len(time_functions.date_part([pa.scalar(part), pa.nulls(5_000, values.type)], pa.int32())) == 5_000
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
@@ -85,7 +85,7 @@ def test_rounding_to_integers_equals_arrow(kind: pa.DataType) -> None:
     values = pa.array(numbers, kind)
     for rows in (values, values.slice(3), pa.array([float("nan")], kind)):
         expected = pc.round(rows, ndigits=0, round_mode="half_towards_infinity")
-        found = function_kernels.rounded([rows, pa.scalar(0, pa.int64())], kind)
+        found = math_functions.rounded([rows, pa.scalar(0, pa.int64())], kind)
         assert repr(found.to_pylist()) == repr(expected.to_pylist())
 
 
@@ -97,9 +97,9 @@ _ITEMS = st.lists(st.none() | st.lists(st.none() | st.integers(0, 30), max_size=
 def test_array_has_equals_python(rows: list[Any], skip: int, item: int) -> None:
     for kind in (pa.list_(pa.int64()), pa.large_list(pa.int64())):
         lists = pa.array(rows * 3, kind).slice(skip)
-        found = function_kernels.array_has([lists, pa.scalar(item)], pa.bool_())
+        found = list_functions.array_has([lists, pa.scalar(item)], pa.bool_())
         assert found.to_pylist() == [None if row is None else item in row for row in lists.to_pylist()]
     fixed = pa.array([row and [*row, 1, 2, 3, 4][:4] for row in rows], pa.list_(pa.int64(), 4)) if all(rows) else None
     if fixed is not None:
-        found = function_kernels.array_has([fixed, pa.scalar(item)], pa.bool_())
+        found = list_functions.array_has([fixed, pa.scalar(item)], pa.bool_())
         assert found.to_pylist() == [item in row for row in fixed.to_pylist()]

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidSqlError
-from lancetable.expr import VIRTUAL_COLUMNS, columns_of, data_type, evaluate, parse_expression, parse_predicate
-from lancetable.expr.evaluate.function_kernels import KERNELS
-from lancetable.expr.evaluate.time_functions import CLOCK
-from lancetable.expr.typing.functions import FUNCTIONS
+from lancetable.expr import VIRTUAL_COLUMNS, columns_of, evaluate, parse_expression, parse_predicate
+from lancetable.expr.evaluate.functions import FUNCTIONS
+from lancetable.expr.typing.functions import ALIASES, CLOCK, is_function
 
 SCHEMA = pa.schema(
     [
@@ -105,7 +104,7 @@ def test_expressions_are_printed_in_canonical_form(text: str, printed: str) -> N
     ],
 )
 def test_expressions_have_the_expected_type(text: str, type_: pa.DataType) -> None:
-    assert data_type(parse_expression(text, SCHEMA)) == type_
+    assert parse_expression(text, SCHEMA).data_type == type_
 
 
 @pytest.mark.parametrize(
@@ -312,20 +311,14 @@ def test_now_is_evaluated_for_each_parsed_expression() -> None:
     assert parse_predicate("current_timestamp > timestamp '2020-01-01 00:00:00'", SCHEMA) is not None
 
 
-def test_every_kernel_has_a_function() -> None:
-    without_kernel = {"nullif", "ifnull", "nvl", "nvl2", "trim", "get_field", "arrow_cast", "pi", *CLOCK}
-    without_kernel |= {
-        "char_length",
-        "character_length",
-        "datepart",
-        "datetrunc",
-        "array_contains",
-        "list_has",
-        "list_length",
-    }
-    without_kernel |= {"pow", "instr", "list_has_all", "list_has_any", "arrays_overlap"}
-    assert set(FUNCTIONS) - without_kernel == set(KERNELS) - {"||"}
-    assert set(FUNCTIONS) >= without_kernel
+def test_every_alias_and_every_listed_name_is_a_function() -> None:
+    with pytest.raises(InvalidSqlError) as caught:
+        parse_predicate("nosuch(id)", SCHEMA)
+    listed = str(caught.value).splitlines()[0].partition("available functions are ")[2].split(", ")
+    assert all(is_function(name) for name in listed)
+    without_kernel = {"nullif", "ifnull", "nvl", "nvl2", "get_field", "arrow_cast", "pi", *CLOCK, *ALIASES}
+    assert set(listed) - without_kernel == set(FUNCTIONS) - {"||"}
+    assert without_kernel <= set(listed)
 
 
 def test_expressions_pickle_and_compare() -> None:

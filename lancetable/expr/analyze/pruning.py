@@ -1,4 +1,4 @@
-"""Analysis of expressions without rows: columns read, conjuncts, bounds of columns, and pruning of zones."""
+"""Zone-map pruning: zones in which a predicate cannot be true for any row."""
 
 from __future__ import annotations
 
@@ -31,100 +31,6 @@ from lancetable.expr.syntax.ast import (
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """One boolean per zone."""
-
-
-def data_type(expr: Expr) -> pa.DataType:
-    """Return the Arrow type of the value of an expression."""
-    return expr.data_type
-
-
-def columns_of(expr: Expr) -> list[str]:
-    """Return the columns that an expression reads, in order of first use.
-
-    Nested fields have dotted paths. Fields of a struct that is also read as a whole are omitted. Virtual columns are
-    included.
-    """
-    paths: dict[tuple[str, ...], str] = {}
-    for node in expr.walk():
-        if isinstance(node, Column):
-            paths.setdefault(node.path, node.name)
-    return [name for path, name in paths.items() if not any(path[:end] in paths for end in range(1, len(path)))]
-
-
-def conjuncts(expr: Expr) -> list[Expr]:
-    """Return the operands of the outermost AND, or the expression itself. A row is selected if all of them are true."""
-    return list(expr.args) if isinstance(expr, And) else [expr]
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A condition on one column that all rows selected by an expression satisfy.
-
-    `op` is one of = < <= > >= in is_null is_not_null. `values` contains the constants: one for comparisons, any number
-    for `in`, none for the null tests. For `>` and `>=` on floats, NaN is greater than every number.
-    """
-
-    column: str
-    op: str
-    values: tuple[pa.Scalar[Any], ...] = ()
-
-
-def bounds(expr: Expr) -> list[Bound]:
-    """Return conditions that all selected rows satisfy, for pruning. The list is empty if none can be derived."""
-    return [bound for part in conjuncts(expr) for bound in _bounds_of(part)]
-
-
-def _bounds_of(expr: Expr) -> list[Bound]:
-    if isinstance(expr, Compare) and isinstance(expr.right, Literal):
-        column = _column_of(expr.left)
-        if column is None:
-            return []
-        if expr.op == "!=":
-            return [Bound(column.name, "is_not_null")]
-        return [Bound(column.name, expr.op, (expr.right.value,))]
-    if isinstance(expr, InList):
-        column = _column_of(expr.arg)
-        return [] if column is None else [Bound(column.name, "in", tuple(expr.values))]
-    if isinstance(expr, (Like, Call)):
-        return _prefix_bounds(expr)
-    if isinstance(expr, IsNull):
-        column = _column_of(expr.arg)
-        return [] if column is None else [Bound(column.name, "is_null")]
-    if isinstance(expr, Not) and isinstance(expr.arg, IsNull):
-        column = _column_of(expr.arg.arg)
-        return [] if column is None else [Bound(column.name, "is_not_null")]
-    if isinstance(expr, Not) and isinstance(expr.arg, Compare):
-        inner = expr.arg
-        return _bounds_of(Compare(NEGATED[inner.op], inner.left, inner.right))
-    if isinstance(expr, IsTruth) and expr.value:
-        return bounds(expr.arg)
-    if isinstance(expr, Or):
-        return _bounds_of_or(expr)
-    return []
-
-
-def _bounds_of_or(expr: Or) -> list[Bound]:
-    """Merge equalities and IN lists of one column to one `in` bound; return nothing for other operands."""
-    values: list[pa.Scalar[Any]] = []
-    columns = set()
-    for arg in expr.args:
-        parts = _bounds_of(arg)
-        if len(parts) != 1 or parts[0].op not in ("=", "in"):
-            return []
-        columns.add(parts[0].column)
-        values.extend(parts[0].values)
-    return [Bound(columns.pop(), "in", tuple(values))] if len(columns) == 1 else []
-
-
-def _prefix_bounds(expr: Like | Call) -> list[Bound]:
-    prefix_range = _prefix_range(expr)
-    if prefix_range is None:
-        return []
-    column, prefix, end = prefix_range
-    result = [Bound(column.name, ">=", (pa.scalar(prefix, expr.children[0].data_type),))]
-    if end is not None:
-        result.append(Bound(column.name, "<", (pa.scalar(end, expr.children[0].data_type),)))
-    return result
 
 
 def _column_of(expr: Expr) -> Column | None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr.evaluate import operators
 from lancetable.expr.evaluate.casts import CastError, cast_values
-from lancetable.expr.evaluate.function_kernels import KERNELS
+from lancetable.expr.evaluate.functions import FUNCTIONS
 from lancetable.expr.evaluate.operators import EvaluationError, Values
 from lancetable.expr.syntax.ast import (
     And,
@@ -164,7 +164,7 @@ def _and(expr: And, rows: Rows) -> Values:
     for arg in expr.args[1:]:
         if _all_are(False, result):
             return result
-        result = operators.and_([result, _value(arg, rows)])
+        result = pc.and_kleene(result, _value(arg, rows))
     return result
 
 
@@ -173,7 +173,7 @@ def _or(expr: Or, rows: Rows) -> Values:
     for arg in expr.args[1:]:
         if _all_are(True, result):
             return result
-        result = operators.or_([result, _value(arg, rows)])
+        result = pc.or_kleene(result, _value(arg, rows))
     return result
 
 
@@ -237,7 +237,7 @@ _NODES: dict[type[Expr], Callable[[Any, Rows], Values]] = {
     ),
     Negate: lambda expr, rows: operators.negate(_value(expr.arg, rows)),
     Cast: _cast,
-    Call: lambda expr, rows: KERNELS[expr.function]([_value(arg, rows) for arg in expr.args], expr.data_type),
+    Call: lambda expr, rows: FUNCTIONS[expr.function].kernel([_value(arg, rows) for arg in expr.args], expr.data_type),
     Case: _case,
     FieldAccess: lambda expr, rows: _struct_field(_value(expr.arg, rows), expr.name),
     IndexAccess: lambda expr, rows: operators.element(_value(expr.arg, rows), _value(expr.index, rows), expr.data_type),

@@ -16,23 +16,16 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
-from lancetable.expr.evaluate.function_kernels import KERNELS, by_row
-from lancetable.expr.evaluate.operators import EvaluationError, Values
-from lancetable.expr.syntax.ast import BOOLEAN, Expr
-from lancetable.expr.typing import build
-from lancetable.expr.typing.build import Refused, unwrap
-from lancetable.expr.typing.signatures import Binder, build_call, check_arity
-from lancetable.expr.typing.type_families import kind_of
+from lancetable.expr.evaluate.operators import EvaluationError
+from lancetable.expr.evaluate.sql_function import ANY_AS_STRING, Parameter, SqlFunction, by_row, cast_parameter
 from lancetable.format import jsonb
 from lancetable.format.jsonb import Item
-
-__all__ = ["FUNCTIONS"]
 
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE: Final = re.compile(r"[+-]?(inf|infinity)|nan", re.IGNORECASE)
@@ -221,35 +214,21 @@ def _array_contains(value: bytes, path: str, member: str) -> bool:
     return any(jsonb.text_of(element) in spellings for item in find(value, path) for element in jsonb.elements(item))
 
 
-# --- binders and kernels ----------------------------------------------------------------------------------------------
+def _function(
+    function: Callable[..., Any], result: pa.DataType, others: tuple[Parameter, ...] = (ANY_AS_STRING,)
+) -> SqlFunction:
+    return SqlFunction(by_row(function), (_DOCUMENT, *others), result)
 
 
-def _bind(name: str, target: pa.DataType, num_operands: int = 2) -> Binder:
-    def bound(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, num_operands)
-        document = unwrap(args[0])
-        if kind_of(document.data_type) not in ("binary", "null"):
-            raise Refused(f"{name}() expects a JSON column, got {document} of type {document.data_type}")
-        others = [build.checked_cast(unwrap(arg), pa.string(), implied=True) for arg in args[1:]]
-        return build_call(name, [build.implicit_cast(document, pa.large_binary()), *others], target)
-
-    return bound
-
-
-def _rows(function: Callable[..., Any]) -> Callable[[list[Values], pa.DataType], Values]:
-    return lambda args, target: by_row(args, target, function)
-
-
-_TABLE: Final[dict[str, tuple[Callable[..., Any], pa.DataType, int]]] = {
-    "json_get": (_get, pa.large_binary(), 2),
-    "json_get_string": (_string, pa.string(), 2),
-    "json_get_int": (_integer, pa.int64(), 2),
-    "json_get_float": (_float, pa.float64(), 2),
-    "json_get_bool": (_boolean, BOOLEAN, 2),
-    "json_extract": (_extract, pa.string(), 2),
-    "json_exists": (lambda value, path: bool(find(value, path)), BOOLEAN, 2),
-    "json_array_length": (_array_length, pa.int64(), 2),
-    "json_array_contains": (_array_contains, BOOLEAN, 3),
+_DOCUMENT: Final = cast_parameter(pa.large_binary(), "binary", description="a JSON column")
+FUNCTIONS: dict[str, SqlFunction] = {
+    "json_get": _function(_get, pa.large_binary()),
+    "json_get_string": _function(_string, pa.string()),
+    "json_get_int": _function(_integer, pa.int64()),
+    "json_get_float": _function(_float, pa.float64()),
+    "json_get_bool": _function(_boolean, pa.bool_()),
+    "json_extract": _function(_extract, pa.string()),
+    "json_exists": _function(lambda value, path: bool(find(value, path)), pa.bool_()),
+    "json_array_length": _function(_array_length, pa.int64()),
+    "json_array_contains": _function(_array_contains, pa.bool_(), (ANY_AS_STRING, ANY_AS_STRING)),
 }
-KERNELS.update({name: _rows(function) for name, (function, _, _) in _TABLE.items()})
-FUNCTIONS: dict[str, Binder] = {name: _bind(name, target, count) for name, (_, target, count) in _TABLE.items()}

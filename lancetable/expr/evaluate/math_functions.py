@@ -1,106 +1,64 @@
-"""Mathematical functions: roots, logarithms, trigonometry and integer functions."""
+"""Mathematical functions: rounding, roots, logarithms, trigonometry and integer functions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.evaluate.function_kernels import KERNELS, by_row
-from lancetable.expr.evaluate.operators import EvaluationError, Values, aligned, compare
-from lancetable.expr.syntax.ast import BOOLEAN, Expr, Literal
-from lancetable.expr.typing import build
-from lancetable.expr.typing.build import Refused
-from lancetable.expr.typing.signatures import Binder, as_int64, build_call, check_arity, expect_kind
-
-__all__ = ["FUNCTIONS"]
-
-_WIDE = (pa.float32(), pa.float64())
-
-
-def _as_float(name: str, arg: Expr, *, double: bool = False) -> Expr:
-    """Cast a number to float64, except for float32 unless `double`."""
-    value = expect_kind(name, arg, "int", "float", "decimal")
-    if value.data_type in _WIDE and not (double and value.data_type == pa.float32()):
-        return value
-    return build.implicit_cast(value, pa.float64())
+from lancetable.expr.arrow_types import array_of_numbers, family_of, numbers_of
+from lancetable.expr.evaluate.casts import cast_values
+from lancetable.expr.evaluate.operators import EvaluationError, Values, aligned, compare, is_constant, whole
+from lancetable.expr.evaluate.sql_function import (
+    FLOAT,
+    FLOAT64,
+    FLOAT_OR_DECIMAL,
+    INT64,
+    NUMBER,
+    Kernel,
+    SqlFunction,
+    arrow,
+    by_row,
+    cast_parameter,
+)
 
 
-def _of_one(name: str) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, 1)
-        value = _as_float(name, args[0])
-        return build_call(name, [value], value.data_type)
-
-    return bind
+def _absolute(args: list[Values], target: pa.DataType) -> Values:
+    (value,) = args
+    if target == pa.float16():
+        return pc.cast(pc.abs(pc.cast(value, pa.float32())), target)
+    return pc.abs_checked(value) if family_of(target) == "int" else pc.abs(value)
 
 
-def _of_two(name: str) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, 2)
-        values = [_as_float(name, arg, double=True) for arg in args]
-        return build_call(name, values, pa.float64())
-
-    return bind
-
-
-def _log(args: Sequence[Expr]) -> Expr:
-    check_arity("log", args, 1, 2)
-    if len(args) == 1:
-        value = _as_float("log", args[0])
-        return build_call("log", [Literal(pa.scalar(10.0, value.data_type)), value], value.data_type)
-    value = _as_float("log", args[1])
-    base = build.implicit_cast(expect_kind("log", args[0], "int", "float", "decimal"), value.data_type)
-    return build_call("log", [base, value], value.data_type)
+def rounded(args: list[Values], target: pa.DataType) -> Values:
+    """Round numbers to a constant number of decimal places, halves away from zero."""
+    value, places = args
+    if not is_constant(places):
+        raise EvaluationError("round() expects a constant number of decimal places")
+    if not places.is_valid:
+        return pc.if_else(pc.is_valid(value), pa.scalar(None, target), pa.scalar(None, target))
+    if family_of(target) == "decimal":
+        # Widen first, because the kernel loses the digit that rounding 99.9 carries.
+        value = pc.cast(value, pa.decimal256(76, value.type.scale))
+    elif places.as_py() == 0 and not is_constant(value):
+        return _rounded_to_whole(whole(value))
+    return cast_values(pc.round(value, ndigits=places.as_py(), round_mode="half_towards_infinity"), target)
 
 
-def _pi(args: Sequence[Expr]) -> Expr:
-    check_arity("pi", args, 0)
-    return Literal(pa.scalar(math.pi), typed=True)
+def _rounded_to_whole(values: pa.Array[Any]) -> pa.Array[Any]:
+    """Round floats to integers, halves away from zero; several times as fast as Arrow's kernel."""
+    numbers = numbers_of(values)
+    with np.errstate(invalid="ignore"):  # infinity - infinity; infinities are not changed
+        result = np.trunc(numbers)
+        result += np.copysign(np.abs(numbers - result) >= 0.5, numbers)
+    return array_of_numbers(result, values)
 
 
-def _trunc(args: Sequence[Expr]) -> Expr:
-    check_arity("trunc", args, 1, 2)
-    value = _as_float("trunc", args[0])
-    places = as_int64("trunc", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
-    if not isinstance(places, Literal) or not places.value.is_valid:
-        raise Refused("trunc() expects a constant number of decimal places")
-    return build_call("trunc", [value, places], value.data_type)
-
-
-def _nanvl(args: Sequence[Expr]) -> Expr:
-    check_arity("nanvl", args, 2)
-    single = all(arg.data_type == pa.float32() for arg in args)
-    values = [_as_float("nanvl", arg, double=not single) for arg in args]
-    return build_call("nanvl", values, values[0].data_type)
-
-
-def _is_zero(args: Sequence[Expr]) -> Expr:
-    check_arity("iszero", args, 1)
-    return build_call("iszero", [_as_float("iszero", args[0])], BOOLEAN)
-
-
-def _of_integers(name: str, count: int) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, count)
-        return build_call(name, [as_int64(name, arg) for arg in args], pa.int64())
-
-    return bind
-
-
-# --- kernels ---------------------------------------------------------------------------------------------------------
-
-
-def _arrow(function: Callable[[Values], Values]) -> Callable[[list[Values], pa.DataType], Values]:
-    return lambda args, target: function(args[0])
-
-
-def _numpy(
-    function: Callable[..., np.ndarray[tuple[int, ...], np.dtype[np.float64]]],
-) -> Callable[[list[Values], pa.DataType], Values]:
+def _numpy(function: Callable[..., np.ndarray[tuple[int, ...], np.dtype[np.float64]]]) -> Kernel:
     """Return a kernel that applies a ufunc to the valid rows."""
 
     def compute(args: list[Values], target: pa.DataType) -> Values:
@@ -127,65 +85,43 @@ def _nan_value(args: list[Values], target: pa.DataType) -> Values:
     return pc.if_else(pc.is_nan(value), other, value)
 
 
+def _is_nan(value: Values) -> Values:
+    return pc.is_nan(pc.cast(value, pa.float32()) if value.type == pa.float16() else value)
+
+
 def _factorial(number: int) -> int:
     if number < 0 or number > 20:
         raise EvaluationError(f"factorial({number}) is undefined or exceeds 64 bits; use an argument from 0 to 20")
     return math.factorial(number)
 
 
-def _by_row(function: Callable[..., int]) -> Callable[[list[Values], pa.DataType], Values]:
-    return lambda args, target: by_row(args, target, function)
-
-
-_ONE: dict[str, Callable[[list[Values], pa.DataType], Values]] = {
-    "sqrt": _arrow(pc.sqrt),
-    "cbrt": _numpy(np.cbrt),
-    "exp": _arrow(pc.exp),
-    "ln": _arrow(pc.ln),
-    "log2": _arrow(pc.log2),
-    "log10": _arrow(pc.log10),
-    "sin": _arrow(pc.sin),
-    "cos": _arrow(pc.cos),
-    "tan": _arrow(pc.tan),
+_OF_ONE_FLOAT: dict[str, Kernel] = {
+    **{
+        name: arrow(getattr(pc, name))
+        for name in ("sqrt", "exp", "ln", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan")
+    },
+    **{name: _numpy(getattr(np, name)) for name in ("cbrt", "sinh", "cosh", "tanh", "radians")},
     "cot": _numpy(lambda values: 1 / np.tan(values)),
-    "asin": _arrow(pc.asin),
-    "acos": _arrow(pc.acos),
-    "atan": _arrow(pc.atan),
-    "sinh": _numpy(np.sinh),
-    "cosh": _numpy(np.cosh),
-    "tanh": _numpy(np.tanh),
     "asinh": _numpy(np.arcsinh),
     "acosh": _numpy(np.arccosh),
     "atanh": _numpy(np.arctanh),
     "degrees": _numpy(lambda values: values * values.dtype.type(180 / math.pi)),
-    "radians": _numpy(np.radians),
     "signum": _numpy(lambda values: np.where(np.isnan(values), values, np.sign(values) + 0.0)),
 }
-KERNELS.update(_ONE)
-KERNELS.update(
-    {
-        "power": lambda args, target: pc.power(*args),
-        "atan2": _numpy(np.arctan2),
-        "log": lambda args, target: pc.divide(pc.ln(args[1]), pc.ln(args[0])),
-        "trunc": _truncated,
-        "nanvl": _nan_value,
-        "iszero": lambda args, target: compare("=", args[0], pa.scalar(0.0, args[0].type)),
-        "gcd": _by_row(math.gcd),
-        "lcm": _by_row(math.lcm),
-        "factorial": _by_row(_factorial),
-    }
-)
-FUNCTIONS: dict[str, Binder] = {
-    **{name: _of_one(name) for name in _ONE},
-    "power": _of_two("power"),
-    "pow": _of_two("power"),
-    "atan2": _of_two("atan2"),
-    "log": _log,
-    "pi": _pi,
-    "trunc": _trunc,
-    "nanvl": _nanvl,
-    "iszero": _is_zero,
-    "gcd": _of_integers("gcd", 2),
-    "lcm": _of_integers("lcm", 2),
-    "factorial": _of_integers("factorial", 1),
+FUNCTIONS: dict[str, SqlFunction] = {
+    **{name: SqlFunction(kernel, (FLOAT,)) for name, kernel in _OF_ONE_FLOAT.items()},
+    "abs": SqlFunction(_absolute, (NUMBER,)),
+    "ceil": SqlFunction(arrow(pc.ceil), (FLOAT_OR_DECIMAL,)),
+    "floor": SqlFunction(arrow(pc.floor), (FLOAT_OR_DECIMAL,)),
+    "round": SqlFunction(rounded, (FLOAT_OR_DECIMAL, INT64), num_optional=1, default=0),
+    "trunc": SqlFunction(_truncated, (FLOAT, INT64), num_optional=1, default=0),
+    "isnan": SqlFunction(arrow(_is_nan), (cast_parameter(pa.float64(), "float", "int", keep=("float",)),), pa.bool_()),
+    "iszero": SqlFunction(arrow(lambda value: compare("=", value, pa.scalar(0.0, value.type))), (FLOAT,), pa.bool_()),
+    "nanvl": SqlFunction(_nan_value, (FLOAT, FLOAT)),
+    "power": SqlFunction(arrow(pc.power), (FLOAT64, FLOAT64)),
+    "atan2": SqlFunction(_numpy(np.arctan2), (FLOAT64, FLOAT64)),
+    "log": SqlFunction(arrow(lambda base, value: pc.divide(pc.ln(value), pc.ln(base))), (NUMBER, FLOAT)),
+    "gcd": SqlFunction(by_row(math.gcd), (INT64, INT64)),
+    "lcm": SqlFunction(by_row(math.lcm), (INT64, INT64)),
+    "factorial": SqlFunction(by_row(_factorial), (INT64,)),
 }

@@ -1,7 +1,7 @@
 """Operators over Arrow values, with the semantics of SQL for null, NaN and zero.
 
 NaN equals NaN and is greater than every number; -0.0 equals 0.0; integers wrap around; a comparison with null is null.
-Values are arrays, chunked arrays or scalars, as for Arrow's kernels. `build.py` chooses the types of the operands.
+Values are arrays, chunked arrays or scalars, as for Arrow's kernels. `typing/` chooses the types of the operands.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable.expr.arrow_types import (
+    array_of_numbers,
+    count_of,
+    decimal_of_count,
+    family_of,
+    int_limits,
+    numbers_of,
+)
 from lancetable.expr.evaluate.casts import cast_values
-from lancetable.expr.typing import type_families
 from lancetable.file.kernels import native_search
 
 Values = Any
@@ -97,7 +104,7 @@ def _compare_floats(op: str, left: Values, right: Values) -> Values:
         left = pc.cast(left, pa.float32())
     if right.type == pa.float16():
         right = pc.cast(right, pa.float32())
-    if is_constant(right):  # never NaN: build.py replaces comparisons with NaN by isnan()
+    if is_constant(right):  # never NaN: comparisons.py replaces comparisons with NaN by isnan()
         if op in (">", ">="):
             return pc.invert(_COMPARE[NEGATED[op]](left, right))
         return _COMPARE[op](left, right)
@@ -152,21 +159,16 @@ def is_in(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
         result = pc.is_in(pc.add(values, zero), value_set=pc.add(members, zero))
         if pc.any(pc.is_nan(members), min_count=0).as_py():
             result = pc.or_(result, pc.fill_null(pc.is_nan(values), False))
-    elif 0 < len(members) <= _FEW_MEMBERS and pa.types.is_primitive(values.type) and not isinstance(values, pa.Scalar):
+    elif 0 < len(members) <= _FEW_MEMBERS and pa.types.is_primitive(values.type) and not is_constant(values):
         # A few comparisons are faster than a hash lookup.
-        result = pc.fill_null(functools.reduce(pc.or_, [pc.equal(values, member) for member in members]), False)
+        result = functools.reduce(pc.or_, [pc.equal(values, member) for member in members])
     else:
         table = _member_table(values, members)
-        if table is not None:
-            result = _look_up(values, *table)
-            return (
-                result if not has_null else pc.if_else(pc.fill_null(result, False), result, pa.scalar(None, pa.bool_()))
-            )
-        result = _is_in_sparse(values, members)
+        result = _is_in_sparse(values, members) if table is None else _look_up(values, *table)
     null = pa.scalar(None, pa.bool_())
     if has_null:
-        return pc.if_else(result, result, null)
-    if values.type != pa.null() and _null_count(values) == 0:
+        return pc.if_else(pc.fill_null(result, False), True, null)
+    if _null_count(values) == _null_count(result):
         return result
     return pc.if_else(pc.is_valid(values), result, null)
 
@@ -178,17 +180,12 @@ def _member_table(values: Values, members: pa.Array[Any]) -> tuple[int, npt.NDAr
     """
     if is_constant(values) or not pa.types.is_integer(values.type) or values.type != members.type or not len(members):
         return None
-    bounds = pc.min_max(members)
-    if not bounds["min"].is_valid:
-        return None
-    smallest, largest = bounds["min"].as_py(), bounds["max"].as_py()
-    if largest - smallest > max(_SMALL_TABLE, len(values)):
-        return None
-    if len(values) < _MANY_VALUES:
+    smallest, largest = (limit.as_py() for limit in pc.min_max(members).values())
+    if len(values) < _MANY_VALUES or largest - smallest > max(_SMALL_TABLE, len(values)):
         return None
     # The last entry stays False, for values outside the range.
     table = np.zeros(largest - smallest + 2, np.bool_)
-    table[[member - smallest for member in members.drop_null().to_pylist()]] = True
+    table[[member - smallest for member in members.to_pylist()]] = True
     return smallest, table
 
 
@@ -196,13 +193,13 @@ def _look_up(values: Values, smallest: int, table: npt.NDArray[np.bool_]) -> Val
     """Look up integers in a table of `_member_table`; null for null."""
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([_look_up(chunk, smallest, table) for chunk in values.chunks], type=pa.bool_())
-    numbers = type_families.numbers_of(values)
+    numbers = numbers_of(values)
     unsigned = np.dtype(f"u{numbers.itemsize}")
     # Values below the smallest member wrap around to large offsets.
     offsets = numbers.view(unsigned) - np.array(smallest, numbers.dtype).view(unsigned)
     if len(table) - 1 <= np.iinfo(unsigned).max:
         offsets = np.minimum(offsets, unsigned.type(len(table) - 1))
-    return type_families.array_of_numbers(table[offsets], values)
+    return array_of_numbers(table[offsets], values)
 
 
 def _is_in_sparse(values: Values, members: pa.Array[Any]) -> Values:
@@ -219,8 +216,8 @@ def _is_in_sparse(values: Values, members: pa.Array[Any]) -> Values:
     ):
         return pc.is_in(values, value_set=members)
     known = np.zeros(1 << bits, np.bool_)
-    known[_hashed(type_families.numbers_of(members), bits)] = True
-    candidates = np.flatnonzero(known[_hashed(type_families.numbers_of(values), bits)])
+    known[_hashed(numbers_of(members), bits)] = True
+    candidates = np.flatnonzero(known[_hashed(numbers_of(values), bits)])
     result = np.zeros(len(values), np.bool_)
     result[candidates] = np.asarray(pc.is_in(values.take(pa.array(candidates)), value_set=members))
     return pa.array(result)
@@ -295,7 +292,7 @@ def _search_compiled(values: pa.Array, substring: str, ignore_case: bool) -> pa.
     # U+212A (Kelvin sign) and U+017F (long s) are case variants of k and s outside ASCII.
     ascii_only = ignore_case and any(char in "ks" for char in needle)
     found = native_search.containing(offsets, data, encoded, fold, ascii_only)
-    return None if found is None else type_families.array_of_numbers(found, values)
+    return None if found is None else array_of_numbers(found, values)
 
 
 def _search_blocks(values: pa.Array, needle: bytes, pattern: str) -> pa.Array:
@@ -331,29 +328,13 @@ def _occurrences(
     return np.array(found, np.int64)
 
 
-def and_(values: list[Values]) -> Values:
-    """Combine one or more values by AND in three-valued logic."""
-    result = values[0]
-    for value in values[1:]:
-        result = pc.and_kleene(result, value)
-    return result
-
-
-def or_(values: list[Values]) -> Values:
-    """Combine one or more values by OR in three-valued logic."""
-    result = values[0]
-    for value in values[1:]:
-        result = pc.or_kleene(result, value)
-    return result
-
-
 def arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
     """Compute `left op right`, of type `target`, for `op` in + - * / % << >>.
 
-    `build.arithmetic` chooses the types of the operands. Raises EvaluationError or pa.ArrowInvalid on division by zero,
+    `typing/arithmetic.py` chooses the types of the operands. Raises EvaluationError or pa.ArrowInvalid on division by zero,
     and EvaluationError if an integer division overflows.
     """
-    kind = type_families.kind_of(target)
+    kind = family_of(target)
     if op in ("<<", ">>"):
         return _shift(op, left, right)
     if kind == "float" and target == pa.float16():
@@ -367,14 +348,14 @@ def arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Val
         if kind == "decimal":
             return _divide_decimals(left, right, target)
         return pc.divide(left, right)
-    if kind in ("date", "timestamp", "duration") or type_families.kind_of(left.type) in ("date", "timestamp"):
+    if kind in ("date", "timestamp", "duration") or family_of(left.type) in ("date", "timestamp"):
         return _time_arithmetic(op, left, right, target)
     result = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}[op](left, right)
     return result if result.type == target else cast_values(result, target)
 
 
 def _check_division_overflow(left: Values, right: Values, target: pa.DataType) -> None:
-    low = type_families.int_limits(target)[0]
+    low = int_limits(target)[0]
     if low == 0 or (is_constant(right) and right.is_valid and right.as_py() != -1):
         return
     overflow = pc.and_(pc.equal(left, pa.scalar(low, target)), pc.equal(right, pa.scalar(-1, target)))
@@ -385,7 +366,7 @@ def _check_division_overflow(left: Values, right: Values, target: pa.DataType) -
 
 def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
     """Return the remainder of truncated division, which has the sign of the dividend."""
-    kind = type_families.kind_of(target)
+    kind = family_of(target)
     if kind == "decimal":
         rows = zip(*(array.to_pylist() for array in aligned(left, right)))
         out = []
@@ -396,7 +377,7 @@ def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
         return pa.array(out, target)
     if kind == "int":
         one = pa.scalar(1, target)
-        if type_families.int_limits(target)[0] < 0:
+        if int_limits(target)[0] < 0:
             # The remainder is 0 for -1 as for 1, but the quotient of the smallest integer and -1 overflows.
             right = pc.if_else(pc.equal(right, pa.scalar(-1, target)), one, right)
         return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
@@ -410,20 +391,20 @@ def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
 def _divide_decimals(left: Values, right: Values, target: pa.DataType) -> Values:
     dividend, divisor = aligned(left, right)
     shift = target.scale - dividend.type.scale + divisor.type.scale
-    out: list[Any] = []
+    quotients: list[Any] = []
     for a, b in zip(_counts(dividend), _counts(divisor)):
         if a is None or b is None:
-            out.append(None)
+            quotients.append(None)
             continue
         if b == 0:
             raise EvaluationError("divide by zero")
         quotient = abs(a) * 10**shift // abs(b)
-        out.append(type_families.scalar_of_count(quotient if (a < 0) == (b < 0) else -quotient, target).as_py())
-    return pa.array(out, target)
+        quotients.append(decimal_of_count(quotient if (a < 0) == (b < 0) else -quotient, target.scale))
+    return pa.array(quotients, target)
 
 
 def _counts(values: pa.Array[Any]) -> list[int | None]:
-    return [type_families.count_of(value) if value.is_valid else None for value in values]
+    return [count_of(value) if value.is_valid else None for value in values]
 
 
 def _shift(op: str, left: Values, right: Values) -> Values:
@@ -435,7 +416,7 @@ def _shift(op: str, left: Values, right: Values) -> Values:
 
 def _time_arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
     combine = {"+": pc.add, "-": pc.subtract}[op]
-    left_kind, right_kind = type_families.kind_of(left.type), type_families.kind_of(right.type)
+    left_kind, right_kind = family_of(left.type), family_of(right.type)
     if left_kind == "date":
         days = cast_values(left, pa.int32())
         other = cast_values(right, pa.int32())

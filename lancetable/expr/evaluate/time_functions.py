@@ -1,125 +1,163 @@
-"""Functions that create and convert dates and timestamps. `now()` is evaluated once, when a query is planned."""
+"""Functions of dates, times and timestamps."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.evaluate.casts import cast_values
-from lancetable.expr.evaluate.function_kernels import KERNELS, by_row
-from lancetable.expr.evaluate.operators import EvaluationError, Values
-from lancetable.expr.syntax.ast import Expr, Literal
-from lancetable.expr.typing import build
-from lancetable.expr.typing.signatures import Binder, as_int64, build_call, check_arity, expect_kind
-from lancetable.expr.typing.type_families import kind_of
-
-__all__ = ["CLOCK", "FUNCTIONS", "fixed_clock"]
-
-CLOCK = ("now", "current_timestamp", "current_date", "today")
-"""Functions that depend on the current time. Expressions that use them are not cached."""
-
-_UNITS = {"seconds": "s", "millis": "ms", "micros": "us", "nanos": "ns"}
+from lancetable.expr.arrow_types import array_of_numbers, family_of, numbers_of, step_of
+from lancetable.expr.evaluate.casts import cast_values, local_values
+from lancetable.expr.evaluate.operators import EvaluationError, Values, is_constant, whole
+from lancetable.expr.evaluate.sql_function import INT64, STRING, Parameter, SqlFunction, by_row
 
 
-_clock_value: ContextVar[datetime.datetime | None] = ContextVar("clock_value", default=None)
+def _fraction_of_minute(per_second: int) -> Callable[[Values], Values]:
+    """Return a kernel for the seconds within the minute in units of 1 / `per_second`, rounded down."""
+
+    def compute(values: Values) -> Values:
+        nanos = pc.add(
+            pc.multiply(pc.millisecond(values), 1_000_000),
+            pc.add(pc.multiply(pc.microsecond(values), 1_000), pc.nanosecond(values)),
+        )
+        fraction = pc.divide(nanos, pa.scalar(1_000_000_000 // per_second, pa.int64()))
+        return pc.add(pc.multiply(pc.second(values), per_second), fraction)
+
+    return compute
 
 
-@contextmanager
-def fixed_clock() -> Iterator[None]:
-    """Fix the current time in a `with` block, so that all calls, rows and batches of a query use one value."""
-    token = _clock_value.set(datetime.datetime.now(datetime.timezone.utc))
-    try:
-        yield
-    finally:
-        _clock_value.reset(token)
+def _epoch(values: Values) -> Values:
+    step = step_of(values.type)
+    counts = cast_values(values, pa.int64())
+    if step >= 1_000_000_000:
+        return pc.multiply(pc.cast(counts, pa.float64()), float(step / 1_000_000_000))
+    return pc.divide(pc.cast(counts, pa.float64(), safe=False), float(1_000_000_000 / step))
 
 
-def _utc_now() -> datetime.datetime:
-    return _clock_value.get() or datetime.datetime.now(datetime.timezone.utc)
+_DATE_KERNELS: dict[str, Callable[[Values], Values]] = {
+    "year": pc.year,
+    "isoyear": pc.iso_year,
+    "quarter": pc.quarter,
+    "month": pc.month,
+    "week": pc.iso_week,
+    "day": pc.day,
+    "doy": pc.day_of_year,
+    "dow": lambda values: pc.day_of_week(values, count_from_zero=True, week_start=7),
+    "isodow": lambda values: pc.day_of_week(values, count_from_zero=False, week_start=1),
+}
+_TIME_KERNELS: dict[str, Callable[[Values], Values]] = {
+    "hour": pc.hour,
+    "minute": pc.minute,
+    "second": pc.second,
+    "millisecond": _fraction_of_minute(1_000),
+    "microsecond": _fraction_of_minute(1_000_000),
+    "nanosecond": _fraction_of_minute(1_000_000_000),
+}
+TIME_PARTS = (*_TIME_KERNELS, "epoch")
+"""Parts that date_part() extracts from times."""
+DATE_PARTS = (*_DATE_KERNELS, *TIME_PARTS)
+"""Parts that date_part() extracts from dates and timestamps."""
+TRUNCATIONS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
+"""Units to which date_trunc() truncates."""
+_UNIT_ALIASES = {
+    "isoweek": "week",
+    "dayofyear": "doy",
+    "dayofweek": "dow",
+    "weekday": "dow",
+    **{name + "s": name for name in (*TRUNCATIONS, "nanosecond")},
+}
+_MIN_ROWS_BY_DAY = 4096
+_MAX_DAY = 1_000_000  # about 2,700 years around 1970; Arrow's calendar ends near the year 32767
 
 
-def _now(args: Sequence[Expr]) -> Expr:
-    """Return the time of planning in UTC."""
-    check_arity("now", args, 0)
-    return Literal(pa.scalar(_utc_now().replace(tzinfo=None), pa.timestamp("us")).cast(pa.timestamp("ns")), typed=True)
+def unit_name(name: str) -> str:
+    """Return the canonical name of a unit of time, without changing unknown names."""
+    lowered = name.strip().lower()
+    return _UNIT_ALIASES.get(lowered, lowered)
 
 
-def _current_date(args: Sequence[Expr]) -> Expr:
-    check_arity("current_date", args, 0)
-    return Literal(pa.scalar(_utc_now().date(), pa.date32()), typed=True)
+def date_part(args: list[Values], target: pa.DataType) -> Values:
+    """Extract the part named by the first argument from dates, times or timestamps."""
+    unit, values = unit_name(args[0].as_py()), args[1]
+    if unit == "epoch":
+        return _epoch(values)
+    values = local_values(values)
+    if unit in _DATE_KERNELS:
+        return pc.cast(_by_day(_DATE_KERNELS[unit], values), target)
+    if family_of(values.type) == "date":
+        values = cast_values(values, pa.timestamp("ms"))
+    elif pa.types.is_time32(values.type):
+        values = pc.cast(values, pa.time64("us"))
+    return pc.cast(_TIME_KERNELS[unit](values), target)
 
 
-def _to_timestamp(unit: str) -> Binder:
-    name = f"to_timestamp_{unit}"
-
-    def bind(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, 1)
-        value = expect_kind(name, args[0], "int", "string", "date", "timestamp")
-        return build_call(name, [value], pa.timestamp(_UNITS[unit]))
-
-    return bind
-
-
-def _make_date(args: Sequence[Expr]) -> Expr:
-    check_arity("make_date", args, 3)
-    return build_call("make_date", [as_int64("make_date", arg) for arg in args], pa.date32())
-
-
-def _to_unixtime(args: Sequence[Expr]) -> Expr:
-    check_arity("to_unixtime", args, 1)
-    value = expect_kind("to_unixtime", args[0], "date", "timestamp", "string")
-    return build_call("to_unixtime", [value], pa.int64())
+def _by_day(kernel: Callable[[Values], Values], values: Values) -> Values:
+    """Compute a date part of timestamps once for each day between the first and the last one."""
+    if is_constant(values) or not pa.types.is_timestamp(values.type) or len(values) < _MIN_ROWS_BY_DAY:
+        return kernel(values)
+    timestamps = whole(values)
+    bounds = pc.min_max(timestamps)
+    if not bounds["min"].is_valid:
+        return kernel(values)
+    per_day = 86_400_000_000_000 // step_of(values.type)
+    first, last = bounds["min"].value // per_day, bounds["max"].value // per_day
+    if last - first >= len(timestamps) // 4 or first <= -_MAX_DAY or last >= _MAX_DAY:
+        return kernel(values)
+    days = kernel(pa.array(np.arange(first, last + 1, dtype=np.int32)).cast(pa.date32()))
+    day_index = numbers_of(timestamps) // per_day - first
+    numbers = np.take(np.asarray(days), day_index, mode="clip")  # "clip", because null rows have undefined values
+    return array_of_numbers(numbers, timestamps)
 
 
-def _from_unixtime(args: Sequence[Expr]) -> Expr:
-    check_arity("from_unixtime", args, 1)
-    return build_call("from_unixtime", [as_int64("from_unixtime", args[0])], pa.timestamp("s"))
+def _date_trunc(args: list[Values], target: pa.DataType) -> Values:
+    return pc.cast(pc.floor_temporal(args[1], unit=unit_name(args[0].as_py())), target)
 
 
-def _nvl2(args: Sequence[Expr]) -> Expr:
-    check_arity("nvl2", args, 3)
-    return build.case([build.is_null(args[0])], [args[2]], args[1])
+def _to_timestamp(args: list[Values], target: pa.DataType) -> Values:
+    (value,) = args
+    family = family_of(value.type)
+    if family == "int":
+        value = cast_values(value, pa.timestamp("s"))
+    elif family == "float":
+        value = cast_values(pc.round(pc.multiply(pc.cast(value, pa.float64()), 1e9)), pa.int64())
+    return cast_values(value, target)
 
 
-def _timestamps(args: list[Values], target: pa.DataType) -> Values:
+def _cast(args: list[Values], target: pa.DataType) -> Values:
     return cast_values(args[0], target)
 
 
-def _dates(args: list[Values], target: pa.DataType) -> Values:
-    def make_date(year: int, month: int, day: int) -> datetime.date:
-        try:
-            return datetime.date(year, month, day)
-        except (ValueError, OverflowError) as error:
-            raise EvaluationError(f"make_date({year}, {month}, {day}) is not a valid date: {error}") from error
-
-    return by_row(args, target, make_date)
+def _make_date(year: int, month: int, day: int) -> datetime.date:
+    try:
+        return datetime.date(year, month, day)
+    except (ValueError, OverflowError) as error:
+        raise EvaluationError(f"make_date({year}, {month}, {day}) is not a valid date: {error}") from error
 
 
-def _seconds(args: list[Values], target: pa.DataType) -> Values:
-    values = args[0]
-    if kind_of(values.type) == "string":
-        values = cast_values(values, pa.timestamp("ns"))
-    if kind_of(values.type) == "date":
-        values = cast_values(values, pa.timestamp("ms"))
-    return pc.cast(
-        pc.floor_temporal(pc.cast(values, pa.timestamp("ns"), safe=False), unit="second"), pa.timestamp("s"), safe=False
-    ).cast(target)
+def _to_unixtime(args: list[Values], target: pa.DataType) -> Values:
+    (values,) = args
+    if family_of(values.type) in ("string", "date"):
+        values = cast_values(values, pa.timestamp("ns" if family_of(values.type) == "string" else "ms"))
+    seconds = pc.floor_temporal(pc.cast(values, pa.timestamp("ns"), safe=False), unit="second")
+    return pc.cast(seconds, pa.timestamp("s"), safe=False).cast(target)
 
 
-KERNELS.update({f"to_timestamp_{unit}": _timestamps for unit in _UNITS})
-KERNELS.update({"make_date": _dates, "to_unixtime": _seconds, "from_unixtime": _timestamps})
-FUNCTIONS: dict[str, Binder] = {
-    "now": _now,
-    "current_date": _current_date,
-    "today": _current_date,
-    **{f"to_timestamp_{unit}": _to_timestamp(unit) for unit in _UNITS},
-    "make_date": _make_date,
-    "to_unixtime": _to_unixtime,
-    "from_unixtime": _from_unixtime,
-    "nvl2": _nvl2,
+_TIMESTAMP_SOURCE = Parameter(("int", "string", "date", "timestamp"))
+FUNCTIONS: dict[str, SqlFunction] = {
+    "date_part": SqlFunction(date_part, (STRING, Parameter(("date", "timestamp", "time")))),
+    "date_trunc": SqlFunction(_date_trunc, (STRING, Parameter(("date", "timestamp")))),
+    "to_timestamp": SqlFunction(
+        _to_timestamp, (Parameter(("int", "float", "string", "date", "timestamp")),), pa.timestamp("ns")
+    ),
+    "to_timestamp_seconds": SqlFunction(_cast, (_TIMESTAMP_SOURCE,), pa.timestamp("s")),
+    "to_timestamp_millis": SqlFunction(_cast, (_TIMESTAMP_SOURCE,), pa.timestamp("ms")),
+    "to_timestamp_micros": SqlFunction(_cast, (_TIMESTAMP_SOURCE,), pa.timestamp("us")),
+    "to_timestamp_nanos": SqlFunction(_cast, (_TIMESTAMP_SOURCE,), pa.timestamp("ns")),
+    "to_date": SqlFunction(_cast, (_TIMESTAMP_SOURCE,), pa.date32()),
+    "make_date": SqlFunction(by_row(_make_date), (INT64, INT64, INT64), pa.date32()),
+    "to_unixtime": SqlFunction(_to_unixtime, (Parameter(("date", "timestamp", "string")),), pa.int64()),
+    "from_unixtime": SqlFunction(_cast, (INT64,), pa.timestamp("s")),
 }

@@ -1,8 +1,8 @@
 """Nodes of expressions: frozen, typed and printable as SQL.
 
-The functions of `build.py` create the nodes and apply the typing rules: both operands of a comparison have types of the
-same kind, and each literal has the type in which it is compared. `kernels.py` defines the results for nulls, NaN and
-zeros.
+The modules of `expr/typing` create the nodes and apply the typing rules: both operands of a comparison have types of
+the same family, and each literal has the type in which it is compared. `evaluate/operators.py` defines the results for
+nulls, NaN and zeros.
 """
 
 from __future__ import annotations
@@ -44,8 +44,15 @@ class Expr:
 
     @property
     def children(self) -> tuple[Expr, ...]:
-        """The operands, in the order in which they are printed."""
-        return ()
+        """The operands: the expressions among the fields, in the order of the fields."""
+        operands: list[Expr] = []
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, Expr):
+                operands.append(value)
+            elif isinstance(value, tuple):
+                operands.extend(item for item in value if isinstance(item, Expr))
+        return tuple(operands)
 
     def walk(self) -> Iterator[Expr]:
         """Iterate over this node and its descendants, parents first."""
@@ -109,10 +116,6 @@ class Compare(Predicate):
     left: Expr
     right: Expr
 
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.left, self.right)
-
     def __str__(self) -> str:
         return f"{_operand(self.left)} {self.op} {_operand(self.right)}"
 
@@ -122,10 +125,6 @@ class And(Predicate):
     """The conjunction of two or more operands in three-valued logic. None of the operands is an And."""
 
     args: tuple[Expr, ...]
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return self.args
 
     def __str__(self) -> str:
         return " AND ".join(f"({arg})" if isinstance(arg, Or) else str(arg) for arg in self.args)
@@ -137,10 +136,6 @@ class Or(Predicate):
 
     args: tuple[Expr, ...]
 
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return self.args
-
     def __str__(self) -> str:
         return " OR ".join(str(arg) for arg in self.args)
 
@@ -150,10 +145,6 @@ class Not(Predicate):
     """The negation of `arg`; null for null."""
 
     arg: Expr
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg,)
 
     def __str__(self) -> str:
         return f"NOT ({self.arg})"
@@ -169,10 +160,6 @@ class ConstantIfNotNull(Predicate):
     arg: Expr
     value: bool
 
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg,)
-
     def __str__(self) -> str:
         arg = _operand(self.arg)
         return f"({arg} IS NOT NULL OR NULL)" if self.value else f"({arg} IS NULL AND NULL)"
@@ -183,10 +170,6 @@ class IsNull(Predicate):
     """True where `arg` is null, else false; never null."""
 
     arg: Expr
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg,)
 
     def __str__(self) -> str:
         return f"{_operand(self.arg)} IS NULL"
@@ -199,10 +182,6 @@ class IsTruth(Predicate):
     arg: Expr
     value: bool
 
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg,)
-
     def __str__(self) -> str:
         return f"{_operand(self.arg)} IS {'TRUE' if self.value else 'FALSE'}"
 
@@ -213,10 +192,6 @@ class IsDistinct(Predicate):
 
     left: Expr
     right: Expr
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.left, self.right)
 
     def __str__(self) -> str:
         return f"{_operand(self.left)} IS DISTINCT FROM {_operand(self.right)}"
@@ -234,10 +209,6 @@ class InList(Predicate):
     values: pa.Array[Any] = field(hash=False)
     has_null: bool = False
 
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg,)
-
     def __str__(self) -> str:
         literals = [format_literal(value) for value in self.values]
         if self.has_null:
@@ -253,26 +224,18 @@ class Like(Predicate):
     pattern: Expr
     ignore_case: bool = False
 
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg, self.pattern)
-
     def __str__(self) -> str:
         return f"{_operand(self.arg)} {'ILIKE' if self.ignore_case else 'LIKE'} {_operand(self.pattern)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(Expr):
-    """An arithmetic operation: `op` is one of + - * / % << >>. `build.arithmetic` chooses the types."""
+    """An arithmetic operation: `op` is one of + - * / % << >>. `typing/arithmetic.py` chooses the types."""
 
     op: str
     left: Expr
     right: Expr
     data_type: pa.DataType
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.left, self.right)
 
     def __str__(self) -> str:
         return f"{_operand(self.left)} {self.op} {_operand(self.right)}"
@@ -288,10 +251,6 @@ class Negate(Expr):
     def data_type(self) -> pa.DataType:
         return self.arg.data_type
 
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg,)
-
     def __str__(self) -> str:
         return f"- {_operand(self.arg)}"
 
@@ -304,10 +263,6 @@ class Cast(Expr):
     data_type: pa.DataType
     null_on_failure: bool = False
     implicit: bool = False
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg,)
 
     def __str__(self) -> str:
         if self.implicit:
@@ -323,15 +278,11 @@ class Cast(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Call(Expr):
-    """A call of a function of `functions.py`. The arguments already have the types that the function expects."""
+    """A call of a SQL function. The arguments already have the types that the function expects."""
 
     function: str
     args: tuple[Expr, ...]
     data_type: pa.DataType
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return self.args
 
     def __str__(self) -> str:
         if self.function == "||":
@@ -352,10 +303,6 @@ class Case(Expr):
     default: Expr
     data_type: pa.DataType
 
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (*self.conditions, *self.values, self.default)
-
     def __str__(self) -> str:
         branches = " ".join(f"WHEN {when} THEN {then}" for when, then in zip(self.conditions, self.values, strict=True))
         return f"CASE {branches} ELSE {self.default} END"
@@ -369,10 +316,6 @@ class FieldAccess(Expr):
     name: str
     data_type: pa.DataType
 
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg,)
-
     def __str__(self) -> str:
         return f"{_operand(self.arg)}['{self.name}']"
 
@@ -384,10 +327,6 @@ class IndexAccess(Expr):
     arg: Expr
     index: Expr
     data_type: pa.DataType
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (self.arg, self.index)
 
     def __str__(self) -> str:
         return f"{_operand(self.arg)}[{self.index}]"
@@ -401,10 +340,6 @@ class OpaqueArrow(Expr):
     columns: tuple[Column, ...]
     data_type: pa.DataType
     text: str
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return self.columns
 
     def __str__(self) -> str:
         return self.text

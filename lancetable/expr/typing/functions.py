@@ -1,284 +1,306 @@
-"""SQL functions: one binder each, which checks the arguments and creates the node.
+"""Calls of SQL functions: the arguments are checked and cast as the parameters of the function require.
 
-The implementations are in `function_kernels.py` and in the modules `*_functions.py`.
+`evaluate/functions.py` declares the functions. Some of them have rules of their own, see `_BINDERS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import pyarrow as pa
 
-from lancetable.expr.evaluate import json_functions, list_functions, math_functions, string_functions, time_functions
-from lancetable.expr.evaluate.function_kernels import DATE_PARTS, TRUNCATIONS, arrow_type, unit_name
-from lancetable.expr.syntax.ast import BOOLEAN, Expr, Literal
-from lancetable.expr.typing import build, type_families
-from lancetable.expr.typing.build import Refused, unwrap
-from lancetable.expr.typing.signatures import (
-    Binder,
-    as_datetime,
-    as_int64,
-    as_string,
-    build_call,
-    check_arity,
-    expect_kind,
-    string_constant,
-)
-from lancetable.expr.typing.type_families import kind_of
+from lancetable.expr.arrow_types import decimal_type, family_of, unwrapped_type
+from lancetable.expr.evaluate.functions import FUNCTIONS
+from lancetable.expr.evaluate.sql_function import FLOAT, FLOAT64, Parameter
+from lancetable.expr.evaluate.time_functions import DATE_PARTS, TIME_PARTS, TRUNCATIONS, unit_name
+from lancetable.expr.syntax.ast import Call, Expr, Literal
+from lancetable.expr.typing.arrow_type_names import parse_arrow_type
+from lancetable.expr.typing.coercion import checked_cast, coerce, common_supertype, implicit_cast, unwrap
+from lancetable.expr.typing.comparisons import compare
+from lancetable.expr.typing.constant_folding import NULL, NULL_BOOLEAN, fold_constants, number_literal
+from lancetable.expr.typing.errors import AnalysisError
+from lancetable.expr.typing.logic import case, is_null
+from lancetable.expr.typing.nested import field_access
+
+Binder = Callable[[Sequence[Expr]], Expr]
+"""A function from the arguments of a call to its node; raises AnalysisError if they are invalid."""
+
+CLOCK = ("now", "current_timestamp", "current_date", "today")
+"""Functions that depend on the current time. Expressions that use them are not cached."""
+
+_clock_value: ContextVar[datetime.datetime | None] = ContextVar("clock_value", default=None)
+
+
+@contextmanager
+def fixed_clock() -> Iterator[None]:
+    """Fix the current time in a `with` block, so that all calls, rows and batches of a query use one value."""
+    token = _clock_value.set(datetime.datetime.now(datetime.timezone.utc))
+    try:
+        yield
+    finally:
+        _clock_value.reset(token)
 
 
 def call(name: str, args: Sequence[Expr]) -> Expr:
-    """Return the call of a function. The name is not case-sensitive; Refused lists all functions if it is unknown."""
-    binder = FUNCTIONS.get(name.lower())
-    if binder is None:
-        raise Refused(f"unknown function {name!r}; available functions are {', '.join(sorted(FUNCTIONS))}")
-    return binder(args)
+    """Return the call of a function. The name is not case-sensitive.
+
+    Raises AnalysisError if the function is unknown, with a list of all functions, or if its arguments are invalid.
+    """
+    if not is_function(name):
+        names = ", ".join(sorted({*FUNCTIONS, *_BINDERS, *ALIASES} - {"||"}))
+        raise AnalysisError(f"unknown function {name!r}; available functions are {names}")
+    name = ALIASES.get(name.lower(), name.lower())
+    binder = _BINDERS.get(name)
+    return _call(name, _arguments(name, args)) if binder is None else binder(args)
 
 
-def _of_common_type(name: str, low: int = 1, high: int = 1 << 30, kernel: str | None = None) -> Binder:
+def is_function(name: str) -> bool:
+    """Return whether a function has this name. The name is not case-sensitive."""
+    return any(name.lower() in names for names in (FUNCTIONS, _BINDERS, ALIASES))
+
+
+def _call(name: str, args: Sequence[Expr], result: pa.DataType | None = None) -> Expr:
+    declared = FUNCTIONS[name].result
+    if result is None:
+        result = declared(args[0].data_type) if callable(declared) else declared
+    return fold_constants(Call(name, tuple(args), result))
+
+
+def _check_arity(name: str, args: Sequence[Expr], low: int, high: float | None = None) -> None:
+    """Raise AnalysisError unless the number of arguments is from `low` to `high`, or is `low` if `high` is None."""
+    high = low if high is None else high
+    if not low <= len(args) <= high:
+        expected = str(low) if low == high else f"at least {low}" if high == math.inf else f"{low} to {high}"
+        plural = "" if expected in ("1", "at least 1") else "s"
+        raise AnalysisError(f"{name}() takes {expected} argument{plural}, got {len(args)}")
+
+
+def _arguments(name: str, args: Sequence[Expr]) -> list[Expr]:
+    """Check the arguments of a function and cast them to the types of its parameters."""
+    function = FUNCTIONS[name]
+    parameters = list(function.parameters)
+    most = math.inf if function.variadic else len(parameters)
+    _check_arity(name, args, len(parameters) - function.num_optional, most)
+    if function.default is not None and len(args) < len(parameters):
+        args = [*args, Literal(pa.scalar(function.default))]
+    parameters += parameters[-1:] * (len(args) - len(parameters))
+    bound: list[Expr] = []
+    for parameter, arg in zip(parameters, args):
+        arg = _expect(name, parameter, arg)
+        first = bound[0] if bound else arg
+        bound.append(checked_cast(arg, parameter.cast_to(arg.data_type, first.data_type), implicit=True))
+    return bound
+
+
+def _expect(name: str, parameter: Parameter, arg: Expr) -> Expr:
+    """Unwrap an argument; raise AnalysisError unless the parameter accepts its type."""
+    arg = unwrap(arg)
+    if parameter.families and family_of(arg.data_type) not in (*parameter.families, "null"):
+        raise AnalysisError(f"{name}() expects {parameter.expected}, got {arg} of type {arg.data_type}")
+    return arg
+
+
+def _string_constant(name: str, arg: Expr) -> str:
+    if not isinstance(arg, Literal) or arg.data_type != pa.string() or not arg.value.is_valid:
+        raise AnalysisError(f"{name}() expects a string constant, got {arg}")
+    return str(arg.value.as_py())
+
+
+# Functions with rules of their own
+
+
+def _constant(name: str, value: Callable[[], pa.Scalar[Any]]) -> Binder:
     def bind(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, low, high)
-        operands = build.coerce_all(args, f"{name}()")
-        if len(operands) == 1 or kind_of(operands[0].data_type) == "null":
+        _check_arity(name, args, 0)
+        return Literal(value(), typed=True)
+
+    return bind
+
+
+def _utc_now() -> datetime.datetime:
+    """Return the time at which the query is planned, in UTC."""
+    return _clock_value.get() or datetime.datetime.now(datetime.timezone.utc)
+
+
+def _now() -> pa.Scalar[Any]:
+    return pa.scalar(_utc_now().replace(tzinfo=None), pa.timestamp("us")).cast(pa.timestamp("ns"))
+
+
+def _of_common_type(name: str, function: str, low: int = 1, high: float = math.inf) -> Binder:
+    def bind(args: Sequence[Expr]) -> Expr:
+        _check_arity(name, args, low, high)
+        operands = coerce(args, f"{name}()")
+        if len(operands) == 1 or family_of(operands[0].data_type) == "null":
             return operands[0]
-        return build_call(kernel or name, operands, operands[0].data_type)
+        return _call(function, operands)
 
     return bind
 
 
 def _nullif(args: Sequence[Expr]) -> Expr:
-    check_arity("nullif", args, 2)
-    return build.case([build.compare("=", args[0], args[1])], [Literal(pa.scalar(None, pa.null()))], args[0])
+    _check_arity("nullif", args, 2)
+    return case([compare("=", args[0], args[1])], [NULL], args[0])
 
 
-def _abs(args: Sequence[Expr]) -> Expr:
-    check_arity("abs", args, 1)
-    value = expect_kind("abs", args[0], "int", "float", "decimal")
-    return build_call("abs", [value], value.data_type)
+def _nvl2(args: Sequence[Expr]) -> Expr:
+    _check_arity("nvl2", args, 3)
+    return case([is_null(args[0])], [args[2]], args[1])
+
+
+def _nanvl(args: Sequence[Expr]) -> Expr:
+    _check_arity("nanvl", args, 2)
+    parameter = FLOAT if all(arg.data_type == pa.float32() for arg in args) else FLOAT64
+    values = [_expect("nanvl", parameter, arg) for arg in args]
+    return _call("nanvl", [implicit_cast(value, parameter.cast_to(value.data_type, pa.null())) for value in values])
+
+
+def _log(args: Sequence[Expr]) -> Expr:
+    _check_arity("log", args, 1, 2)
+    base, value = _arguments("log", [number_literal("10"), *args][-2:])
+    return _call("log", [implicit_cast(base, value.data_type), value])
 
 
 def _round(args: Sequence[Expr]) -> Expr:
-    check_arity("round", args, 1, 2)
-    value = expect_kind("round", args[0], "int", "float", "decimal")
-    if kind_of(value.data_type) == "decimal":
-        return _round_decimal(value, args)
-    if value.data_type not in (pa.float32(), pa.float64()):
-        value = build.implicit_cast(value, pa.float64())
-    places = as_int64("round", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
-    return build_call("round", [value, places], value.data_type)
+    value, places = _arguments("round", args)
+    if family_of(value.data_type) != "decimal":
+        return _call("round", [value, places])
+    # The type of the result depends on the number of places.
+    scale = min(max(_places("round", places, " of a decimal"), 0), value.data_type.scale)
+    return _call("round", [value, places], decimal_type(value.data_type.precision, scale))
 
 
-def _round_decimal(value: Expr, args: Sequence[Expr]) -> Expr:
-    """Round a decimal. The type of the result depends on the number of places, which must be a constant."""
-    places = as_int64("round", args[1]) if len(args) == 2 else Literal(pa.scalar(0, pa.int64()))
+def _trunc(args: Sequence[Expr]) -> Expr:
+    value, places = _arguments("trunc", args)
+    _places("trunc", places)
+    return _call("trunc", [value, places])
+
+
+def _places(name: str, places: Expr, kind: str = "") -> int:
     if not isinstance(places, Literal) or not places.value.is_valid:
-        raise Refused("round() of a decimal expects a constant number of decimal places")
-    scale = min(max(places.value.as_py(), 0), value.data_type.scale)
-    return build_call("round", [value, places], type_families.decimal_type(value.data_type.precision, scale))
+        raise AnalysisError(f"{name}(){kind} expects a constant number of decimal places")
+    return int(places.value.as_py())
 
 
-def _to_whole_number(name: str) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, 1)
-        value = expect_kind(name, args[0], "int", "float", "decimal")
-        if kind_of(value.data_type) != "decimal" and value.data_type not in (pa.float32(), pa.float64()):
-            value = build.implicit_cast(value, pa.float64())
-        return build_call(name, [value], value.data_type)
-
-    return bind
-
-
-def _isnan(args: Sequence[Expr]) -> Expr:
-    check_arity("isnan", args, 1)
-    value = expect_kind("isnan", args[0], "float", "int")
-    if kind_of(value.data_type) != "float":
-        value = build.implicit_cast(value, pa.float64())
-    return build_call("isnan", [value], BOOLEAN)
-
-
-def _string_to_string(name: str) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, 1)
-        value = as_string(name, args[0])
-        return build_call(name, [value], value.data_type)
-
-    return bind
-
-
-def _length(args: Sequence[Expr]) -> Expr:
-    check_arity("length", args, 1)
-    value = as_string("length", args[0])
-    return build_call("length", [value], pa.int64() if value.data_type == pa.large_string() else pa.int32())
-
-
-def _concat(args: Sequence[Expr]) -> Expr:
-    check_arity("concat", args, 1, 1 << 30)
-    parts = [build.implicit_cast(build.as_string(arg), pa.string()) for arg in args]
-    return build_call("concat", parts, pa.string())
-
-
-def _string_test(name: str) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, 2)
-        value = as_string(name, args[0])
-        return build_call(name, [value, build.implicit_cast(as_string(name, args[1]), value.data_type)], BOOLEAN)
-
-    return bind
-
-
-def _replace(args: Sequence[Expr]) -> Expr:
-    check_arity("replace", args, 3)
-    value, old, new = (as_string("replace", arg) for arg in args)
-    return build_call("replace", [value, old, new], value.data_type)
-
-
-def _side(name: str) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        check_arity(name, args, 2)
-        value = as_string(name, args[0])
-        return build_call(name, [value, as_int64(name, args[1])], value.data_type)
-
-    return bind
-
-
-def _btrim(args: Sequence[Expr]) -> Expr:
-    check_arity("btrim", args, 1, 2)
-    operands = [as_string("btrim", arg) for arg in args]
-    return build_call("btrim", operands, operands[0].data_type)
-
-
-def _substr(args: Sequence[Expr]) -> Expr:
-    check_arity("substr", args, 2, 3)
-    value = as_string("substr", args[0])
-    return build_call("substr", [value, *(as_int64("substr", arg) for arg in args[1:])], value.data_type)
-
-
-def _regexp_like(args: Sequence[Expr]) -> Expr:
-    check_arity("regexp_like", args, 2, 3)
-    return build_call("regexp_like", [as_string("regexp_like", arg) for arg in args], BOOLEAN)
+def _datetime_arguments(name: str, args: Sequence[Expr], units: Sequence[str], unit_word: str) -> tuple[str, Expr]:
+    """Return the unit and the value of a call; strings are cast to timestamps."""
+    _check_arity(name, args, 2)
+    unit = unit_name(_string_constant(name, args[0]))
+    if unit not in units:
+        raise AnalysisError(f"{name}() does not support {unit!r}; supported {unit_word} are {', '.join(units)}")
+    value = unwrap(args[1])
+    if family_of(value.data_type) in ("string", "null"):
+        value = implicit_cast(value, pa.timestamp("ns"))
+    return unit, _expect(name, FUNCTIONS[name].parameters[1], value)
 
 
 def _date_part(args: Sequence[Expr]) -> Expr:
-    check_arity("date_part", args, 2)
-    unit = unit_name(string_constant("date_part", args[0]))
-    if unit not in DATE_PARTS:
-        raise Refused(f"date_part() does not support {unit!r}; supported parts are {', '.join(DATE_PARTS)}")
-    value = as_datetime("date_part", args[1], "date", "timestamp", "time")
-    target = {"epoch": pa.float64(), "nanosecond": pa.int64()}.get(unit, pa.int32())
-    if kind_of(value.data_type) == "time" and unit not in DATE_PARTS[-7:]:
-        raise Refused(f"date_part() cannot extract {unit} from {value} of type {value.data_type}")
-    return build_call("date_part", [args[0], value], target)
+    unit, value = _datetime_arguments("date_part", args, DATE_PARTS, "parts")
+    if family_of(value.data_type) == "time" and unit not in TIME_PARTS:
+        raise AnalysisError(f"date_part() cannot extract {unit} from {value} of type {value.data_type}")
+    result = {"epoch": pa.float64(), "nanosecond": pa.int64()}.get(unit, pa.int32())
+    return _call("date_part", [args[0], value], result)
 
 
 def _date_trunc(args: Sequence[Expr]) -> Expr:
-    check_arity("date_trunc", args, 2)
-    unit = unit_name(string_constant("date_trunc", args[0]))
-    if unit not in TRUNCATIONS:
-        raise Refused(f"date_trunc() does not support {unit!r}; supported units are {', '.join(TRUNCATIONS)}")
-    value = as_datetime("date_trunc", args[1], "date", "timestamp")
-    if kind_of(value.data_type) == "date":
-        value = build.implicit_cast(value, pa.timestamp("ns"))
-    return build_call("date_trunc", [args[0], value], value.data_type)
+    _, value = _datetime_arguments("date_trunc", args, TRUNCATIONS, "units")
+    if family_of(value.data_type) == "date":
+        value = implicit_cast(value, pa.timestamp("ns"))
+    return _call("date_trunc", [args[0], value], value.data_type)
 
 
-def _to_timestamp(args: Sequence[Expr]) -> Expr:
-    check_arity("to_timestamp", args, 1)
-    value = expect_kind("to_timestamp", args[0], "int", "float", "string", "date", "timestamp")
-    return build_call("to_timestamp", [value], pa.timestamp("ns"))
-
-
-def _to_date(args: Sequence[Expr]) -> Expr:
-    check_arity("to_date", args, 1)
-    return build_call("to_date", [expect_kind("to_date", args[0], "int", "string", "date", "timestamp")], pa.date32())
-
-
-def _array_has(args: Sequence[Expr]) -> Expr:
-    check_arity("array_has", args, 2)
-    lists = expect_kind("array_has", args[0], "list")
-    if kind_of(lists.data_type) == "null":
-        return build.NULL_BOOLEAN
-    items = type_families.unwrapped_type(lists.data_type.value_type)
-    item = args[1]
-    common = build.common_supertype(items, unwrap(item).data_type)
+def _common_items(name: str, lists: Expr, other: Expr, item_type: pa.DataType) -> pa.DataType:
+    """Return the common supertype of the elements of a list and of `item_type`, the type of or in `other`."""
+    items = unwrapped_type(lists.data_type.value_type)
+    common = common_supertype(items, item_type)
     if common is None:
-        raise Refused(f"array_has() cannot compare the elements of {lists}, of type {items}, with {item}")
-    if common != items:
-        lists = build.implicit_cast(lists, pa.list_(common))
-    return build_call("array_has", [lists, build.implicit_cast(unwrap(item), common)], BOOLEAN)
+        raise AnalysisError(f"{name}() cannot compare the elements of {lists}, of type {items}, with {other}")
+    return common
 
 
-def _array_length(args: Sequence[Expr]) -> Expr:
-    check_arity("array_length", args, 1)
-    return build_call("array_length", [expect_kind("array_length", args[0], "list")], pa.uint64())
+def _of_list_and_item(name: str) -> Binder:
+    def bind(args: Sequence[Expr]) -> Expr:
+        lists, item = _arguments(name, args)
+        if family_of(lists.data_type) == "null":
+            return NULL_BOOLEAN if name == "array_has" else NULL
+        common = _common_items(name, lists, item, item.data_type)
+        if common != unwrapped_type(lists.data_type.value_type):
+            lists = implicit_cast(lists, pa.list_(common))
+        return _call(name, [lists, implicit_cast(item, common)])
+
+    return bind
+
+
+def _of_two_lists(name: str) -> Binder:
+    def bind(args: Sequence[Expr]) -> Expr:
+        left, right = _arguments(name, args)
+        if "null" in (family_of(left.data_type), family_of(right.data_type)):
+            raise AnalysisError(f"{name}() expects two lists, got a null")
+        common = pa.list_(_common_items(name, left, right, unwrapped_type(right.data_type.value_type)))
+        return _call(name, [implicit_cast(left, common), implicit_cast(right, common)])
+
+    return bind
 
 
 def _get_field(args: Sequence[Expr]) -> Expr:
-    check_arity("get_field", args, 2)
-    return build.field_access(args[0], string_constant("get_field", args[1]))
+    _check_arity("get_field", args, 2)
+    return field_access(args[0], _string_constant("get_field", args[1]))
 
 
 def _arrow_cast(args: Sequence[Expr]) -> Expr:
-    check_arity("arrow_cast", args, 2)
-    name = string_constant("arrow_cast", args[1])
-    target = arrow_type(name)
+    _check_arity("arrow_cast", args, 2)
+    name = _string_constant("arrow_cast", args[1])
+    target = parse_arrow_type(name)
     if target is None:
-        raise Refused(
+        raise AnalysisError(
             f"arrow_cast() does not support the type {name!r}; use a name such as 'Int32' or 'Timestamp(ns, None)'"
         )
-    return build.checked_cast(args[0], target)
+    return checked_cast(args[0], target)
 
 
-FUNCTIONS: dict[str, Binder] = {
-    "coalesce": _of_common_type("coalesce"),
-    "ifnull": _of_common_type("ifnull", 2, 2, kernel="coalesce"),
-    "nvl": _of_common_type("nvl", 2, 2, kernel="coalesce"),
+_BINDERS: dict[str, Binder] = {
+    "now": _constant("now", _now),
+    "current_date": _constant("current_date", lambda: pa.scalar(_utc_now().date(), pa.date32())),
+    "pi": _constant("pi", lambda: pa.scalar(math.pi)),
+    "coalesce": _of_common_type("coalesce", "coalesce"),
+    "ifnull": _of_common_type("ifnull", "coalesce", 2, 2),
+    "nvl": _of_common_type("nvl", "coalesce", 2, 2),
+    "greatest": _of_common_type("greatest", "greatest"),
+    "least": _of_common_type("least", "least"),
     "nullif": _nullif,
-    "greatest": _of_common_type("greatest"),
-    "least": _of_common_type("least"),
-    "abs": _abs,
+    "nvl2": _nvl2,
+    "nanvl": _nanvl,
+    "log": _log,
     "round": _round,
-    "ceil": _to_whole_number("ceil"),
-    "floor": _to_whole_number("floor"),
-    "isnan": _isnan,
-    "lower": _string_to_string("lower"),
-    "upper": _string_to_string("upper"),
-    "length": _length,
-    "concat": _concat,
-    "starts_with": _string_test("starts_with"),
-    "ends_with": _string_test("ends_with"),
-    "contains": _string_test("contains"),
-    "replace": _replace,
-    "left": _side("left"),
-    "right": _side("right"),
-    "btrim": _btrim,
-    "trim": _btrim,
-    "substr": _substr,
-    "regexp_like": _regexp_like,
+    "trunc": _trunc,
     "date_part": _date_part,
     "date_trunc": _date_trunc,
-    "to_timestamp": _to_timestamp,
-    "to_date": _to_date,
-    "array_has": _array_has,
-    "array_length": _array_length,
+    "array_has": _of_list_and_item("array_has"),
+    "array_position": _of_list_and_item("array_position"),
+    "array_has_all": _of_two_lists("array_has_all"),
+    "array_has_any": _of_two_lists("array_has_any"),
     "get_field": _get_field,
     "arrow_cast": _arrow_cast,
-    **math_functions.FUNCTIONS,
-    **string_functions.FUNCTIONS,
-    **time_functions.FUNCTIONS,
-    **list_functions.FUNCTIONS,
-    **json_functions.FUNCTIONS,
 }
-FUNCTIONS.update(
-    {
-        other: FUNCTIONS[name]
-        for name, others in {
-            "length": ("char_length", "character_length"),
-            "date_part": ("datepart",),
-            "date_trunc": ("datetrunc",),
-            "now": ("current_timestamp",),
-            "array_has": ("array_contains", "list_has"),
-            "array_length": ("list_length",),
-        }.items()
-        for other in others
-    }
-)
+ALIASES = {
+    "array_contains": "array_has",
+    "arrays_overlap": "array_has_any",
+    "char_length": "length",
+    "character_length": "length",
+    "current_timestamp": "now",
+    "datepart": "date_part",
+    "datetrunc": "date_trunc",
+    "instr": "strpos",
+    "list_has": "array_has",
+    "list_has_all": "array_has_all",
+    "list_has_any": "array_has_any",
+    "list_length": "array_length",
+    "pow": "power",
+    "today": "current_date",
+    "trim": "btrim",
+}
+"""Other names of functions."""

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, InvalidSqlError, UnsupportedFeatureError
-from lancetable.expr import Expr, columns_of, data_type, evaluate, parse_expression
+from lancetable.expr import Expr, columns_of, evaluate, parse_expression
 from lancetable.expr.evaluate.casts import can_cast
-from lancetable.expr.typing.build import Refused, checked_cast
+from lancetable.expr.typing.coercion import checked_cast
+from lancetable.expr.typing.errors import AnalysisError
 from lancetable.file.blobs.descriptor import with_bytes
 from lancetable.format import jsonb
 from lancetable.format.field_paths import parse_path
@@ -231,13 +232,13 @@ def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
 
 
 def _assignment(field: Field, expression: Expr) -> _Assignment:
-    target, source = with_bytes(field).data_type, data_type(expression)
+    target, source = with_bytes(field).data_type, expression.data_type
     if source == target or (field.is_json and (pa.types.is_string(source) or pa.types.is_large_string(source))):
         return _Assignment(field, expression, target)
     if can_cast(source, target) and not pa.types.is_nested(target):
         try:
-            return _Assignment(field, checked_cast(expression, target, implied=True), target)
-        except Refused as error:
+            return _Assignment(field, checked_cast(expression, target, implicit=True), target)
+        except AnalysisError as error:
             raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
     if not (pa.types.is_nested(target) or pa.types.is_null(source)):
         raise InvalidSqlError(

@@ -30,10 +30,10 @@ from lancetable.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
-from lancetable.expr import columns_of, data_type, parse_expression
+from lancetable.expr import columns_of, parse_expression
 from lancetable.expr.analyze.nullability import may_be_null
 from lancetable.expr.syntax.ast import Literal
-from lancetable.expr.syntax.column_names import VIRTUAL_COLUMNS
+from lancetable.expr.typing.column_names import VIRTUAL_COLUMNS
 from lancetable.file.writer import FileWriter
 from lancetable.format import flags
 from lancetable.format import transaction as tx
@@ -334,7 +334,7 @@ def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> 
                 raise ColumnNotFoundError(
                     f"No field named {path}: new columns can be computed from stored columns only"
                 )
-        fields.append(pa.field(name, data_type(expr), may_be_null(expr, arrow)))
+        fields.append(pa.field(name, expr.data_type, may_be_null(expr, arrow)))
     return pa.schema(fields)
 
 

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidSqlError
-from lancetable.expr.syntax import column_names
+from lancetable.expr.arrow_types import family_of, scalar_of_count, unwrapped_type
+from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.syntax.ast import BOOLEAN, Column, Expr, Literal, OpaqueArrow
-from lancetable.expr.typing import build, functions, type_families
-from lancetable.expr.typing.build import Refused
+from lancetable.expr.typing import functions, logic
+from lancetable.expr.typing.arithmetic import arithmetic, negate
+from lancetable.expr.typing.coercion import unwrap
+from lancetable.expr.typing.column_names import VIRTUAL_COLUMNS, not_found
+from lancetable.expr.typing.comparisons import compare, in_list
+from lancetable.expr.typing.constant_folding import NULL
+from lancetable.expr.typing.errors import AnalysisError
+from lancetable.expr.typing.nested import field_access
 from lancetable.proto import substrait_subset_pb2 as substrait
 
 
@@ -31,10 +39,8 @@ def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
     if not isinstance(expression, pc.Expression):
         raise TypeError(f"expected a pyarrow Expression, got {type(expression).__name__}")
     extended = _with_virtual_columns(schema)
-    expr = _translate(expression, extended)
-    if expr is None:
-        expr = _opaque(expression, extended)
-    unwrapped = build.unwrap(expr)
+    expr = _translate(expression, extended) or _opaque(expression, extended)
+    unwrapped = unwrap(expr)
     if unwrapped.data_type != BOOLEAN:
         raise InvalidSqlError(f"the filter {expression} does not return a boolean but {expr.data_type}")
     return unwrapped
@@ -42,7 +48,7 @@ def from_arrow_expression(expression: pc.Expression, schema: pa.Schema) -> Expr:
 
 def _with_virtual_columns(schema: pa.Schema) -> pa.Schema:
     present = set(schema.names)
-    virtual = [pa.field(name, pa.uint64()) for name in column_names.VIRTUAL_COLUMNS if name not in present]
+    virtual = [pa.field(name, pa.uint64()) for name in VIRTUAL_COLUMNS if name not in present]
     return pa.schema([*schema, *virtual])
 
 
@@ -59,7 +65,7 @@ def _translate(expression: pc.Expression, schema: pa.Schema) -> Expr | None:
     anchors = {item.extension_function.function_anchor: item.extension_function.name for item in message.extensions}
     try:
         return _Converter(schema, hidden, anchors).convert(message.referred_expr[0].expression)
-    except (_Unsupported, Refused):
+    except (_Unsupported, AnalysisError):
         return None
 
 
@@ -76,24 +82,40 @@ class _Converter:
         self.functions = functions_by_anchor
 
     def convert(self, message: substrait.Expression) -> Expr:
-        kind = message.WhichOneof("rex_type")
-        if kind == "literal":
-            return _literal(message.literal)
-        if kind == "selection":
-            return self._field(message.selection)
-        if kind == "scalar_function":
-            return self._call(message.scalar_function)
-        if kind == "singular_or_list":
-            in_list = message.singular_or_list
-            return build.in_list(self.convert(in_list.value), [self.convert(option) for option in in_list.options])
-        if kind == "if_then":
-            branches = message.if_then.ifs
-            conditions = [self.convert(getattr(branch, "if")) for branch in branches]
-            values = [self.convert(branch.then) for branch in branches]
-            return build.case(conditions, values, self.convert(getattr(message.if_then, "else")))
-        raise _Unsupported
+        kind = message.WhichOneof("rex_type") or ""
+        convert = getattr(self, f"_{kind}", None)
+        if convert is None:
+            raise _Unsupported
+        expr: Expr = convert(getattr(message, kind))
+        return expr
 
-    def _field(self, reference: substrait.Expression.FieldReference) -> Expr:
+    def _literal(self, message: substrait.Expression.Literal) -> Expr:
+        kind = message.WhichOneof("literal_type") or ""
+        if kind == "null":
+            return NULL
+        if kind == "decimal":
+            value = int.from_bytes(message.decimal.value, "little", signed=True)
+            shape = pa.decimal128(message.decimal.precision, message.decimal.scale)
+            return Literal(scalar_of_count(value, shape), typed=True)
+        if kind == "fixed_binary":
+            return Literal(pa.scalar(message.fixed_binary, pa.binary(len(message.fixed_binary))))
+        data_type = _LITERAL_TYPES.get(kind)
+        if data_type is None:
+            raise _Unsupported
+        value = getattr(message, kind)
+        if family_of(data_type) in ("date", "timestamp"):
+            return Literal(scalar_of_count(value, data_type), typed=True)
+        return Literal(pa.scalar(value, data_type))
+
+    def _singular_or_list(self, message: substrait.Expression.SingularOrList) -> Expr:
+        return in_list(self.convert(message.value), [self.convert(option) for option in message.options])
+
+    def _if_then(self, message: substrait.Expression.IfThen) -> Expr:
+        conditions = [self.convert(getattr(branch, "if")) for branch in message.ifs]
+        values = [self.convert(branch.then) for branch in message.ifs]
+        return logic.case(conditions, values, self.convert(getattr(message, "else")))
+
+    def _selection(self, reference: substrait.Expression.FieldReference) -> Expr:
         if not reference.HasField("direct_reference") or reference.HasField("expression"):
             raise _Unsupported
         segment = reference.direct_reference
@@ -103,20 +125,20 @@ class _Converter:
         if not 0 <= index < len(self.schema) or index in self.hidden:
             raise _Unsupported
         field = self.schema.field(index)
-        expr: Expr = Column((field.name,), field.type, virtual=field.name in column_names.VIRTUAL_COLUMNS)
+        expr: Expr = Column((field.name,), field.type, virtual=field.name in VIRTUAL_COLUMNS)
         while segment.struct_field.HasField("child"):
             segment = segment.struct_field.child
-            inner = type_families.unwrapped_type(expr.data_type)
+            inner = unwrapped_type(expr.data_type)
             index = segment.struct_field.field
             if not segment.HasField("struct_field") or not pa.types.is_struct(inner) or index >= inner.num_fields:
                 raise _Unsupported
-            expr = build.field_access(expr, inner.field(index).name)
+            expr = field_access(expr, inner.field(index).name)
         return expr
 
-    def _call(self, message: substrait.Expression.ScalarFunction) -> Expr:
+    def _scalar_function(self, message: substrait.Expression.ScalarFunction) -> Expr:
         name = self.functions.get(message.function_reference, "").partition(":")[0]
-        make = _FUNCTIONS.get(name)
-        if make is None:
+        convert = _FUNCTIONS.get(name)
+        if convert is None:
             raise _Unsupported
         for option in message.options:
             if option.name == "case_sensitivity" and list(option.preference) != ["CASE_SENSITIVE"]:
@@ -124,80 +146,43 @@ class _Converter:
         if not all(argument.HasField("value") for argument in message.arguments):
             raise _Unsupported
         args = [self.convert(argument.value) for argument in message.arguments]
-        return make(args)
-
-
-def _literal(message: substrait.Expression.Literal) -> Expr:
-    kind = message.WhichOneof("literal_type")
-    if kind == "null":
-        return Literal(pa.scalar(None, pa.null()))
-    if kind == "decimal":
-        value = int.from_bytes(message.decimal.value, "little", signed=True)
-        shape = pa.decimal128(message.decimal.precision, message.decimal.scale)
-        return Literal(type_families.scalar_of_count(value, shape), typed=True)
-    if kind == "fixed_binary":
-        return Literal(pa.scalar(message.fixed_binary, pa.binary(len(message.fixed_binary))))
-    data_type = _LITERAL_TYPES.get(kind or "")
-    if data_type is None:
-        raise _Unsupported
-    value = getattr(message, kind)
-    if type_families.kind_of(data_type) in ("date", "timestamp"):
-        return Literal(type_families.scalar_of_count(value, data_type), typed=True)
-    return Literal(pa.scalar(value, data_type))
+        if len(args) != 2 and (name in _COMPARISONS or name in _ARITHMETIC):
+            raise _Unsupported
+        return convert(*args)
 
 
 _LITERAL_TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
-    "i8": pa.int64(),
-    "i16": pa.int64(),
-    "i32": pa.int64(),
-    "i64": pa.int64(),
-    "fp32": pa.float64(),
-    "fp64": pa.float64(),
+    **dict.fromkeys(("i8", "i16", "i32", "i64"), pa.int64()),
+    **dict.fromkeys(("fp32", "fp64"), pa.float64()),
     "string": pa.string(),
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us"),
     "timestamp_tz": pa.timestamp("us", "UTC"),
     "date": pa.date32(),
 }
+_COMPARISONS = {"equal": "=", "not_equal": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_ARITHMETIC = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+_SQL_FUNCTIONS = {
+    "is_nan": "isnan",
+    **{name: name for name in ("abs", "coalesce", "starts_with", "ends_with", "contains")},
+}
 
 
-def _operator(op: str, make: Callable[[str, Expr, Expr], Expr]) -> Callable[[Sequence[Expr]], Expr]:
-    def call(args: Sequence[Expr]) -> Expr:
-        if len(args) != 2:
-            raise _Unsupported
-        return make(op, args[0], args[1])
-
-    return call
+def _sql_call(name: str) -> Callable[..., Expr]:
+    return lambda *args: functions.call(name, args)
 
 
-def _named(name: str) -> Callable[[Sequence[Expr]], Expr]:
-    return lambda args: functions.call(name, args)
-
-
-_FUNCTIONS: dict[str, Callable[[Sequence[Expr]], Expr]] = {
-    "equal": _operator("=", build.compare),
-    "not_equal": _operator("!=", build.compare),
-    "lt": _operator("<", build.compare),
-    "lte": _operator("<=", build.compare),
-    "gt": _operator(">", build.compare),
-    "gte": _operator(">=", build.compare),
-    "add": _operator("+", build.arithmetic),
-    "subtract": _operator("-", build.arithmetic),
-    "multiply": _operator("*", build.arithmetic),
-    "divide": _operator("/", build.arithmetic),
-    "and": build.conjunction,
-    "or": build.disjunction,
-    "not": lambda args: build.negation(args[0]),
-    "is_null": lambda args: build.is_null(args[0]),
-    "is_not_null": lambda args: build.negation(build.is_null(args[0])),
-    "is_nan": _named("isnan"),
-    "negate": lambda args: build.negate(args[0]),
-    "abs": _named("abs"),
-    "coalesce": _named("coalesce"),
-    "starts_with": _named("starts_with"),
-    "ends_with": _named("ends_with"),
-    "contains": _named("contains"),
+_FUNCTIONS: dict[str, Callable[..., Expr]] = {
+    **{name: functools.partial(compare, op) for name, op in _COMPARISONS.items()},
+    **{name: functools.partial(arithmetic, op) for name, op in _ARITHMETIC.items()},
+    **{name: _sql_call(sql_name) for name, sql_name in _SQL_FUNCTIONS.items()},
+    "and": lambda *args: logic.conjunction(args),
+    "or": lambda *args: logic.disjunction(args),
+    "not": logic.negation,
+    "is_null": logic.is_null,
+    "is_not_null": lambda arg: logic.negation(logic.is_null(arg)),
+    "negate": negate,
 }
 
 
@@ -210,7 +195,7 @@ def _convertible(schema: pa.Schema) -> tuple[pa.Schema, frozenset[int]]:
 
     pyarrow serializes the whole schema, including columns that the expression does not use, and supports few types: a
     single duration column would make all expressions fail. Unsupported columns are declared as int64. All integers are
-    declared as int64 and all floats as float64, so that pyarrow adds no casts; `build.py` applies the typing rules.
+    declared as int64 and all floats as float64, so that pyarrow adds no casts; the typing rules of SQL apply.
     """
     fields, hidden = [], set()
     for index, field in enumerate(schema):
@@ -223,12 +208,12 @@ def _convertible(schema: pa.Schema) -> tuple[pa.Schema, frozenset[int]]:
 
 
 def _simplified(data_type: pa.DataType) -> pa.DataType:
-    plain = type_families.unwrapped_type(data_type)
+    plain = unwrapped_type(data_type)
     if plain == pa.large_string():
         return pa.string()
     if pa.types.is_struct(plain):
         return pa.struct([pa.field(field.name, _simplified(field.type)) for field in plain])
-    return {"int": pa.int64(), "float": pa.float64(), "binary": pa.binary()}.get(type_families.kind_of(plain), plain)
+    return {"int": pa.int64(), "float": pa.float64(), "binary": pa.binary()}.get(family_of(plain), plain)
 
 
 @functools.lru_cache(maxsize=256)
@@ -254,21 +239,19 @@ def _opaque(expression: pc.Expression, schema: pa.Schema) -> Expr:
     used = [
         field
         for field in schema
-        if (by_position and field.name not in column_names.VIRTUAL_COLUMNS) or _mentions(text, field.name)
+        if (by_position and field.name not in VIRTUAL_COLUMNS) or _mentions(text, field.name)
     ]
     columns = tuple(
-        Column((field.name,), field.type, virtual=field.name in column_names.VIRTUAL_COLUMNS) for field in used
+        Column((field.name,), field.type, virtual=field.name in VIRTUAL_COLUMNS) for field in used
     )
     empty = pa.schema([pa.field(field.name, field.type) for field in used]).empty_table()
-    from lancetable.expr.evaluate.evaluator import evaluate
-
     unknown_type = OpaqueArrow(expression, columns, pa.null(), text)
     try:
         data_type = evaluate(unknown_type, empty).type
     except InvalidSqlError as error:
         missing = re.search(r"No match for FieldRef\.Name\((.*?)\) in", str(error))
         if missing:
-            raise column_names.not_found(missing[1], schema) from None
+            raise not_found(missing[1], schema) from None
         raise InvalidSqlError(
             f"the expression {text} is invalid for the types of the columns: {error.__cause__}"
         ) from error

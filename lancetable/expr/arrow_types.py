@@ -1,7 +1,8 @@
-"""Kinds of Arrow types, common types, and the integers in which numbers and times are stored."""
+"""Families of Arrow types, common types, and the integers in which numbers and times are stored."""
 
 from __future__ import annotations
 
+import decimal
 from fractions import Fraction
 from typing import Any
 
@@ -9,55 +10,46 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Kind = str
+Family = str
 """One of: null bool int float decimal string binary date timestamp time duration list struct other."""
 
+NUMBERS = ("int", "float", "decimal")
 UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 DAY_NANOS = 86_400 * 1_000_000_000
-_UNITS = ("s", "ms", "us", "ns")
+DECIMAL_CONTEXT = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
+"""More digits than Arrow's largest decimal."""
 
-_FIXED: dict[pa.DataType, Kind] = {
-    pa.null(): "null",
-    pa.bool_(): "bool",
-    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), "int"),
-    **dict.fromkeys((pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()), "int"),
-    **dict.fromkeys((pa.float16(), pa.float32(), pa.float64()), "float"),
-    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), "string"),
-    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), "binary"),
-    pa.date32(): "date",
-    pa.date64(): "date",
+_FAMILIES: dict[int, Family] = {
+    getattr(pa.lib, f"Type_{name}"): family
+    for family, names in {
+        "null": "NA",
+        "bool": "BOOL",
+        "int": "INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64",
+        "float": "HALF_FLOAT FLOAT DOUBLE",
+        "decimal": "DECIMAL32 DECIMAL64 DECIMAL128 DECIMAL256",
+        "string": "STRING LARGE_STRING STRING_VIEW",
+        "binary": "BINARY LARGE_BINARY BINARY_VIEW FIXED_SIZE_BINARY",
+        "date": "DATE32 DATE64",
+        "timestamp": "TIMESTAMP",
+        "time": "TIME32 TIME64",
+        "duration": "DURATION",
+        "list": "LIST LARGE_LIST FIXED_SIZE_LIST",
+        "struct": "STRUCT",
+    }.items()
+    for name in names.split()
 }
 
 
-def kind_of(data_type: pa.DataType) -> Kind:
-    """Return the kind of a type; for dictionaries that of the values, for extension types that of the storage."""
-    kind = _FIXED.get(data_type)
-    if kind is not None:
-        return kind
+def family_of(data_type: pa.DataType) -> Family:
+    """Return the family of a type; for dictionaries that of the values, for extension types that of the storage."""
+    family = _FAMILIES.get(data_type.id)
+    return family if family is not None else _wrapped_family(data_type)
+
+
+def _wrapped_family(data_type: pa.DataType) -> Family:
     if isinstance(data_type, pa.BaseExtensionType):
-        return kind_of(data_type.storage_type)
-    types = pa.types
-    if types.is_dictionary(data_type):
-        return kind_of(data_type.value_type)
-    if types.is_decimal(data_type):
-        return "decimal"
-    if types.is_timestamp(data_type):
-        return "timestamp"
-    if types.is_time(data_type):
-        return "time"
-    if types.is_duration(data_type):
-        return "duration"
-    if types.is_fixed_size_binary(data_type):
-        return "binary"
-    if is_list(data_type):
-        return "list"
-    return "struct" if types.is_struct(data_type) else "other"
-
-
-def is_list(data_type: pa.DataType) -> bool:
-    """Return whether the type is a list, large list or fixed-size list."""
-    types = pa.types
-    return bool(types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type))
+        return family_of(data_type.storage_type)
+    return family_of(data_type.value_type) if pa.types.is_dictionary(data_type) else "other"
 
 
 def unwrapped_type(data_type: pa.DataType) -> pa.DataType:
@@ -105,12 +97,12 @@ def common_int(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 def finer_unit(left: str, right: str) -> str:
     """Return the smaller of two units of time."""
-    return _UNITS[max(_UNITS.index(left), _UNITS.index(right))]
+    return min(left, right, key=UNIT_NANOS.__getitem__)
 
 
 def coarser_unit(left: str, right: str) -> str:
     """Return the larger of two units of time."""
-    return _UNITS[min(_UNITS.index(left), _UNITS.index(right))]
+    return max(left, right, key=UNIT_NANOS.__getitem__)
 
 
 def time_type(unit: str) -> pa.DataType:
@@ -131,62 +123,59 @@ def common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     return decimal_type(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)
 
 
-def step_of(data_type: pa.DataType) -> Fraction | None:
+def step_of(data_type: pa.DataType) -> Fraction:
     """Return the value of one unit of the stored integer.
 
-    1 for integers, 10^-scale for decimals, nanoseconds for dates, times, timestamps and durations; None for types that
-    are not stored as integers.
+    1 for integers, 10^-scale for decimals, nanoseconds for dates, times, timestamps and durations. Other types have no
+    stored integer.
     """
-    kind = kind_of(data_type)
-    if kind == "int":
+    family = family_of(data_type)
+    if family == "int":
         return Fraction(1)
-    if kind == "decimal":
+    if family == "decimal":
         return Fraction(10) ** -int(data_type.scale)
-    if kind == "date":
+    if family == "date":
         return Fraction(DAY_NANOS if data_type == pa.date32() else UNIT_NANOS["ms"])
-    if kind in ("timestamp", "time", "duration"):
-        return Fraction(UNIT_NANOS[data_type.unit])
-    return None
+    return Fraction(UNIT_NANOS[data_type.unit])
+
+
+def storage_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the integer type that stores a date, time, timestamp or duration."""
+    return int_type(data_type.bit_width, signed=True)
 
 
 def count_limits(data_type: pa.DataType) -> tuple[int, int]:
-    """Return the smallest and the largest stored integer of a type for which `step_of` is not None."""
-    if kind_of(data_type) == "int":
-        return int_limits(data_type)
-    if kind_of(data_type) == "decimal":
+    """Return the smallest and the largest stored integer of a type."""
+    family = family_of(data_type)
+    if family == "decimal":
         largest = 10**data_type.precision - 1
         return -largest, largest
-    bits = 32 if data_type == pa.date32() or pa.types.is_time32(data_type) else 64
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    return int_limits(data_type if family == "int" else storage_type(data_type))
 
 
 def count_of(value: pa.Scalar[Any]) -> int:
-    """Return the stored integer of a valid scalar of a type for which `step_of` is not None."""
-    data_type = value.type
-    kind = kind_of(data_type)
-    if kind == "int":
+    """Return the stored integer of a valid scalar."""
+    family = family_of(value.type)
+    if family == "int":
         return int(value.as_py())
-    if kind == "decimal":
-        sign, digits, exponent = value.as_py().as_tuple()
-        number: int = int("".join(map(str, digits)) or "0") * 10 ** (int(exponent) + int(data_type.scale))
-        return -number if sign else number
-    width = pa.int32() if data_type == pa.date32() or pa.types.is_time32(data_type) else pa.int64()
-    return int(value.cast(width).as_py())
+    if family == "decimal":
+        return int(value.as_py().scaleb(value.type.scale, DECIMAL_CONTEXT))
+    return int(value.cast(storage_type(value.type)).as_py())
 
 
 def scalar_of_count(count: int, data_type: pa.DataType) -> pa.Scalar[Any]:
-    """Return the scalar with this stored integer, of a type for which `step_of` is not None."""
-    kind = kind_of(data_type)
-    if kind == "int":
+    """Return the scalar with this stored integer."""
+    family = family_of(data_type)
+    if family == "int":
         return pa.scalar(count, data_type)
-    if kind == "decimal":
-        import decimal
+    if family == "decimal":
+        return pa.scalar(decimal_of_count(count, data_type.scale), data_type)
+    return pa.scalar(count, storage_type(data_type)).cast(data_type)
 
-        sign = 1 if count < 0 else 0
-        digits = tuple(int(digit) for digit in str(abs(count)))
-        return pa.scalar(decimal.Decimal((sign, digits, -data_type.scale)), data_type)
-    width = pa.int32() if data_type == pa.date32() or pa.types.is_time32(data_type) else pa.int64()
-    return pa.scalar(count, width).cast(data_type)
+
+def decimal_of_count(count: int, scale: int) -> decimal.Decimal:
+    """Return `count` * 10^-`scale`."""
+    return decimal.Decimal(count).scaleb(-scale, DECIMAL_CONTEXT)
 
 
 def numbers_of(values: pa.Array[Any]) -> npt.NDArray[Any]:

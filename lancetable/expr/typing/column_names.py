@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lancetable.errors import ColumnNotFoundError
 from lancetable.expr.syntax.ast import Column, Expr
-from lancetable.expr.typing import build
+from lancetable.expr.typing.nested import field_access
 
 VIRTUAL_COLUMNS = ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
 """Columns that every table has although they are not stored, of type uint64."""
@@ -37,13 +37,13 @@ def resolve(parts: Sequence[tuple[str, bool]], schema: pa.Schema) -> Expr:
     ------
     ColumnNotFoundError
         If the column does not exist. The error lists similar names.
-    Refused
+    AnalysisError
         If a nested field does not exist or its parent is not a struct.
     """
     first, quoted = parts[0]
     expr: Expr = _top_level(first, quoted, schema)
     for name, _ in parts[1:]:
-        expr = build.field_access(expr, name)
+        expr = field_access(expr, name)
     return expr
 
 
