@@ -569,7 +569,7 @@ for step in range(8):
 """
 IMPORTS = {
     "pylance": "import lance\n",
-    "ours": "from lancetable.ops import write\nfrom lancetable.table.version import open_version\n",
+    "ours": "from lancetable.ops.write import write\nfrom lancetable.table.version import open_version\n",
 }
 
 
