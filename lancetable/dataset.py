@@ -62,7 +62,7 @@ from lancetable.ops.read import diff, request_counter, sample, scan, take
 from lancetable.ops.read.diff import Diff
 from lancetable.ops.refs import branches, clone
 from lancetable.ops.refs import tags as tag_ops
-from lancetable.ops.schema import evolution, joined_columns, settings
+from lancetable.ops.schema import evolution, joined_columns, new_columns, settings
 from lancetable.optimize import DatasetOptimizer, config_of
 from lancetable.progress import tracked
 from lancetable.refs import Branches, Tags
@@ -1582,25 +1582,26 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         new = udf.new_columns(transforms, self, read_columns, reader_schema)
         with tracked(progress, "add_columns") as tracker:
             if isinstance(new, pa.Schema):
-                self._table = evolution.add_nulls(self._table, new)
+                self._table = new_columns.add_nulls(self._table, new)
             elif isinstance(new, dict):
-                self._table = evolution.add_expressions(self._table, new, batch_size=batch_size, tracker=tracker)
+                computed = new_columns.from_expressions(self._table, new, batch_size)
+                self._table = new_columns.add_columns(self._table, computed, tracker)
             elif isinstance(new, BatchUDF):
                 if new.cache is not None:
                     new.cache.begin(udf.job_of(new, self._table, read_columns, batch_size))
-                self._table = evolution.add_function(
+                computed = new_columns.from_function(
                     self._table,
                     new.apply,
                     udf.schema_of(new),
                     columns=read_columns,
                     batch_size=batch_size,
                     checkpoint=new.cache,
-                    tracker=tracker,
                 )
+                self._table = new_columns.add_columns(self._table, computed, tracker)
                 if new.cache is not None:
                     new.cache.cleanup()
             else:
-                self._table = evolution.add_stream(self._table, new, tracker=tracker)
+                self._table = new_columns.add_columns(self._table, new_columns.from_reader(self._table, new), tracker)
 
     def alter_columns(self, *alterations: AlterColumn) -> None:
         """Rename columns, make them nullable or required, or change their type, in one new version.

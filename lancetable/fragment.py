@@ -31,10 +31,10 @@ from lancetable.fragment_metadata import (
     RowIdSequence,
 )
 from lancetable.inputs import read_table
-from lancetable.ops.change import delete_rows
+from lancetable.ops.change import delete
 from lancetable.ops.maintain import validate
 from lancetable.ops.read import scan, take
-from lancetable.ops.schema import evolution, joined_columns
+from lancetable.ops.schema import joined_columns, new_columns
 from lancetable.ops.write.add_files import adopt_fragment
 from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
@@ -262,14 +262,14 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         removed. Raises InvalidSqlError, ColumnNotFoundError, TypeError.
         """
         check_filter("predicate", predicate, required=True)
-        remaining = delete_rows.delete_matching(self._version, self._fragment, predicate)
+        remaining = delete.delete_from_fragment(self._version, self._fragment, predicate)
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
         """Delete like `delete`, for rows given by physical offset, counting deleted rows. Raises OutOfRangeError,
         TypeError.
         """
-        remaining = delete_rows.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
+        remaining = delete.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def merge_columns(
@@ -318,14 +318,15 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         if isinstance(new, pa.Schema):
             raise TypeError("null columns need no data files; add them with LanceDataset.add_columns")
         if isinstance(new, dict):
-            result = evolution.fragment_with_expressions(version, fragment, new, batch_size=batch_size)
+            added = new_columns.from_expressions(version, new, batch_size)
         elif isinstance(new, udf.BatchUDF):
-            result = evolution.fragment_with_function(
-                version, fragment, new.apply, udf.schema_of(new), columns=columns, batch_size=batch_size
+            added = new_columns.from_function(
+                version, new.apply, udf.schema_of(new), columns=columns, batch_size=batch_size
             )
         else:
-            result = evolution.fragment_with_stream(version, fragment, new)
-        return FragmentMetadata.from_format(result[0]), LanceSchema(result[1])
+            added = new_columns.from_reader(version, new)
+        written, stored = new_columns.add_to_fragment(version, fragment, added)
+        return FragmentMetadata.from_format(written), LanceSchema(stored)
 
     def merge(
         self, data_obj: ReaderLike, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None

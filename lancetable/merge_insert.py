@@ -19,7 +19,7 @@ from lancetable.operation import Transaction
 from lancetable.ops.change.merge import merge_insert
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, Repeated, WriteMode, check_source, key_fields
 from lancetable.ops.change.rewritten_rows import discard_prepared
-from lancetable.ops.change.spill import Divided, memory_budget_bytes
+from lancetable.ops.change.spill import PartitionedRows, memory_budget_bytes
 from lancetable.ops.tracker import Tracker
 from lancetable.ops.write.write import WriteOptions
 from lancetable.progress import ProgressLike, tracked
@@ -208,7 +208,6 @@ class MergeInsertBuilder:
                     version,
                     self._clauses,
                     source,
-                    file_version=version_to_write(self._version, None),
                     options=self._options(tracker),
                     conflict_retries=self._conflict_retries,
                     retry_timeout_s=self._retry_timeout.total_seconds(),
@@ -226,13 +225,7 @@ class MergeInsertBuilder:
         """
         with ExitStack() as stack:
             version, source = self._loaded(data_obj, schema, stack)
-            prepared, counts = merge_insert.prepare(
-                version,
-                self._clauses,
-                source,
-                file_version=version_to_write(self._version, None),
-                options=self._options(),
-            )
+            prepared, counts = merge_insert.prepare(version, self._clauses, source, self._options())
             version.store.sync(version.base)
         return Transaction.from_format(prepared.transaction), {**result_of(counts)}
 
@@ -281,6 +274,7 @@ class MergeInsertBuilder:
     def _options(self, tracker: Tracker | None = None) -> WriteOptions:
         return WriteOptions(
             limits=WriteLimits(keep_arrays=True),
+            file_version=version_to_write(self._version, None),
             target_bases=self._target_bases,
             target_all_bases=self._target_all_bases,
             include_primary=self._include_primary,
@@ -293,12 +287,12 @@ class MergeInsertBuilder:
 
     def _loaded(
         self, data_obj: ReaderLike, schema: pa.Schema | None, stack: ExitStack, tracker: Tracker | None = None
-    ) -> tuple[TableVersion, Divided]:
+    ) -> tuple[TableVersion, PartitionedRows]:
         self._clauses.check()
         version = self._dataset.table_version
         incoming: Input = read_input(data_obj, schema)
         stored = check_source(version.schema, self._clauses, incoming.schema)
-        source = stack.enter_context(Divided(stored.to_storage_arrow(), self._clauses.on))
+        source = stack.enter_context(PartitionedRows(stored.to_storage_arrow(), self._clauses.on))
         in_memory = isinstance(data_obj, (pa.Table, pa.RecordBatch)) or foreign_frame(data_obj) is not None
         whole = in_memory or self._clauses.write_mode is WriteMode.COLUMNS
         if tracker is not None:

@@ -32,6 +32,7 @@ from lancetable.inputs import Input, cast_batches, read_input
 from lancetable.operation import Transaction, to_bases
 from lancetable.ops.commit import with_settings
 from lancetable.ops.write import schema_merge, write
+from lancetable.ops.write.destination import Destination
 from lancetable.progress import FragmentWriteProgress, ProgressLike, of_files, tracked
 from lancetable.table.cache import TableCache
 from lancetable.table.data_files import WriteLimits
@@ -281,7 +282,7 @@ def write_table(
         return write.overwrite(target, source.schema, source.batches, options)
     if schema_mode is None:
         return write.append(target, source.schema, source.batches, options)
-    write.target_places(target, options, "append")  # raises an error before the schema changes
+    Destination.of_table(target, options)  # raises an error before the schema changes
     target, merged = schema_merge.merge_schema(target, source.schema)
     return write.append(target, merged, cast_batches(source.batches, merged), options)
 

@@ -70,20 +70,22 @@ def rebase_deletions(
     operation = transaction.operation
     assert isinstance(operation, tx.Delete | tx.Update)
     updated = updated_fragments(operation)
-    merged = {fragment_id: _merged(onto, fragment_id, affected_rows[fragment_id]) for fragment_id in fragment_ids}
+    current = {fragment_id: _current(onto, fragment_id, affected_rows[fragment_id]) for fragment_id in fragment_ids}
     emptied: list[int] = []
-    for fragment_id, (current, vector) in sorted(merged.items()):
+    for fragment_id, fragment in sorted(current.items()):
         superseded = _own_path(onto, fragment_id, updated.pop(fragment_id), new_paths)
         if superseded is not None:
             # An earlier rebase wrote this file for a version that was not committed, so nothing refers to it.
             onto.store.delete([superseded])
             new_paths.remove(superseded)
-        if current.physical_rows is not None and len(vector) >= current.physical_rows:
+        rows = affected_rows[fragment_id]
+        merged = deletions.delete_rows(onto, fragment, rows, fragment.physical_rows, force_bitmap=True)
+        if merged is None:
             emptied.append(fragment_id)
             continue
-        file = deletions.write(onto.store, onto.base, fragment_id, onto.version, vector, force_bitmap=True)
-        new_paths.append(onto.deletion_file_path(fragment_id, file))
-        updated[fragment_id] = replace(current, deletion_file=file)
+        if merged is not fragment and merged.deletion_file is not None:
+            new_paths.append(onto.deletion_file_path(fragment_id, merged.deletion_file))
+        updated[fragment_id] = merged
     return replace(transaction, read_version=onto.version, operation=_with_fragments(operation, updated, emptied))
 
 
@@ -95,15 +97,15 @@ def _own_path(onto: TableVersion, fragment_id: int, fragment: Fragment, new_path
     return path if path in new_paths else None
 
 
-def _merged(onto: TableVersion, fragment_id: int, rows: DeletionVector) -> tuple[Fragment, DeletionVector]:
-    """Return the fragment in `onto` and the union of its deleted rows with `rows`."""
+def _current(onto: TableVersion, fragment_id: int, rows: DeletionVector) -> Fragment:
+    """Return the fragment in `onto`. Raises RetryableCommitConflictError if `onto` has deleted one of `rows`."""
     current = onto.manifest.fragments.by_id(fragment_id)
     if current is None:
         raise _retry_error(onto, fragment_id, "was removed")
     deleted = deletions.read(onto, current) or deletions.EMPTY
     if deleted.intersects(rows):
         raise _retry_error(onto, fragment_id, "has rows that both transactions change")
-    return current, deleted.union(rows)
+    return current
 
 
 def rebase_index(transaction: Transaction, modified_fragments: Iterable[int]) -> Transaction:

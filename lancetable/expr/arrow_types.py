@@ -198,3 +198,9 @@ def array_of_numbers(numbers: npt.NDArray[Any], like: pa.Array[Any]) -> pa.Array
     made = pa.array(numbers)
     valid = valid.slice(like.offset // 8, (len(like) + 7) // 8)
     return pa.Array.from_buffers(made.type, len(made), [valid, made.buffers()[1]], like.null_count)
+
+
+def is_list(data_type: pa.DataType) -> bool:
+    """Return whether the type is a list, large list or fixed-size list."""
+    types = pa.types
+    return bool(types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type))

@@ -1,13 +1,21 @@
-"""Commit a transaction that was prepared elsewhere: the second half of a distributed write."""
+"""Commits of transactions that were prepared elsewhere, and removal of the files of commits that failed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from lancetable.commit.loop import commit_transaction, create_table
-from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, VersionNotFoundError
+from lancetable.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    DatasetNotFoundError,
+    LanceError,
+    VersionNotFoundError,
+)
+from lancetable.format import flags
 from lancetable.format.paths import ManifestNaming
 from lancetable.format.transaction import Overwrite, Restore, Transaction
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
@@ -16,7 +24,29 @@ from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest
 
-__all__ = ["commit", "with_settings"]
+__all__ = ["check_writable", "commit", "discarding_on_failure", "with_settings"]
+
+
+def check_writable(version: TableVersion) -> None:
+    """Raise UnsupportedFeatureError if the table uses a feature that this library cannot write."""
+    manifest = version.manifest
+    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+
+
+@contextmanager
+def discarding_on_failure(discard: Callable[[], None]) -> Iterator[None]:
+    """Call `discard`, which removes the files of a commit, if the commit in the block definitely failed.
+
+    Files are kept if the outcome of the commit is unknown, because the commit may still become visible. They are also
+    kept after other exceptions, such as an interrupt, because the commit may already be published.
+    """
+    try:
+        yield
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        discard()
+        raise
 
 
 def commit(

@@ -8,6 +8,7 @@ Source: protos/table.proto, DeletionFile.
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 
-__all__ = ["MAX_ARROW_OFFSETS", "DeletionVector", "read", "write"]
+__all__ = ["MAX_ARROW_OFFSETS", "DeletionVector", "delete_rows", "read", "write"]
 
 MAX_ARROW_OFFSETS = 5000
 _MAX_FRAGMENT_ROWS = 1 << 32
@@ -197,3 +198,26 @@ def write(
     path = deletion_path(base, fragment_id, read_version, file.id, kind.suffix)
     store.put(path, data, durability=Durability.AT_SYNC)
     return file
+
+
+def delete_rows(
+    version: TableVersion,
+    fragment: Fragment,
+    rows: DeletionVector,
+    physical_rows: int | None,
+    *,
+    force_bitmap: bool = False,
+) -> Fragment | None:
+    """Write a deletion file for the deleted rows of `fragment` and `rows`, and return the fragment that refers to it.
+
+    Returns the same fragment if all `rows` are deleted already, and None if none of its `physical_rows` is left; then
+    no file is written. See `write` for `force_bitmap`.
+    """
+    deleted = read(version, fragment) or EMPTY
+    merged = deleted.union(rows)
+    if len(merged) == len(deleted):
+        return fragment
+    if physical_rows is not None and len(merged) >= physical_rows:
+        return None
+    file = write(version.store, version.base, fragment.id, version.version, merged, force_bitmap=force_bitmap)
+    return replace(fragment, deletion_file=file)

@@ -29,7 +29,7 @@ from lancetable.errors import (
 )
 from lancetable.ops.change import rewritten_rows
 from lancetable.ops.change.merge.clauses import Clauses, Matched, check_source
-from lancetable.ops.change.merge.matched_rows import ADDRESS, IN_SOURCE, prepare_rows
+from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepare_prejoined
 from lancetable.ops.change.rewritten_rows import commit_prepared
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
@@ -305,7 +305,7 @@ def test_joined_rows_become_updates_inserts_and_deletions(tmp_path: Path, stable
         joined((7, second | 2, True), (20, None, True)),
         joined((21, None, True)),
     ]
-    prepared, counts = prepare_rows(base, clauses, stored, batches)
+    prepared, counts = prepare_prejoined(base, clauses, stored, batches)
     commit_prepared(base, prepared)
     assert (counts.updated, counts.inserted, counts.deleted) == (2, 2, 1)
     seen = lance.dataset(str(path)).to_table(with_row_id=stable).to_pylist()
@@ -314,7 +314,7 @@ def test_joined_rows_become_updates_inserts_and_deletions(tmp_path: Path, stable
     if stable:
         assert [each["_rowid"] for each in seen][-4:-2] == [3, 7]
     with pytest.raises(InvalidOperationError, match="id = 3"):
-        prepare_rows(base, clauses, stored, [joined((3, 3, True)), joined((3, 3, True))])
+        prepare_prejoined(base, clauses, stored, [joined((3, 3, True)), joined((3, 3, True))])
 
 
 def packed(source: pa.Table, cut: int) -> tuple[bytes, ...]:

@@ -40,7 +40,6 @@ from lancetable.expr.evaluate.string_parsing import (
 from lancetable.expr.syntax.ast import (
     BOOLEAN,
     Call,
-    Cast,
     Compare,
     ConstantIfNotNull,
     Expr,
@@ -113,8 +112,7 @@ def _compare_constant(op: str, subject: Expr, constant: Literal) -> Expr | None:
         return Compare(op, subject, implicit_cast(constant, data_type))
     if family == "string" and is_column(subject) and not constant.typed and constant_family in ("int", "float"):
         raise AnalysisError(
-            f"cannot compare {subject} of type {data_type} with the number {constant}; "
-            f"use a string or cast the column"
+            f"cannot compare {subject} of type {data_type} with the number {constant}; use a string or cast the column"
         )
     return None
 

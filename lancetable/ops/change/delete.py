@@ -10,23 +10,29 @@ A fragment whose rows are all deleted is removed instead of getting a full delet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from lancetable.commit.loop import commit_transaction
-from lancetable.errors import CommitStateUnknownError, LanceError
+from lancetable.errors import OutOfRangeError
 from lancetable.format import transaction as tx
+from lancetable.format.fragment import Fragment
 from lancetable.format.transaction import Transaction
-from lancetable.ops.change.deletion_vectors import Marked, mark_deleted, remove_marks
+from lancetable.ops.change.deletion_vectors import WrittenDeletions, discard_deletions, write_deletions
 from lancetable.ops.change.retry import on_newest
-from lancetable.ops.read.scan import matching_rows
+from lancetable.ops.commit import check_writable, discarding_on_failure
+from lancetable.ops.read.scan import matching_offsets, matching_rows
+from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
+from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
 
 if TYPE_CHECKING:
     from pyarrow import compute as pc
 
-__all__ = ["delete", "prepare"]
+__all__ = ["delete", "delete_from_fragment", "delete_offsets", "prepare"]
 
 
 def delete(
@@ -39,59 +45,69 @@ def delete(
     """Delete the rows for which `predicate` is true; return the new version and the number of deleted rows.
 
     A predicate without matches still creates a version. If a concurrent commit changes the same rows, the delete runs
-    again
-    on the newer version, at most `conflict_retries` times within `retry_timeout_s` seconds.
+    again on the newer version, at most `conflict_retries` times within `retry_timeout_s` seconds.
 
     Raises InvalidSqlError, ColumnNotFoundError; CommitConflictError if a retry cannot succeed,
     RetryableCommitConflictError if every attempt lost; CommitStateUnknownError.
     """
-    predicate_sql = str(predicate)
 
     def attempt(base: TableVersion) -> tuple[TableVersion, int]:
-        matches = _find_matches(base, predicate)
-        return _commit(base, matches, predicate_sql), matches.num_rows
+        rows = _matching_vectors(base, predicate)
+        written = write_deletions(base, rows)
+        with discarding_on_failure(lambda: discard_deletions(base, written.updated)):
+            operation = tx.Delete(written.updated, written.removed, str(predicate))
+            transaction = Transaction.create(base.version, operation)
+            return commit_transaction(base, transaction, affected_rows=rows), sum(map(len, rows.values()))
 
     return on_newest(version, attempt, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Matches:
-    """The rows to delete by fragment, excluding rows that were deleted before."""
-
-    rows: dict[int, DeletionVector]
-    num_rows: int
-
-
 def prepare(
     version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None
-) -> tuple[Marked, int]:
+) -> tuple[WrittenDeletions, int]:
     """Write deletion files without committing them; also return the number of rows that they delete.
 
     `fragments` restricts the delete to the fragments with these ids. Raises InvalidSqlError, ColumnNotFoundError.
     """
-    matches = _find_matches(version, predicate, fragments)
-    return mark_deleted(version, matches.rows), matches.num_rows
+    rows = _matching_vectors(version, predicate, fragments)
+    return write_deletions(version, rows), sum(map(len, rows.values()))
 
 
-def _find_matches(
+def _matching_vectors(
     version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None
-) -> _Matches:
-    rows: dict[int, DeletionVector] = {}
-    num_rows = 0
-    for fragment, offsets in matching_rows(version, predicate, fragments):
-        num_rows += len(offsets)
-        rows[fragment.id] = DeletionVector.of_ascending(offsets)
-    return _Matches(rows, num_rows)
+) -> dict[int, DeletionVector]:
+    """Return the live rows that match by fragment id."""
+    matches = matching_rows(version, predicate, fragments)
+    return {fragment.id: DeletionVector.of_ascending(offsets) for fragment, offsets in matches}
 
 
-def _commit(version: TableVersion, matches: _Matches, predicate: str) -> TableVersion:
-    marked = mark_deleted(version, matches.rows)
-    try:
-        operation = tx.Delete(marked.updated, marked.removed, predicate)
-        transaction = Transaction.create(version.version, operation)
-        return commit_transaction(version, transaction, affected_rows=matches.rows)
-    except CommitStateUnknownError:
-        raise
-    except LanceError:
-        remove_marks(version, marked.updated)
-        raise
+def delete_from_fragment(version: TableVersion, fragment: Fragment, predicate: str | pc.Expression) -> Fragment | None:
+    """Return the fragment without the rows for which `predicate` is true; None if no row is left.
+
+    The deletion file is durable; nothing is committed. Raises InvalidSqlError and ColumnNotFoundError for the
+    predicate, UnsupportedFeatureError for a table that cannot be written.
+    """
+    return _without(version, fragment, DeletionVector(matching_offsets(version, fragment, predicate)))
+
+
+def delete_offsets(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[np.int64]) -> Fragment | None:
+    """Return the fragment without the rows at these physical offsets, in any order; None if no row is left.
+
+    Raises OutOfRangeError for an offset past the end; see `delete_from_fragment`.
+    """
+    total = physical_rows(version, fragment)
+    if len(offsets) and int(offsets.max()) >= total:
+        raise OutOfRangeError(
+            f"row offset {int(offsets.max())} is out of range for fragment {fragment.id} with {total} rows",
+            expected=total,
+            found=int(offsets.max()),
+        )
+    return _without(version, fragment, DeletionVector(offsets))
+
+
+def _without(version: TableVersion, fragment: Fragment, rows: DeletionVector) -> Fragment | None:
+    check_writable(version)
+    remaining = deletions.delete_rows(version, fragment, rows, physical_rows(version, fragment))
+    if remaining is not None and remaining is not fragment:
+        version.store.sync(version.base)
+    return remaining

@@ -1,4 +1,4 @@
-"""Deletion vectors merged and written: the shared part of `delete`, `update` and `merge_insert`.
+"""Deletion vectors of many fragments: the shared part of `delete`, `update` and `merge_insert`.
 
 Every fragment that loses rows gets one new deletion file; a fragment that loses all rows is removed and needs none.
 Nothing is committed here.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from lancetable.errors import LanceError
@@ -23,54 +21,48 @@ if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
     from lancetable.table.version import TableVersion
 
-__all__ = ["Marked", "mark_deleted", "remove_marks"]
+__all__ = ["WrittenDeletions", "discard_deletions", "write_deletions"]
 
 logger = logging.getLogger(__name__)
 
 _FILES_PER_TASK = 16
 
 
-class Marked(NamedTuple):
+class WrittenDeletions(NamedTuple):
     """Fragments with new deletion files, and ids of the fragments without live rows; both ascending."""
 
     updated: tuple[Fragment, ...]
     removed: tuple[int, ...]
 
 
-def mark_deleted(version: TableVersion, rows: Mapping[int, DeletionVector]) -> Marked:
+def write_deletions(version: TableVersion, rows: Mapping[int, DeletionVector]) -> WrittenDeletions:
     """Write deletion files that add the live `rows`, given by fragment id, to the rows that are deleted already.
 
     If anything fails, the files written so far are removed.
     """
+    updated: dict[int, Fragment] = {}
     removed: list[int] = []
-    updated: list[Fragment] = []
-    kept: list[int] = []
-    for fragment_id, vector in rows.items():
-        if vector:
-            fragment = _fragment(version, fragment_id)
-            lost_all = len(vector) == physical_rows(version, fragment) - len(_deleted(version, fragment))
-            (removed if lost_all else kept).append(fragment_id)
 
-    def mark(fragment_id: int) -> None:
-        fragment = _fragment(version, fragment_id)
-        merged = _deleted(version, fragment).union(rows[fragment_id])
-        file = deletions.write(version.store, version.base, fragment_id, version.version, merged)
-        updated.append(replace(fragment, deletion_file=file))
+    def write(fragment_id: int) -> None:
+        fragment = version.manifest.fragments.by_id(fragment_id)
+        assert fragment is not None, "the rows were found in this version"
+        remaining = deletions.delete_rows(version, fragment, rows[fragment_id], physical_rows(version, fragment))
+        if remaining is None:
+            removed.append(fragment_id)
+        elif remaining is not fragment:
+            updated[fragment_id] = remaining
 
     try:
-        if version.store.capabilities.local:
-            # Threads only contend for one directory on a local disk.
-            for fragment_id in kept:
-                mark(fragment_id)
-        else:
-            _for_each(mark, kept)
+        _for_each(
+            write, [number for number, vector in rows.items() if vector], parallel=not version.store.capabilities.local
+        )
     except BaseException:
-        remove_marks(version, updated)
+        discard_deletions(version, updated.values())
         raise
-    return Marked(tuple(sorted(updated, key=attrgetter("id"))), tuple(sorted(removed)))
+    return WrittenDeletions(tuple(updated[fragment_id] for fragment_id in sorted(updated)), tuple(sorted(removed)))
 
 
-def remove_marks(version: TableVersion, fragments: Iterable[Fragment]) -> None:
+def discard_deletions(version: TableVersion, fragments: Iterable[Fragment]) -> None:
     """Remove the deletion files of fragments that were never committed; log failures."""
     paths = [
         version.deletion_file_path(fragment.id, fragment.deletion_file)
@@ -83,22 +75,13 @@ def remove_marks(version: TableVersion, fragments: Iterable[Fragment]) -> None:
         logger.warning("could not remove %d deletion files that were never committed: %s", len(paths), error)
 
 
-def _fragment(version: TableVersion, fragment_id: int) -> Fragment:
-    fragment = version.manifest.fragments.by_id(fragment_id)
-    assert fragment is not None, "the rows were found in this version"
-    return fragment
-
-
-def _deleted(version: TableVersion, fragment: Fragment) -> DeletionVector:
-    return deletions.read(version, fragment) or deletions.EMPTY
-
-
-def _for_each(function: Callable[[int], None], items: Sequence[int]) -> None:
+def _for_each(function: Callable[[int], None], items: Sequence[int], *, parallel: bool) -> None:
     """Call `function` with each item, several at a time, because most of the time is spent waiting for the store.
 
-    All calls have finished when this returns or raises.
+    A local disk gains nothing: threads only contend for one directory. All calls have finished when this returns or
+    raises.
     """
-    if len(items) <= _FILES_PER_TASK or pool.size() == 1 or pool.in_worker():
+    if not parallel or len(items) <= _FILES_PER_TASK or pool.size() == 1 or pool.in_worker():
         for item in items:
             function(item)
         return

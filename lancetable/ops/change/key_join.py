@@ -55,36 +55,20 @@ class KeyIndex:
         assert combined is not None
         self.representative: Rows = combined
 
+    def matches(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Matches:
+        """Return (k,) ascending rows of `columns` whose key is in the source, and (k,) their representatives."""
+        hits, rows = _chunked_matches(self._parts[0], columns[0])
+        for part, pair, column in zip(self._parts[1:], self._pairs, columns[1:], strict=True):
+            candidates = column if len(hits) == len(column) else column.take(pa.array(hits))
+            part_hits, part_rows = _chunked_matches(part, candidates)
+            values, _ = _combined(rows[part_hits], part_rows, self.num_rows)
+            pair_hits, rows = pair.matches(values)
+            hits = hits[part_hits[pair_hits]]
+        return hits, rows
+
     def find(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Rows:
         """Return (n,) the representative source row of each key in `columns`, -1 for keys not in the source."""
-        combined = self._parts[0].find(columns[0])
-        for part, pair, column in zip(self._parts[1:], self._pairs, columns[1:], strict=True):
-            rows = np.flatnonzero(combined >= 0)
-            found = part.find(column if len(rows) == len(combined) else column.take(pa.array(rows)))
-            hit = found >= 0
-            narrowed = np.full(len(combined), -1, np.int64)
-            rows = rows[hit]
-            values, _ = _combined(combined[rows], found[hit], self.num_rows)
-            narrowed[rows] = pair.find(values)
-            combined = narrowed
-        return combined
-
-    def matches(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Matches:
-        """Return the matches of `find` as (k,) ascending rows of `columns` and (k,) their source rows."""
-        if len(self._parts) > 1:
-            return _hits(self.find(columns))
-        # A single column is processed chunk by chunk.
-        column, parts, start = columns[0], list[Matches](), 0
-        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            hits, rows = self._parts[0].matches(chunk)
-            parts.append((hits + start if start else hits, rows))
-            start += len(chunk)
-        if len(parts) == 1:
-            return parts[0]
-        empty = np.zeros(0, np.int64)
-        return np.concatenate([empty, *(part[0] for part in parts)]), np.concatenate(
-            [empty, *(part[1] for part in parts)]
-        )
+        return _scattered(self.matches(columns), len(columns[0]))
 
     @cached_property
     def is_unique(self) -> bool:
@@ -94,9 +78,16 @@ class KeyIndex:
     @property
     def has_repeats(self) -> bool:
         """Return whether a key occurs in several source rows."""
-        return not self.is_unique and bool(
-            (self.representative[self.representative >= 0] != np.flatnonzero(self.representative >= 0)).any()
-        )
+        rows = np.flatnonzero(self.representative >= 0)
+        return not self.is_unique and bool((self.representative[rows] != rows).any())
+
+    @cached_property
+    def last(self) -> Rows:
+        """Return (n,) the last row with the same key, for source rows that are the representative of their key."""
+        rows = np.flatnonzero(self.representative >= 0)
+        last = np.arange(self.num_rows)
+        last[self.representative[rows]] = rows
+        return last
 
 
 class _Part(Protocol):
@@ -104,9 +95,28 @@ class _Part(Protocol):
 
     own: Rows
 
-    def find(self, column: pa.Array | pa.ChunkedArray) -> Rows: ...
+    def matches(self, column: pa.Array) -> Matches:
+        """Return the matches of an array of plain values."""
 
-    def matches(self, column: pa.Array) -> Matches: ...
+
+def _chunked_matches(part: _Part, column: pa.Array | pa.ChunkedArray) -> Matches:
+    """Return the matches of a column, chunk by chunk."""
+    if isinstance(column, pa.Array):
+        return part.matches(_plain(column))
+    hits, rows, start = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+    for chunk in column.chunks:
+        chunk_hits, chunk_rows = part.matches(_plain(chunk))
+        hits.append(chunk_hits + start)
+        rows.append(chunk_rows)
+        start += len(chunk)
+    return np.concatenate(hits), np.concatenate(rows)
+
+
+def _scattered(matches: Matches, num_rows: int) -> Rows:
+    """Return (num_rows,) the source row of each row, -1 for rows without a match."""
+    source_rows = np.full(num_rows, -1, np.int64)
+    source_rows[matches[0]] = matches[1]
+    return source_rows
 
 
 def _part_of(column: pa.Array | pa.ChunkedArray) -> _Part:
@@ -126,15 +136,8 @@ class _FixedPart:
         self._table = table_of(values, valid)
         self.own = self._table.own
 
-    def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
-        values, valid = _numbers(_plain(column))
-        found = self._table.find(values)
-        if valid is not None:
-            found[~valid] = -1
-        return found
-
     def matches(self, column: pa.Array) -> Matches:
-        values, valid = _numbers(_plain(column))
+        values, valid = _numbers(column)
         return _drop_null_matches(self._table.matches(values), valid)
 
 
@@ -152,22 +155,15 @@ class _HashedPart:
             self._exact = _ArrowPart(column)
             self.own = self._exact.own
 
-    def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
-        found = np.full(len(column), -1, np.int64)
-        hits, rows = self.matches(_plain(column))
-        found[hits] = rows
-        return found
-
     def matches(self, column: pa.Array) -> Matches:
-        column = _plain(column)
-        if self._exact is not None:
-            return self._exact.matches(column)
-        values = _bytes_of(column)
-        hits, rows = _drop_null_matches(self._table.matches(hash_values(*values)), _valid(column))
-        if equal_values(*values, hits, *self._bytes, rows):
-            return hits, rows
-        # Two values share a hash, which practically only crafted data does: fall back to exact matching.
-        return _ArrowPart(self._column).matches(column)
+        if self._exact is None:
+            values = _bytes_of(column)
+            hits, rows = _drop_null_matches(self._table.matches(hash_values(*values)), _valid(column))
+            if equal_values(*values, hits, *self._bytes, rows):
+                return hits, rows
+            # Two values share a hash, which practically only crafted data does: fall back to exact matching.
+            self._exact = _ArrowPart(self._column)
+        return self._exact.matches(column)
 
 
 class _ArrowPart:
@@ -177,29 +173,19 @@ class _ArrowPart:
         self._distinct = pc.unique(column.drop_null())
         self._first = np.zeros(len(self._distinct), np.int64)
         codes = self._codes(column)
-        rows = np.flatnonzero(codes >= 0)[::-1]
-        self._first[codes[rows]] = rows
-        self.own = self._rows_of(codes)
-
-    def find(self, column: pa.Array | pa.ChunkedArray) -> Rows:
-        return self._rows_of(self._codes(_plain(column)))
+        rows = np.flatnonzero(codes >= 0)
+        self._first[codes[rows[::-1]]] = rows[::-1]
+        self.own = _scattered((rows, self._first[codes[rows]]), len(column))
 
     def matches(self, column: pa.Array) -> Matches:
-        return _hits(self.find(column))
+        codes = self._codes(column)
+        hits = np.flatnonzero(codes >= 0)
+        return hits, self._first[codes[hits]]
 
     def _codes(self, column: pa.Array) -> Rows:
-        found = pc.index_in(column, value_set=self._distinct, skip_nulls=True)
-        return np.asarray(found.fill_null(-1)).astype(np.int64)
-
-    def _rows_of(self, codes: Rows) -> Rows:
-        if not len(self._first):
-            return np.full(len(codes), -1, np.int64)
-        return np.where(codes >= 0, self._first[codes], -1)
-
-
-def _hits(found: Rows) -> Matches:
-    hits = np.flatnonzero(found >= 0)
-    return hits, found[hits]
+        """Return (n,) the position of each value among the distinct ones, -1 for others and for nulls."""
+        codes = pc.index_in(column, value_set=self._distinct, skip_nulls=True)
+        return np.asarray(codes.fill_null(-1)).astype(np.int64)
 
 
 def _drop_null_matches(matches: Matches, valid: npt.NDArray[np.bool_] | None) -> Matches:

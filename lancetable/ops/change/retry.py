@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from lancetable.commit.contention import Backoff
 from lancetable.errors import RetryableCommitConflictError
-from lancetable.format import flags
+from lancetable.ops.commit import check_writable
 from lancetable.table.version import TableVersion, latest
 
 __all__ = ["on_newest", "retried"]
@@ -28,8 +28,7 @@ def on_newest(
     def run() -> T:
         nonlocal newest
         newest = version if newest is None else latest(newest)
-        manifest = newest.manifest
-        flags.check_writable(manifest.writer_flags, newest.uri, reader_flags=manifest.reader_flags)
+        check_writable(newest)
         return attempt(newest)
 
     return retried(run, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)

@@ -1,6 +1,6 @@
-"""Rows that move to new fragments: the shared part of `update` and `merge_insert`.
+"""Rows that are rewritten to new fragments: the shared part of `update` and `merge_insert`.
 
-    fragment 0   rows 0 1 2 3     1 and 2 change      fragment 0   rows 0 . . 3    (marked as deleted)
+    fragment 0   rows 0 1 2 3     1 and 2 change      fragment 0   rows 0 . . 3    (deleted)
                                                  ->   fragment 5   rows 1' 2'      new data file, then rows inserted
 
 With stable row ids an updated row keeps its id: updated rows are written first, and the new fragment lists their ids.
@@ -9,7 +9,7 @@ Inserted rows follow and get ids at commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -18,23 +18,21 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.commit.loop import commit_transaction
-from lancetable.errors import CommitStateUnknownError, LanceError
 from lancetable.file import pool
 from lancetable.file.blobs.descriptor import with_bytes
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.format.transaction import Transaction
-from lancetable.format.version import FileVersion
-from lancetable.ops.change.deletion_vectors import mark_deleted, remove_marks
+from lancetable.ops.change.deletion_vectors import discard_deletions, write_deletions
 from lancetable.ops.change.key_join import whole
+from lancetable.ops.commit import discarding_on_failure
 from lancetable.ops.read.batch_sizer import note_made, streamed
 from lancetable.ops.schema.column_files import discard_column_files
-from lancetable.ops.write.write import WriteOptions, sync_others, target_places, write_files
+from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence
 from lancetable.table.data_files import WriteLimits, remove_from
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.fragments import narrow, read_columns_of, select
 from lancetable.table.row_count_index import Offsets, live_offsets, physical_rows
 from lancetable.table.row_id_lookup import row_ids_at
@@ -48,6 +46,7 @@ __all__ = [
     "commit_prepared",
     "discard_prepared",
     "live_rows",
+    "live_rows_of",
     "ordered",
     "prepare_update",
     "read_rows_at",
@@ -83,14 +82,14 @@ def windows_of(
         size = rows_per_window(version, fragment, fields)
         start = 0
         while start < len(offsets):
-            wanted = offsets[start : start + size]
-            span = int(wanted[-1]) + 1 - int(wanted[0])
-            if len(wanted) >= _SPARSE_SHARE * span and span > 2 * size:
+            window = offsets[start : start + size]
+            span = int(window[-1]) + 1 - int(window[0])
+            if len(window) >= _SPARSE_SHARE * span and span > 2 * size:
                 # Limit the rows read for a window to twice the size of a dense window.
-                fitting = int(np.searchsorted(wanted, int(wanted[0]) + 2 * size))
-                wanted = wanted[: max(_MIN_WINDOW_ROWS, fitting)]
-            yield Window(fragment, wanted)
-            start += len(wanted)
+                fitting = int(np.searchsorted(window, int(window[0]) + 2 * size))
+                window = window[: max(_MIN_WINDOW_ROWS, fitting)]
+            yield Window(fragment, window)
+            start += len(window)
 
 
 def read_windows(
@@ -126,13 +125,21 @@ def rows_per_window(
     return max(_MIN_WINDOW_ROWS, int(_WINDOW_BYTES / max(1.0, stored + more_bytes)))
 
 
-def live_rows(version: TableVersion, fragments: Iterable[Fragment] | None = None) -> Iterator[tuple[Fragment, Offsets]]:
-    """Yield the live rows of fragments that have any; all fragments by default."""
-    for fragment in version.manifest.fragments if fragments is None else fragments:
-        live = live_offsets(version, fragment)
-        offsets = np.arange(physical_rows(version, fragment), dtype=np.int64) if live is None else live
+def live_rows(version: TableVersion, fragment_ids: Collection[int] | None = None) -> Iterator[tuple[Fragment, Offsets]]:
+    """Yield the live rows of fragments that have any; of all fragments by default."""
+    selected = None if fragment_ids is None else set(fragment_ids)
+    for fragment in version.manifest.fragments:
+        if selected is not None and fragment.id not in selected:
+            continue
+        offsets = live_rows_of(version, fragment)
         if len(offsets):
             yield fragment, offsets
+
+
+def live_rows_of(version: TableVersion, fragment: Fragment) -> Offsets:
+    """Return the ascending physical offsets of the live rows of a fragment."""
+    live = live_offsets(version, fragment)
+    return np.arange(physical_rows(version, fragment), dtype=np.int64) if live is None else live
 
 
 def read_rows_at(
@@ -160,7 +167,7 @@ class Prepared:
     """An Update whose files are written, with the rows that it newly deletes, by fragment."""
 
     transaction: Transaction
-    gone: Mapping[int, DeletionVector]
+    deleted: Mapping[int, DeletionVector]
     inserts_keys: bool = False  # inserted rows have keys that no concurrent commit may insert
 
     @property
@@ -172,11 +179,10 @@ class Prepared:
 def prepare_update(
     version: TableVersion,
     batches: Iterable[pa.RecordBatch],
-    moved: Callable[[], Iterable[tuple[Fragment, Offsets]]],
-    gone: Callable[[], Mapping[int, DeletionVector]],
+    replaced: Callable[[], Iterable[tuple[Fragment, Offsets]]],
+    deleted: Callable[[], Mapping[int, DeletionVector]],
     *,
-    changed_fields: Iterable[int],
-    file_version: FileVersion | None = None,
+    changed_fields: Iterable[Field],
     options: WriteOptions | None = None,
 ) -> Prepared:
     """Write `batches` as new fragments, and deletion files for the rows that they replace.
@@ -189,36 +195,33 @@ def prepare_update(
         The version to update.
     batches
         New rows: first the updated rows, then the inserted ones.
-    moved
+    replaced
         Called after the last batch; returns the rows that the updated rows replace, in the same order.
-    gone
+    deleted
         Called after the last batch; returns all rows to delete, including the replaced ones.
     changed_fields
-        Ids of the fields whose values may have changed.
-    file_version
-        Format of the new data files; the format of the table by default.
+        Fields whose values may have changed, with their descendants.
     options
         Options of the write.
     """
     # The batches are not modified after this point, so the writer need not copy them.
-    schema, options = version.schema, options or WriteOptions(limits=WriteLimits(keep_arrays=True))
-    target = file_version or version.manifest.file_version
-    known, store, places = dictionaries_of(version), version.store, target_places(version, options, "append")
-    fragments = write_files(store, version.base, version.uri, schema, batches, options, target, known, places)
+    options = options or WriteOptions(limits=WriteLimits(keep_arrays=True))
+    destination = Destination.of_table(version, options)
+    fragments = destination.write(version.schema, batches, options)
     try:
-        sync_others(store, places)
+        destination.sync_bases()
         if version.manifest.has_stable_row_ids:
-            fragments = _with_moved_ids(version, fragments, moved())
-        rows = gone()
-        marked = mark_deleted(version, rows)
+            fragments = _with_row_ids(version, fragments, replaced())
+        rows = deleted()
+        deletions = write_deletions(version, rows)
     except BaseException:
-        remove_from(store, places, fragments)
+        destination.discard(fragments)
         raise
     operation = tx.Update(
-        removed_fragment_ids=marked.removed,
-        updated_fragments=marked.updated,
+        removed_fragment_ids=deletions.removed,
+        updated_fragments=deletions.updated,
         new_fragments=tuple(fragments),
-        fields_for_preserving_frag_bitmap=tuple(changed_fields),
+        fields_for_preserving_frag_bitmap=tuple(part.id for field in changed_fields for part in field.walk()),
     )
     return Prepared(Transaction.create(version.version, operation, properties=options.properties), rows)
 
@@ -228,17 +231,10 @@ def commit_prepared(version: TableVersion, prepared: Prepared, *, keep_files: bo
 
     With `keep_files` the files are kept even then, because the same commit may be attempted elsewhere or again.
     """
-    try:
+    with discarding_on_failure(lambda: None if keep_files else discard_prepared(version, prepared)):
         return commit_transaction(
-            version, prepared.transaction, affected_rows=prepared.gone, inserts_keys=prepared.inserts_keys
+            version, prepared.transaction, affected_rows=prepared.deleted, inserts_keys=prepared.inserts_keys
         )
-    except CommitStateUnknownError:
-        raise
-    except LanceError:
-        # After other exceptions, such as an interrupt, the commit may already be published.
-        if not keep_files:
-            discard_prepared(version, prepared)
-        raise
 
 
 def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
@@ -250,27 +246,29 @@ def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
         discard_column_files(version, operation.updated_fragments)
     else:
-        remove_marks(version, operation.updated_fragments)
+        discard_deletions(version, operation.updated_fragments)
 
 
-def _with_moved_ids(
-    version: TableVersion, fragments: Sequence[Fragment], moved: Iterable[tuple[Fragment, Offsets]]
+def _with_row_ids(
+    version: TableVersion, fragments: Sequence[Fragment], replaced: Iterable[tuple[Fragment, Offsets]]
 ) -> list[Fragment]:
-    parts = [RowIdSequence.from_values(row_ids_at(version, fragment, offsets)) for fragment, offsets in moved]
-    row_ids = RowIdSequence.concat(parts)
-    sizes = [fragment.physical_rows or 0 for fragment in fragments]
-    with_ids, start, total = [], 0, row_ids.num_rows
-    for fragment, size in zip(fragments, sizes, strict=True):
-        end = min(start + size, total)
-        numbered = replace(fragment, row_ids=_shortest_encoding(row_ids.slice(start, end))) if start < end else fragment
-        with_ids.append(numbered)
+    """Return the fragments with the row ids of the rows that their first rows replace."""
+    row_ids = RowIdSequence.concat(
+        [RowIdSequence.from_values(row_ids_at(version, fragment, offsets)) for fragment, offsets in replaced]
+    )
+    with_ids, start = [], 0
+    for fragment in fragments:
+        end = min(start + (fragment.physical_rows or 0), row_ids.num_rows)
+        if start < end:
+            fragment = replace(fragment, row_ids=_shortest_encoding(row_ids.slice(start, end)))
+        with_ids.append(fragment)
         start = end
     return with_ids
 
 
 def _shortest_encoding(row_ids: RowIdSequence) -> bytes:
     """Return the shorter encoding: one segment per source fragment, or a single segment."""
-    cut = row_ids.to_bytes()
+    encoded = row_ids.to_bytes()
     if len(row_ids.segments) == 1:
-        return cut
-    return min(cut, RowIdSequence.from_values(row_ids.values()).to_bytes(), key=len)
+        return encoded
+    return min(encoded, RowIdSequence.from_values(row_ids.values()).to_bytes(), key=len)

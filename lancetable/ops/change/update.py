@@ -1,8 +1,8 @@
 """Updates by SQL expressions: matching rows are rewritten with their new values.
 
-    scan (matching offsets by fragment) ─► read, evaluate, write ─► mark as deleted ─► Update ─► commit
-         ▲                                                                                   │
-         └ RetryableCommitConflictError: a concurrent commit changed the same rows or fragments ◄┘
+    scan (matching offsets by fragment) ─► read, evaluate, write ─► deletion files ─► Update ─► commit
+         ▲                                                                                        │
+         └─ RetryableCommitConflictError: a concurrent commit changed the same rows or fragments ◄─┘
 
 Expressions see the values before the update; results are cast to the column's type like SQL's CAST. A column that is
 replaced and not used by any expression is not read.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,7 +43,7 @@ from lancetable.ops.change.rewritten_rows import (
 from lancetable.ops.read.projection import VIRTUAL, column_not_found, evaluation_schema
 from lancetable.ops.read.scan import matching_rows
 from lancetable.ops.tracker import Tracker
-from lancetable.ops.write.write import WriteOptions
+from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import Offsets
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from lancetable.ops.read.scan_plan import Filter
 
 __all__ = ["prepare", "update"]
+
+_Rows = Sequence[tuple[Fragment, DeletionVector]]
+"""The rows to update by fragment, in scan order; vectors need half the memory of offsets."""
 
 
 def update(
@@ -67,8 +71,7 @@ def update(
     """Set columns to SQL expressions in the rows for which `where` is true, or in all rows.
 
     With stable row ids, updated rows keep their ids. A predicate without matches still creates a version. If a
-    concurrent
-    commit changes the same rows, the update runs again on the newer version.
+    concurrent commit changes the same rows, the update runs again on the newer version.
 
     Parameters
     ----------
@@ -136,52 +139,20 @@ def prepare(
     assignments = _resolve(version.schema, updates)
     if tracker is not None:
         tracker.begin()
-    rows = _Rows(version, where, fragments)
+    found = live_rows(version, fragments) if where is None else matching_rows(version, where, fragments)
+    rows = [(fragment, DeletionVector.of_ascending(offsets)) for fragment, offsets in found]
+    num_rows = sum(len(vector) for _, vector in rows)
     if tracker is not None:
-        tracker.expect(total_rows=rows.num_rows)
+        tracker.expect(total_rows=num_rows)
     prepared = prepare_update(
         version,
-        _changed(version, assignments, rows),
-        rows.moved,
-        lambda: rows.vectors,
-        changed_fields=[part.id for assignment in assignments for part in assignment.field.walk()],
-        file_version=file_version,
-        options=WriteOptions(limits=WriteLimits(keep_arrays=True), tracker=tracker),
+        _updated(version, assignments, rows),
+        partial(_offsets, rows),
+        lambda: {fragment.id: vector for fragment, vector in rows},
+        changed_fields=[assignment.field for assignment in assignments],
+        options=WriteOptions(limits=WriteLimits(keep_arrays=True), file_version=file_version, tracker=tracker),
     )
-    return prepared, rows.num_rows
-
-
-# --- selected rows ---------------------------------------------------------------------------------------------------
-
-
-class _Rows:
-    """The rows to update by fragment, in scan order."""
-
-    def __init__(self, version: TableVersion, where: Filter | None, fragments: Sequence[int] | None) -> None:
-        self.vectors: dict[int, DeletionVector] = {}
-        self._fragments: dict[int, Fragment] = {}
-        for fragment, offsets in _rows_where(version, where, fragments):
-            self._fragments[fragment.id] = fragment
-            self.vectors[fragment.id] = DeletionVector.of_ascending(offsets)
-
-    @property
-    def num_rows(self) -> int:
-        return sum(map(len, self.vectors.values()))
-
-    def moved(self) -> Iterator[tuple[Fragment, Offsets]]:
-        for fragment_id, vector in self.vectors.items():
-            yield self._fragments[fragment_id], vector.offsets().astype(np.int64)
-
-
-def _rows_where(
-    version: TableVersion, where: Filter | None, fragments: Sequence[int] | None
-) -> Iterator[tuple[Fragment, Offsets]]:
-    if where is not None:
-        return matching_rows(version, where, fragments)
-    wanted = None if fragments is None else set(fragments)
-    return live_rows(
-        version, [fragment for fragment in version.manifest.fragments if wanted is None or fragment.id in wanted]
-    )
+    return prepared, num_rows
 
 
 # --- new values ------------------------------------------------------------------------------------------------------
@@ -247,16 +218,16 @@ def _assignment(field: Field, expression: Expr) -> _Assignment:
     return _Assignment(field, expression, target)
 
 
-def _changed(version: TableVersion, assignments: list[_Assignment], rows: _Rows) -> Iterable[pa.RecordBatch]:
+def _updated(version: TableVersion, assignments: list[_Assignment], rows: _Rows) -> Iterable[pa.RecordBatch]:
     schema = version.schema
     replaced = {assignment.field.id: assignment for assignment in assignments}
-    used = {_top_name(path) for assignment in assignments for path in columns_of(assignment.expression)}
+    used = {parse_path(path)[0] for assignment in assignments for path in columns_of(assignment.expression)}
     fields = [field for field in schema.fields if field.id not in replaced or field.name in used]
     if any(name in VIRTUAL for name in used):
         raise InvalidSqlError("an update cannot use row ids, addresses or versions as values; use stored columns only")
     names = [field.name for field in fields]
 
-    def change(window: Window, arrays: list[pa.Array]) -> pa.RecordBatch:
+    def evaluate_window(window: Window, arrays: list[pa.Array]) -> pa.RecordBatch:
         read = pa.RecordBatch.from_arrays([*arrays, pa.nulls(len(window.offsets))], names=[*names, ""])
         old = dict(zip(names, arrays, strict=True))
         columns = [
@@ -264,8 +235,8 @@ def _changed(version: TableVersion, assignments: list[_Assignment], rows: _Rows)
         ]
         return pa.RecordBatch.from_arrays(columns, names=schema.names)
 
-    return read_windows(version, fields, windows_of(version, fields, rows.moved()), change)
+    return read_windows(version, fields, windows_of(version, fields, _offsets(rows)), evaluate_window)
 
 
-def _top_name(path: str) -> str:
-    return parse_path(path)[0]
+def _offsets(rows: _Rows) -> Iterator[tuple[Fragment, Offsets]]:
+    return ((fragment, vector.offsets().astype(np.int64)) for fragment, vector in rows)

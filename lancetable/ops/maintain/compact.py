@@ -38,10 +38,9 @@ from lancetable.format.version import FileVersion
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.tracker import Tracker
-from lancetable.ops.write.write import WriteOptions, write_files
+from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table.data_files import WriteLimits, remove_quietly
-from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.row_count_index import deleted_offsets, num_live_rows, physical_rows
 from lancetable.table.row_id_lookup import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
@@ -304,17 +303,9 @@ def execute(
         batch_size_bytes=None if settings.batch_size else _BATCH_BYTES,
         blob_handling="all_binary",
     )
-    file_version = settings.data_storage_version or version.manifest.file_version
-    written = write_files(
-        version.store,
-        version.base,
-        version.uri,
-        version.schema,
-        execute_scan(version, plan_scan(version, options)),
-        WriteOptions(limits=limits, tracker=tracker),
-        file_version,
-        dictionaries_of(version),
-    )
+    write_options = WriteOptions(limits=limits, file_version=settings.data_storage_version, tracker=tracker)
+    destination = Destination.of_table(version, write_options)
+    written = destination.write(version.schema, execute_scan(version, plan_scan(version, options)), write_options)
     try:
         if version.manifest.has_stable_row_ids:
             written = _with_lineage(version, task.fragments, written)

@@ -20,7 +20,7 @@ from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Schema
 from lancetable.ops.tracker import Tracker
-from lancetable.ops.write.write import conform
+from lancetable.ops.write.conform import conform_batches
 from lancetable.table.data_files import WriteLimits, WriteProgress, remove_quietly, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.open_files import file_metadata
@@ -46,10 +46,8 @@ def add_column_files(
     """Write a data file with the fields of `schema` for every fragment, and return the fragments with their new files.
 
     Field ids are those of `schema`. Files are durable after the next sync of the store. After any error, the files
-    written
-    here are removed. Raises InvalidInputError if a fragment gets too few or too many values, UnsupportedFeatureError if
-    a
-    0.1 file would lose only its first column.
+    written here are removed. Raises InvalidInputError if a fragment gets too few or too many values,
+    UnsupportedFeatureError if a 0.1 file would lose only its first column.
     """
     done: list[Fragment] = []
     try:
@@ -84,7 +82,7 @@ def add_column_file(
         version.store,
         version.base,
         schema,
-        conform(spread(batches, live_offsets(version, fragment), num_rows, fragment.id), schema),
+        conform_batches(spread(batches, live_offsets(version, fragment), num_rows, fragment.id), schema),
         _ONE_FILE,
         version.manifest.file_version,
         progress,

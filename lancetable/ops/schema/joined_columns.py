@@ -9,7 +9,6 @@ If several right rows share a key, the last one is used. The right table is kept
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +16,17 @@ import pyarrow as pa
 
 from lancetable.errors import AlreadyExistsError, ColumnNotFoundError, InvalidInputError, SchemaMismatchError
 from lancetable.format.fragment import Fragment
+from lancetable.format.row_address import join
 from lancetable.format.schema import Schema
 from lancetable.ops.change.key_join import KeyIndex, Rows, whole
 from lancetable.ops.change.merge.merge_insert import patched_columns
-from lancetable.ops.change.merge.pairs import Pairs
-from lancetable.ops.change.rewritten_rows import live_rows, ordered, read_rows_at, rows_per_window
+from lancetable.ops.change.merge.row_changes import MatchedRows
+from lancetable.ops.change.rewritten_rows import live_rows_of, ordered, read_rows_at, rows_per_window
 from lancetable.ops.read.projection import VIRTUAL
 from lancetable.ops.schema.column_files import add_column_file
-from lancetable.ops.schema.evolution import add_values, fragment_with_values
+from lancetable.ops.schema.new_columns import NewColumns, add_columns, add_to_fragment
 from lancetable.ops.tracker import Tracker
-from lancetable.ops.write.write import conform, conforming
+from lancetable.ops.write.conform import conform_batches, conform_schema
 from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
 from lancetable.table.row_count_index import Offsets
 from lancetable.table.row_id_lookup import row_ids_at
@@ -41,20 +41,17 @@ def merge(
     """Add the columns of `right` except its key, with nulls for rows without a match; return the new version.
 
     `left_on` is a column, `_rowid` or `_rowaddr`. Raises ColumnNotFoundError, AlreadyExistsError for an existing
-    column,
-    InvalidInputError for virtual columns or if `right` has only its key, and SchemaMismatchError for keys of different
-    types and for nulls in a non-nullable column.
+    column, InvalidInputError for virtual columns or if `right` has only its key, and SchemaMismatchError for keys of
+    different types and for nulls in a non-nullable column.
     """
-    side = _Side(version, right, left_on, right_on)
-    return add_values(version, side.values.schema, lambda fragment: _joined(version, fragment, side), tracker)
+    return add_columns(version, _new_columns(version, right, left_on, right_on), tracker)
 
 
 def merge_fragment(
     version: TableVersion, fragment: Fragment, right: pa.Table, left_on: str, right_on: str
 ) -> tuple[Fragment, Schema]:
     """Like `merge` for one fragment; returns it with the schema of a Merge of such fragments. Nothing is committed."""
-    side = _Side(version, right, left_on, right_on)
-    return fragment_with_values(version, fragment, side.values.schema, lambda each: _joined(version, each, side))
+    return add_to_fragment(version, fragment, _new_columns(version, right, left_on, right_on))
 
 
 def update_columns(
@@ -65,96 +62,82 @@ def update_columns(
     Returns the fragment, the ids of the fields in its new file, and the offsets of the rows that matched. Raises
     ColumnNotFoundError, SchemaMismatchError, and InvalidInputError if `right` has only its key.
     """
-    side = _Side(version, right, left_on, right_on, new=False)
-    schema = side.fields
-    matched = [(offsets, side.rows_of(version, fragment, offsets)) for _, offsets in live_rows(version, [fragment])]
-    offsets_read = np.concatenate([np.zeros(0, np.int64), *[offsets for offsets, _ in matched]])
-    rows = np.concatenate([np.zeros(0, np.int64), *[source_rows for _, source_rows in matched]])
-    pairs = Pairs(fragment, offsets_read[rows >= 0], rows[rows >= 0])
-    batches = patched_columns(version, schema.fields, side.values, pairs)
-    new = add_column_file(version, fragment, schema, batches)
+    lookup = _Lookup(version, right, left_on, right_on)
+    values = _values(version, right, left_on, right_on, are_new=False)
+    fields = tuple(field for field in version.schema.fields if field.name in values.column_names)
+    schema = conform_schema(Schema.from_arrow(values.schema), Schema(fields, version.schema.metadata))
+    stored = conform_batches(values.to_batches(), schema)
+    values = pa.Table.from_batches(stored, schema.to_storage_arrow()).combine_chunks()
+    offsets = live_rows_of(version, fragment)
+    rows = lookup.rows_of(fragment, offsets)
+    matches = MatchedRows(fragment, offsets, rows).filter(rows >= 0)
+    updated = add_column_file(version, fragment, schema, patched_columns(version, schema.fields, values, matches))
     version.store.sync(version.base)
-    return new, tuple(new.files[-1].fields), pairs.offsets.astype(np.uint32)
+    return updated, tuple(updated.files[-1].fields), matches.offsets.astype(np.uint32)
 
 
-@dataclass(init=False, slots=True)
-class _Side:
-    """The right table: its values and an index by key."""
+def _new_columns(version: TableVersion, right: pa.Table, left_on: str, right_on: str) -> NewColumns:
+    lookup = _Lookup(version, right, left_on, right_on)
+    values = _values(version, right, left_on, right_on, are_new=True).combine_chunks()
+    size = rows_per_window(version, None, (), values.nbytes / max(1, values.num_rows))
 
-    values: pa.Table
-    fields: Schema  # fields of the table for the updated columns; the table's schema if the columns are new
-    _left_on: str
-    _index: KeyIndex
-    _last: Rows
+    def values_of(fragment: Fragment) -> Iterator[pa.RecordBatch]:
+        def join_window(offsets: Offsets) -> pa.RecordBatch:
+            rows = lookup.rows_of(fragment, offsets)
+            joined = values.take(pa.array(rows, mask=rows < 0))
+            return pa.RecordBatch.from_arrays([whole(column) for column in joined.columns], names=values.column_names)
 
-    def __init__(
-        self, version: TableVersion, right: pa.Table, left_on: str, right_on: str, *, new: bool = True
-    ) -> None:
-        left = version.schema.field(left_on)
-        if left_on not in (ROW_ID, ROW_ADDRESS) and (left is None or left.parent_id >= 0):
+        live = live_rows_of(version, fragment)
+        return ordered(join_window, (live[start : start + size] for start in range(0, len(live), size)))
+
+    return NewColumns(values.schema, values_of)
+
+
+def _values(version: TableVersion, right: pa.Table, left_on: str, right_on: str, *, are_new: bool) -> pa.Table:
+    """Return the right columns besides the key, after checking their names."""
+    names = [name for name in right.column_names if name != right_on]
+    if not names:
+        raise InvalidInputError(f"the right side has no column besides its key {right_on!r}")
+    for name in names:
+        if name in VIRTUAL:
+            raise InvalidInputError(f"Column {name} is a metadata column and cannot be updated")
+        exists = version.schema.field(name) is not None
+        if are_new and exists:
+            raise AlreadyExistsError(f"Column {name} exists in both sides of the dataset", column=name)
+        if not are_new and (not exists or name == left_on):
+            reason = "is the key" if exists else "does not exist in the left side"
+            raise ColumnNotFoundError(f"Column {name} in the right side {reason}", column=name)
+    return right.select(names)
+
+
+class _Lookup:
+    """Index of the right table by key, for rows of one version."""
+
+    def __init__(self, version: TableVersion, right: pa.Table, left_on: str, right_on: str) -> None:
+        self._version, self._left_on = version, left_on
+        self._field = version.schema.field(left_on)
+        if left_on not in (ROW_ID, ROW_ADDRESS) and (self._field is None or self._field.parent_id >= 0):
             raise ColumnNotFoundError(f"Column {left_on} does not exist in the left side", column=left_on)
         if right_on not in right.column_names:
             raise ColumnNotFoundError(f"Column {right_on} does not exist in the right side", column=right_on)
-        expected = pa.uint64() if left is None else left.data_type
-        found = right.schema.field(right_on).type
-        if found != expected:
-            raise SchemaMismatchError(f"Index column type mismatch: expected {expected}, got {found}", column=right_on)
-        names = [name for name in right.column_names if name != right_on]
-        if not names:
-            raise InvalidInputError(f"the right side has no column besides its key {right_on!r}")
-        for name in names:
-            if name in VIRTUAL:
-                raise InvalidInputError(f"Column {name} is a metadata column and cannot be updated")
-            known = version.schema.field(name) is not None
-            if new and known:
-                raise AlreadyExistsError(f"Column {name} exists in both sides of the dataset", column=name)
-            if not new and (not known or name == left_on):
-                what = "is the key" if known else "does not exist in the left side"
-                raise ColumnNotFoundError(f"Column {name} in the right side {what}", column=name)
-        self._left_on = left_on
+        expected, given = (
+            pa.uint64() if self._field is None else self._field.data_type,
+            right.schema.field(right_on).type,
+        )
+        if given != expected:
+            raise SchemaMismatchError(f"Index column type mismatch: expected {expected}, got {given}", column=right_on)
         self._index = KeyIndex([right.column(right_on)])
-        first = self._index.representative
-        rows = np.flatnonzero(first >= 0)
-        self._last = np.arange(len(first))
-        self._last[first[rows]] = rows
-        values = right.select(names)
-        self.fields = version.schema
-        if not new:
-            known_fields = tuple(field for field in version.schema.fields if field.name in names)
-            self.fields = conforming(Schema.from_arrow(values.schema), Schema(known_fields, version.schema.metadata))
-            stored = conform(values.to_batches(), self.fields)
-            values = pa.Table.from_batches(stored, self.fields.to_storage_arrow())
-        self.values = values.combine_chunks()
 
-    def rows_of(self, version: TableVersion, fragment: Fragment, offsets: Offsets) -> Rows:
+    def rows_of(self, fragment: Fragment, offsets: Offsets) -> Rows:
         """Return the right row for each row at these offsets, -1 if there is none."""
-        if self._left_on == ROW_ADDRESS or (self._left_on == ROW_ID and not version.manifest.has_stable_row_ids):
-            keys = pa.array(offsets.astype(np.uint64) + np.uint64(fragment.id << 32))
-        elif self._left_on == ROW_ID:
+        version = self._version
+        if self._field is not None:
+            keys = read_rows_at(version, fragment, [self._field], offsets)[0]
+        elif self._left_on == ROW_ID and version.manifest.has_stable_row_ids:
             keys = pa.array(row_ids_at(version, fragment, offsets))
         else:
-            field = version.schema.field(self._left_on)
-            assert field is not None
-            keys = read_rows_at(version, fragment, [field], offsets)[0]
-        found = self._index.find([keys])
-        if not len(self._last):
-            return found
-        return np.where(found >= 0, self._last[found], -1)
-
-
-def _joined(version: TableVersion, fragment: Fragment, side: _Side) -> Iterator[pa.RecordBatch]:
-    """Yield the values of the right table for all live rows of a fragment."""
-    names = side.values.column_names
-    size = rows_per_window(version, None, (), side.values.nbytes / max(1, side.values.num_rows))
-
-    def join(offsets: Offsets) -> pa.RecordBatch:
-        rows = side.rows_of(version, fragment, offsets)
-        taken = side.values.take(pa.array(rows, mask=rows < 0))
-        return pa.RecordBatch.from_arrays([whole(taken.column(name)) for name in names], names=names)
-
-    windows = (
-        offsets[start : start + size]
-        for _, offsets in live_rows(version, [fragment])
-        for start in range(0, len(offsets), size)
-    )
-    return ordered(join, windows)
+            keys = pa.array(join(fragment.id, offsets))
+        rows = self._index.find([keys])
+        matched = rows >= 0
+        rows[matched] = self._index.last[rows[matched]]
+        return rows

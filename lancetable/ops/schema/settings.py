@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from lancetable.commit.loop import commit_transaction
 from lancetable.errors import ColumnNotFoundError, RetryableCommitConflictError
-from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction, UpdateMap
+from lancetable.ops.commit import check_writable
 from lancetable.table.version import TableVersion, latest
 
 __all__ = ["update_config", "update_field_metadata", "update_schema_metadata", "update_table_metadata"]
@@ -57,6 +57,5 @@ def _commit(version: TableVersion, operation: tx.UpdateConfig) -> TableVersion:
 
 
 def _commit_once(version: TableVersion, operation: tx.UpdateConfig) -> TableVersion:
-    manifest = version.manifest
-    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+    check_writable(version)
     return commit_transaction(version, Transaction.create(version.version, operation))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable.expr.arrow_types import is_list
+
 __all__ = ["check_finite"]
 
 
@@ -34,14 +36,9 @@ def _may_overflow(before: pa.DataType, after: pa.DataType) -> bool:
     if pa.types.is_floating(before) and pa.types.is_floating(after):
         return bool(before.bit_width > after.bit_width)
     both_structs = pa.types.is_struct(before) and pa.types.is_struct(after)
-    if not both_structs and not (_is_list(before) and _is_list(after)):
+    if not both_structs and not (is_list(before) and is_list(after)):
         return False
     pairs = [(before.field(at), after.field(at)) for at in range(min(before.num_fields, after.num_fields))]
-    if before.num_fields != after.num_fields or (both_structs and any(one.name != other.name for one, other in pairs)):
+    if before.num_fields != after.num_fields or (both_structs and any(old.name != new.name for old, new in pairs)):
         return False
-    return any(_may_overflow(one.type, other.type) for one, other in pairs)
-
-
-def _is_list(data_type: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type))
+    return any(_may_overflow(old.type, new.type) for old, new in pairs)

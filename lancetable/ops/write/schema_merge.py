@@ -4,8 +4,7 @@
     then    a: int64   b: string   c: bool             (b is null in the new rows, c in the old ones)
 
 New columns are null in existing rows; columns that the data lacks are null in the new rows. Two types are merged only
-if
-one of them can represent every value of the other: integers and floats of different widths, strings and bytes with
+if one of them can represent every value of the other: integers and floats of different widths, strings and bytes with
 large offsets, decimals of one scale. The schema changes in separate commits, before the rows are appended.
 """
 
@@ -14,7 +13,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError
-from lancetable.ops.schema.evolution import Alteration, add_nulls, alter
+from lancetable.ops.schema.evolution import Alteration, alter
+from lancetable.ops.schema.new_columns import add_nulls
 from lancetable.table.version import TableVersion
 
 __all__ = ["merge_schema", "wider_type"]

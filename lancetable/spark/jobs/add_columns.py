@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancetable.errors import LanceError
-from lancetable.ops.schema import evolution
+from lancetable.ops.schema import new_columns
 from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.jobs.plans import (
     fragment_from_json,
@@ -40,7 +40,7 @@ class AddColumnsJob(TableJob):
         assert version is not None, "a backfill has no number"
         new = self.new
         if isinstance(self.values, Mapping):
-            new = evolution.expression_schema(version, self.values)
+            new = new_columns.expression_schema(version, self.values)
         assert new is not None
         tasks = [{"fragment": each.id} for each in version.manifest.fragments]
         return {"pin": pin_to_json(version), "new": schema_to_string(new), "tasks": tasks}
@@ -51,7 +51,7 @@ class AddColumnsJob(TableJob):
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         fragments = [fragment_from_json(each["fragment"]) for each in results]
-        evolution.commit_fragments(self._base(plan), fragments, schema_from_string(plan["new"]), uuid)
+        new_columns.commit_fragments(self._base(plan), fragments, schema_from_string(plan["new"]), uuid)
         return {"reused": sum(each["reused"] for each in results)}
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
@@ -78,13 +78,17 @@ class AddColumns:
         if fragment is None:
             raise LanceError(f"version {version.version} has no fragment {task['fragment']}")
         if isinstance(self.values, Mapping):
-            values = evolution.computed_values(version, self.values, self.batch_rows)
+            added = new_columns.from_expressions(version, self.values, self.batch_rows)
         else:
             function = self.values
             from lancetable.udf import as_batch
 
-            values = evolution.applied_values(
-                version, lambda batch: as_batch(function(batch), self.new), self.new, self.columns, self.batch_rows
+            added = new_columns.from_function(
+                version,
+                lambda batch: as_batch(function(batch), self.new),
+                self.new,
+                columns=self.columns,
+                batch_size=self.batch_rows,
             )
-        done, reused = evolution.resumable_fragment(version, fragment, self.new, values, self.job)
+        done, reused = new_columns.resumable_fragment(version, fragment, added, self.job)
         return {"fragment": fragment_to_json(done), "reused": reused}

@@ -8,7 +8,7 @@ from lancetable.errors import CommitStateUnknownError, LanceError
 from lancetable.format import transaction as tx
 from lancetable.ops import commit as commits
 from lancetable.ops.change import delete
-from lancetable.ops.change.deletion_vectors import remove_marks
+from lancetable.ops.change.deletion_vectors import discard_deletions
 from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.jobs.plans import (
     deletions_from_results,
@@ -50,13 +50,13 @@ class DeleteJob(TableJob):
                 raise
             except LanceError:
                 if not keep_files:
-                    remove_marks(base, marked.updated)
+                    discard_deletions(base, marked.updated)
                 raise
 
         return self._once(commit, {"rows": sum(each["rows"] for each in results)}, _NO_ROWS)
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
-        remove_marks(self._base(plan), deletions_from_results(results).updated)
+        discard_deletions(self._base(plan), deletions_from_results(results).updated)
         return {}
 
 

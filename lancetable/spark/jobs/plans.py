@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.ops.change.deletion_vectors import Marked
+from lancetable.ops.change.deletion_vectors import WrittenDeletions
 from lancetable.ops.read.splits import Slice, plan_slices, rows_of_each
 from lancetable.spark.options import (
     DEFAULT_TASK_BYTES,
@@ -89,9 +89,9 @@ def fragment_from_json(value: Json) -> Fragment:
     return FragmentMetadata.from_json(json.dumps(value)).to_format()
 
 
-def deletions_from_results(results: Sequence[Json]) -> Marked:
+def deletions_from_results(results: Sequence[Json]) -> WrittenDeletions:
     """Return the deletion files that all tasks of a delete wrote."""
     updated = sorted(
         (fragment_from_json(each) for result in results for each in result["updated"]), key=lambda each: each.id
     )
-    return Marked(tuple(updated), tuple(sorted(each for result in results for each in result["removed"])))
+    return WrittenDeletions(tuple(updated), tuple(sorted(each for result in results for each in result["removed"])))

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyroaring
 
 from lancetable.ops.change.merge.clauses import Clauses, check_source, null_keys
-from lancetable.ops.change.merge.matched_rows import ADDRESS, IN_SOURCE, prepare_rows
 from lancetable.ops.change.merge.merge_insert import load_source, prepare_part
-from lancetable.ops.change.spill import Divided
+from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepare_prejoined
+from lancetable.ops.change.spill import PartitionedRows
 from lancetable.spark.merge.broadcast_source import Part, open_part
 from lancetable.spark.merge.job import merge_to_json
 from lancetable.spark.pin import Pin
@@ -101,7 +101,7 @@ class MergeFragments(_Merging):
     def __call__(self, task: Json) -> Json:
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
-        with Divided(stored.to_storage_arrow(), self.clauses.on) as source:
+        with PartitionedRows(stored.to_storage_arrow(), self.clauses.on) as source:
             load_source(stored, self.batches(), source, None)
             fragments = {fragment for fragment, _, _ in task["slices"]}
             prepared, counts, unmatched = prepare_part(version, self.clauses, source, fragments)
@@ -116,7 +116,7 @@ class InsertRows(_Merging):
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
         rows = np.asarray(pyroaring.BitMap.deserialize(base64.b64decode(task["rows"])).to_array(), dtype=np.int64)
-        prepared, counts = prepare_rows(version, self.clauses, stored, self._inserted(rows))
+        prepared, counts = prepare_prejoined(version, self.clauses, stored, self._inserted(rows))
         version.store.sync(version.base)
         return merge_to_json(prepared, counts)
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writ
 
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched
-from lancetable.ops.change.merge.matched_rows import ADDRESS, IN_SOURCE
+from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
 from lancetable.spark.coordinator import run_job
 from lancetable.spark.jobs.plans import planned_pin, schema_from_string, slices_from_plan

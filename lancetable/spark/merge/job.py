@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, check_source, key_fields
-from lancetable.ops.change.merge.matched_rows import ADDRESS, IN_SOURCE
+from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.change.rewritten_rows import Prepared, commit_prepared
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import plan_slices

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lancetable.ops.change.merge.clauses import Clauses, check_source
-from lancetable.ops.change.merge.matched_rows import ADDRESS, IN_SOURCE, prepare_rows
+from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepare_prejoined
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Slice, options_of
@@ -64,7 +64,7 @@ class MergeRows:
                     beside = [batch.column(ADDRESS), batch.column(IN_SOURCE)]
                     yield pa.RecordBatch.from_arrays([*source.columns, *beside], names=names)
 
-        prepared, counts = prepare_rows(version, self.clauses, stored, converted())
+        prepared, counts = prepare_prejoined(version, self.clauses, stored, converted())
         version.store.sync(version.base)
         return merge_to_json(prepared, counts)
 

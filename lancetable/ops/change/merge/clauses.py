@@ -16,7 +16,7 @@ from lancetable.expr import Expr, columns_of, evaluate, parse_predicate
 from lancetable.format.field_paths import parse_path
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.projection import column_not_found, evaluation_schema
-from lancetable.ops.write.write import conforming
+from lancetable.ops.write.conform import conform_schema
 
 __all__ = [
     "Clauses",
@@ -137,8 +137,7 @@ class Counts:
     """Numbers of inserted, updated and deleted rows, and of source rows that were skipped.
 
     `older` and `without_order` matched a row with a greater value of `Clauses.newest_by`; in the latter the source
-    value is
-    null. `unchanged` matched an equal row. `null_keys` have a null in their key and were not inserted.
+    value is null. `unchanged` matched an equal row. `null_keys` have a null in their key and were not inserted.
     """
 
     inserted: int = 0
@@ -200,7 +199,7 @@ def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schem
             column=missing[0],
         )
     known = tuple(field for field in schema.fields if field.name in names)
-    stored = conforming(Schema.from_arrow(incoming), Schema(known, schema.metadata))
+    stored = conform_schema(Schema.from_arrow(incoming), Schema(known, schema.metadata))
     partial = [field.name for field, whole in zip(stored.fields, known, strict=True) if field != whole]
     if partial:
         raise SchemaMismatchError(f"Append with different schema: the source has only a part of column {partial[0]!r}")

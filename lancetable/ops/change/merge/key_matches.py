@@ -1,4 +1,4 @@
-"""Pairs of a table row and a source row with the same key, found for one part of the source at a time.
+"""Table rows matched with the source rows that have the same key, for one part of the source at a time.
 
 A source with one part is indexed, and the table's keys are streamed through the index; only zones that may contain a
 source key are read. For a source with many parts, keys and addresses of the table are partitioned in the same way.
@@ -8,51 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.errors import InvalidOperationError
+from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.expr import Expr
 from lancetable.expr.syntax.ast import And, Column, Compare, InList, Literal
 from lancetable.format.fragment import Fragment
+from lancetable.format.row_address import split
 from lancetable.format.schema import Field
 from lancetable.ops.change.key_join import KeyIndex, Rows, example, whole
 from lancetable.ops.change.merge.clauses import Clauses, Matched, Repeated, key_fields
+from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import ordered
-from lancetable.ops.change.spill import Divided
+from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.projection import ColumnLike
 from lancetable.ops.read.prune import prunable_columns, prune_fragment
 from lancetable.table.fragments import read_columns_of, select
 from lancetable.table.row_count_index import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["PairFinder", "Pairs", "SourcePart", "join_pairs", "pruning_predicate"]
-
-Mask = npt.NDArray[np.bool_]
+__all__ = ["KeyMatcher", "SourcePart", "matches_by_fragment", "pruning_predicate"]
 
 _ADDRESS = "_rowaddr"
 _WINDOW_ROWS = 512 * 1024
 _MAX_LISTED_KEYS = 1024
 
 
-class Pairs(NamedTuple):
-    """Rows of a fragment, by ascending physical offset, each with its source row."""
-
-    fragment: Fragment
-    offsets: Offsets
-    rows: Rows
-
-
 class SourcePart:
     """A part of the source, indexed by key.
 
-    `found` marks source rows whose key a table row has; only the first row of a key is marked. `ambiguous` is set if
-    several
-    rows share a key and the clauses do not choose among them; then offsets of pairs repeat.
+    `matched` marks source rows whose key a table row has; only the first row of a key is marked. `is_ambiguous` is set
+    if several rows share a key and the clauses do not choose among them; then offsets of matches repeat.
     """
 
     def __init__(self, table: pa.Table, clauses: Clauses) -> None:
@@ -60,55 +51,51 @@ class SourcePart:
         self._on, self._repeated = clauses.on, clauses.repeated
         self._keys = [table.column(name) for name in clauses.on]
         self.index = KeyIndex(self._keys)
-        self.found: Mask = np.zeros(table.num_rows, np.bool_)
+        self.matched: npt.NDArray[np.bool_] = np.zeros(table.num_rows, np.bool_)
         repeats = self.index.has_repeats
-        self.ambiguous = repeats and self._repeated is Repeated.REFUSE
-        self._chosen: Rows | None = None  # by the first row of a key, the row that is used
-        if repeats and self._repeated is Repeated.LAST:
-            first = self.index.representative
-            rows = np.flatnonzero(first >= 0)
-            self._chosen = np.arange(table.num_rows)
-            self._chosen[first[rows]] = rows
+        self.is_ambiguous = repeats and self._repeated is Repeated.REFUSE
+        self._chosen = self.index.last if repeats and self._repeated is Repeated.LAST else None
 
     def chosen(self, first: Rows) -> Rows:
         """Return the rows to use for keys given by their first row."""
         return first if self._chosen is None else self._chosen[first]
 
-    def every(self, offsets: Offsets, first: Rows) -> tuple[Offsets, Rows]:
-        """Return all pairs of rows with these keys if several source rows share a key."""
+    def repeated(self, matches: MatchedRows) -> MatchedRows:
+        """Return one match for each source row with the key, given matches with the first row of the key."""
         order = np.argsort(self.index.representative, kind="stable")
         ascending = self.index.representative[order]
-        starts = np.searchsorted(ascending, first, side="left")
-        counts = np.searchsorted(ascending, first, side="right") - starts
+        starts = np.searchsorted(ascending, matches.source_rows, side="left")
+        counts = np.searchsorted(ascending, matches.source_rows, side="right") - starts
         ends = np.cumsum(counts)
         within = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
-        return np.repeat(offsets, counts), order[np.repeat(starts, counts) + within]
+        source_rows = order[np.repeat(starts, counts) + within]
+        return MatchedRows(matches.fragment, np.repeat(matches.offsets, counts), source_rows)
 
     def unmatched(self) -> Rows:
-        """Return the unmatched rows, once all pairs were found.
+        """Return the unmatched rows, once all matches were found.
 
-        These are rows with a null key and rows whose key was not found; of repeated rows, those that are used.
+        These are rows with a null key and rows whose key was not matched; of repeated rows, those that are used.
         """
         if self.index.is_unique:
-            return np.flatnonzero(~self.found)
+            return np.flatnonzero(~self.matched)
         first = self.index.representative
-        known = np.flatnonzero(first >= 0)
-        alone = np.ones(len(first), np.bool_)
-        alone[known] = ~self.found[first[known]]
+        with_key = np.flatnonzero(first >= 0)
+        unmatched = np.ones(len(first), np.bool_)
+        unmatched[with_key] = ~self.matched[first[with_key]]
         if self._repeated is not Repeated.REFUSE:
-            alone[known] &= self.chosen(first[known]) == known
-        return np.flatnonzero(alone)
+            unmatched[with_key] &= self.chosen(first[with_key]) == with_key
+        return np.flatnonzero(unmatched)
 
-    def refuse_repeats(self, pairs: Pairs) -> None:
-        """Raise InvalidOperationError if a table row is in two of the pairs."""
-        if not self.ambiguous or len(pairs.offsets) < 2:
+    def check_unique(self, matches: MatchedRows) -> None:
+        """Raise InvalidOperationError if a table row occurs twice."""
+        if not self.is_ambiguous:
             return
-        twice = np.flatnonzero(pairs.offsets[1:] == pairs.offsets[:-1])
-        if len(twice):
+        repeated = np.flatnonzero(matches.offsets[1:] == matches.offsets[:-1])
+        if len(repeated):
             raise InvalidOperationError(
                 "Ambiguous merge inserts are prohibited: multiple source rows match the same target row on"
-                f" ({self.key_of(int(pairs.rows[twice[0]]))}). Make sure that each target row is matched by at most one"
-                " source row, or choose one with when_source_repeated"
+                f" ({self.key_of(int(matches.source_rows[repeated[0]]))}). Make sure that each target row is matched by"
+                " at most one source row, or choose one with when_source_repeated"
             )
 
     def key_of(self, row: int) -> str:
@@ -116,93 +103,81 @@ class SourcePart:
         return example(self._on, self._keys, row)
 
 
-class PairFinder:
-    """Finder of the pairs of a source with a version, or with the fragments of these ids.
+class KeyMatcher:
+    """Matches of a source with a version, or with the fragments of these ids.
 
-    `stack` closes the files that the finder keeps on disk.
+    `stack` closes the files that the matcher keeps on disk.
     """
 
     def __init__(
         self,
         version: TableVersion,
         clauses: Clauses,
-        source: Divided,
+        source: PartitionedRows,
         stack: ExitStack,
         fragments: frozenset[int] | None = None,
     ) -> None:
         self._version, self._clauses, self._fragments = version, clauses, fragments
         self._on = key_fields(version.schema, clauses.on)
-        self._targets: Divided | None = None
+        self._table_keys: PartitionedRows | None = None
         if source.num_parts > 1:
             names = [field.name for field in self._on]
             fields = [*(pa.field(field.name, field.data_type) for field in self._on), (_ADDRESS, pa.uint64())]
-            self._targets = stack.enter_context(Divided(pa.schema(fields), names))
-            self._targets.divide()
-            self._targets.fill(self._key_batches(), None)
+            self._table_keys = stack.enter_context(PartitionedRows(pa.schema(fields), names))
+            self._table_keys.spill()
+            self._table_keys.fill(self._key_batches(), None)
 
-    def pairs(self, number: int, part: SourcePart) -> Iterator[Pairs]:
-        """Yield the pairs of a part of the source, by fragment, and mark its matched rows in `part.found`.
+    def matches(self, number: int, part: SourcePart) -> Iterator[MatchedRows]:
+        """Yield the matches of a part of the source, by fragment, and mark its matched rows in `part.matched`.
 
         Raises InvalidOperationError for a match if the clauses forbid any, and for source rows with one key that match
-        a row,
-        unless a condition may choose among them.
+        a row, unless a condition may choose among them.
         """
         clauses = self._clauses
-        for pairs in self._in_table(part) if self._targets is None else self._in_part(number, part):
-            part.found[pairs.rows] = True
-            if clauses.matched is Matched.FAIL and len(pairs.rows):
-                key = part.key_of(int(pairs.rows[0]))
+        for matches in self._in_table(part) if self._table_keys is None else self._in_part(number, part):
+            if not len(matches.offsets):
+                continue
+            part.matched[matches.source_rows] = True
+            if clauses.matched is Matched.FAIL:
+                key = part.key_of(int(matches.source_rows[0]))
                 raise InvalidOperationError(f"Merge insert failed: found matching row with key values: {key}")
-            rows = Pairs(pairs.fragment, pairs.offsets, part.chosen(pairs.rows))
-            if part.ambiguous and clauses.matched in (Matched.UPDATE, Matched.DELETE):
-                rows = Pairs(pairs.fragment, *part.every(pairs.offsets, pairs.rows))
+            if part.is_ambiguous and clauses.matched in (Matched.UPDATE, Matched.DELETE):
+                matches = part.repeated(matches)
                 if clauses.condition is None:
-                    part.refuse_repeats(rows)
-            if len(rows.offsets):
-                yield rows
+                    part.check_unique(matches)
+                yield matches
+            else:
+                yield matches._replace(source_rows=part.chosen(matches.source_rows))
 
-    def _in_table(self, part: SourcePart) -> Iterator[Pairs]:
+    def _in_table(self, part: SourcePart) -> Iterator[MatchedRows]:
         """Yield the table rows whose key is in the part, each with the first row of the key."""
         if not part.table.num_rows:
             return
 
-        def match_window(window: tuple[Fragment, range]) -> Pairs:
+        def match_window(window: tuple[Fragment, range]) -> MatchedRows:
             fragment, rows = window
             keys, offsets = self._read_keys(fragment, rows)
-            hits, found = part.index.matches(keys)
-            return Pairs(fragment, hits + rows.start if offsets is None else offsets[hits], found)
+            hits, source_rows = part.index.matches(keys)
+            return MatchedRows(fragment, hits + rows.start if offsets is None else offsets[hits], source_rows)
 
         predicate = pruning_predicate(self._on, [part.table.column(field.name) for field in self._on])
-        waiting: list[Pairs] = []
-        for pairs in ordered(match_window, self._windows(predicate)):
-            if waiting and waiting[0].fragment.id != pairs.fragment.id:
-                yield join_pairs(waiting)
-                waiting = []
-            waiting.append(pairs)
-        if waiting:
-            yield join_pairs(waiting)
+        windows = ordered(match_window, self._windows(predicate))
+        for _, group in groupby(windows, lambda matches: matches.fragment.id):
+            parts = list(group)
+            offsets = np.concatenate([matches.offsets for matches in parts])
+            yield MatchedRows(parts[0].fragment, offsets, np.concatenate([matches.source_rows for matches in parts]))
 
-    def _in_part(self, number: int, part: SourcePart) -> Iterator[Pairs]:
+    def _in_part(self, number: int, part: SourcePart) -> Iterator[MatchedRows]:
         """Like `_in_table`, for keys of the table that are partitioned like the source."""
-        assert self._targets is not None
-        addresses: list[npt.NDArray[np.uint64]] = []
-        rows: list[Rows] = []
-        for batch in self._targets.batches(number):
-            hits, found = part.index.matches([batch.column(field.name) for field in self._on])
+        assert self._table_keys is not None
+        addresses, source_rows = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+        for batch in self._table_keys.batches(number):
+            hits, rows = part.index.matches([batch.column(field.name) for field in self._on])
             addresses.append(batch.column(_ADDRESS).to_numpy()[hits])
-            rows.append(found)
-        if not addresses:
-            return
-        every = np.concatenate(addresses)
-        order = np.argsort(every)
-        every, first = every[order], np.concatenate(rows)[order]
-        ids = (every >> np.uint64(32)).astype(np.int64)
-        offsets = (every & np.uint64(0xFFFF_FFFF)).astype(np.int64)
-        for fragment_id in np.unique(ids).tolist():
-            start, end = np.searchsorted(ids, [fragment_id, fragment_id + 1])
-            fragment = self._version.manifest.fragments.by_id(fragment_id)
-            assert fragment is not None, "the keys were read from this version"
-            yield Pairs(fragment, offsets[start:end], first[start:end])
+            source_rows.append(rows)
+        matched = np.concatenate(addresses)
+        order = np.argsort(matched)
+        yield from matches_by_fragment(self._version, matched[order], np.concatenate(source_rows)[order])
 
     def _key_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the keys and addresses of all rows of the table."""
@@ -211,10 +186,9 @@ class PairFinder:
         def read(window: tuple[Fragment, range]) -> pa.RecordBatch:
             fragment, rows = window
             keys, offsets = self._read_keys(fragment, rows)
-            arrays = [whole(key) for key in keys]
             row_offsets = np.arange(rows.start, rows.stop) if offsets is None else offsets
             addresses = row_offsets.astype(np.uint64) + np.uint64(fragment.id << 32)
-            return pa.RecordBatch.from_arrays([*arrays, pa.array(addresses)], names=names)
+            return pa.RecordBatch.from_arrays([*map(whole, keys), pa.array(addresses)], names=names)
 
         return ordered(read, self._windows(None))
 
@@ -237,15 +211,21 @@ class PairFinder:
         return keys, None if selection.num_rows == len(rows) else selection.offsets()
 
 
-def join_pairs(parts: Sequence[Pairs]) -> Pairs:
-    """Concatenate pairs of one fragment, in row order."""
-    if len(parts) == 1:
-        return parts[0]
-    offsets, rows = (np.concatenate([part[index] for part in parts]) for index in (1, 2))
-    return Pairs(parts[0].fragment, offsets, rows)
+def matches_by_fragment(
+    version: TableVersion, addresses: npt.NDArray[np.uint64], source_rows: Rows
+) -> Iterator[MatchedRows]:
+    """Split matches in address order by fragment. Raises InvalidInputError for a fragment that `version` lacks."""
+    ids, offsets = split(addresses)
+    edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
+    for start, end in pairwise(edges):
+        if start < end:
+            fragment = version.manifest.fragments.by_id(int(ids[start]))
+            if fragment is None:
+                raise InvalidInputError(f"version {version.version} has no fragment {int(ids[start])}")
+            yield MatchedRows(fragment, offsets[start:end].astype(np.int64), source_rows[start:end])
 
 
-def pruning_predicate(fields: Iterable[Field], keys: Iterable[pa.ChunkedArray]) -> Expr | None:
+def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray]) -> Expr | None:
     """Return a predicate for zone pruning that all rows with a key among `keys` satisfy; None if there is none."""
     terms: list[Expr] = []
     for field, key in zip(fields, keys, strict=True):

@@ -1,0 +1,122 @@
+"""Conformance of appended data: schemas are compared with the table's, batches converted to the columns of files.
+
+    incoming schema ─► conform_schema ─► the fields of the table that the data provides, with their ids
+    batches         ─► conform_batches ─► columns in the order of these fields, as storage types, required ones checked
+
+Data is validated here, before it is written. The steps after this one rely on the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from lancetable.errors import SchemaMismatchError
+from lancetable.file.blobs.descriptor import holds_blobs
+from lancetable.file.column import holds_null
+from lancetable.file.extension import storage_array
+from lancetable.format.schema import Field, Schema
+from lancetable.ops.write.blob_columns import convert_blobs, schema_with_prepared
+
+__all__ = ["conform_batches", "conform_schema"]
+
+
+def conform_schema(incoming: Schema, table: Schema) -> Schema:
+    """Return the part of the table's schema that `incoming` provides, in the table's order and with its ids.
+
+    Raises SchemaMismatchError for other columns or types, and for a missing required column.
+    """
+    present: list[int] = []
+    mismatch = _schema_mismatch(incoming.fields, table.fields, "", present)
+    if mismatch is None and not present and table.fields:
+        mismatch = f"fields did not match, missing=[{', '.join(table.names)}], unexpected=[]"
+    if mismatch is not None:
+        raise SchemaMismatchError(f"Append with different schema: {mismatch}")
+    return table.project_ids(present)
+
+
+def _schema_mismatch(
+    incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str, present: list[int]
+) -> str | None:
+    """Return the mismatch of one level of fields, or None; add the ids of complete fields to `present`."""
+    given = {field.name: field for field in incoming}
+    known = {field.name for field in table}
+    unexpected = [prefix + name for name in given if name not in known]
+    missing = [prefix + field.name for field in table if field.name not in given and not field.nullable]
+    if unexpected or missing:
+        return f"fields did not match, missing=[{', '.join(missing)}], unexpected=[{', '.join(unexpected)}]"
+    for expected in table:
+        field = given.get(expected.name)
+        if field is None:
+            continue
+        path = prefix + expected.name
+        if expected.is_blob_v2 and field.is_blob_v2:
+            # Children that reference a part of an external object are optional.
+            present.append(expected.id)
+            continue
+        # pylance keeps the logical type without ".struct" for lists whose blobs once had the first form.
+        if field.logical_type.removesuffix(".struct") != expected.logical_type.removesuffix(".struct"):
+            return f"`{path}` should have type {expected.logical_type} but type was {field.logical_type}"
+        present_below = present
+        if not expected.is_struct or expected.is_packed or not expected.children:
+            present.append(expected.id)
+            present_below = []
+        mismatch = _schema_mismatch(field.children, expected.children, f"{path}.", present_below)
+        if mismatch is not None:
+            return f"`{path}` had mismatched children: {mismatch}"
+    return None
+
+
+def conform_batches(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
+    """Yield each batch with the columns of `schema` in order, as storage types, after checking required columns.
+
+    Raises SchemaMismatchError for nulls in a required column or a batch without a column.
+    """
+    has_blobs = any(map(holds_blobs, schema.fields))
+    table, target = schema, schema.to_storage_arrow()
+    required = [(index, field) for index, field in enumerate(schema.fields) if _contains_required(field)]
+    for batch in batches:
+        if has_blobs:
+            schema = schema_with_prepared(table, batch.schema)
+            target = schema.to_storage_arrow()
+        if batch.schema.names == schema.names and all(
+            given.type.equals(wanted.type) for given, wanted in zip(batch.schema, target, strict=True)
+        ):
+            columns = batch.columns
+        else:
+            columns = [
+                storage_array(convert_blobs(_column(batch, field.name), field), field.data_type, field.name)
+                for field in schema.fields
+            ]
+        for index, field in required:
+            _check_required(columns[index], field, field.name)
+        yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    count = batch.schema.names.count(name)
+    if count != 1:
+        raise SchemaMismatchError(f"expected 1 column {name!r} in a batch, got {count}")
+    return batch.column(name)
+
+
+def _contains_required(field: Field) -> bool:
+    return any(not descendant.nullable for descendant in field.walk())
+
+
+def _check_required(array: pa.Array, field: Field, path: str) -> None:
+    """Raise SchemaMismatchError for a null where the schema allows none. Children of a null parent do not count."""
+    if not field.nullable and holds_null(array):
+        raise SchemaMismatchError(
+            f"The field `{path}` contained null values even though the field is marked non-null in the schema"
+        )
+    if not any(map(_contains_required, field.children)):
+        return
+    if field.is_struct:
+        valid = array.is_valid() if array.null_count else None
+        for index, child in enumerate(field.children):
+            values = array.field(index)
+            _check_required(values if valid is None else values.filter(valid), child, f"{path}.{child.name}")
+    elif field.is_list:
+        _check_required(array.flatten(), field.children[0], f"{path}.{field.children[0].name}")

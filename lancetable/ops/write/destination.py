@@ -1,0 +1,182 @@
+"""Destinations of new data files: the directories of a table or its base paths, and the format of the files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS
+from lancetable.errors import InvalidOperationError, UnsupportedFeatureError
+from lancetable.file.reader import FAMILIES
+from lancetable.format.fragment import Fragment
+from lancetable.format.manifest import BasePath
+from lancetable.format.schema import Schema
+from lancetable.format.version import DEFAULT_VERSION, FileVersion
+from lancetable.ops.commit import discarding_on_failure
+from lancetable.ops.tracker import Tracker
+from lancetable.ops.write.conform import conform_batches
+from lancetable.store.base import ObjectStore
+from lancetable.table.data_files import WriteLimits, WriteProgress, remove_from, write_data_files
+from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.version import TableVersion
+from lancetable.table.write_targets import Place, all_places, numbered, places_named
+
+__all__ = ["Destination", "WriteMode", "WriteOptions"]
+
+_TINY_ROWS: Final = 1024  # batches with fewer rows and bytes than this are coalesced, up to _MAX_COALESCED of them
+_TINY_BYTES: Final = 16 << 10
+_MAX_COALESCED: Final = 256
+
+WriteMode = Literal["create", "append", "overwrite"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of writes and commits.
+
+    With `file_version` None, the format of the table is kept, or the default is used for a new table.
+    """
+
+    limits: WriteLimits = field(default_factory=WriteLimits)
+    file_version: FileVersion | None = None
+    progress: WriteProgress | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)  # properties of the transaction
+    v2_manifest_paths: bool = True
+    stable_row_ids: bool = False  # only for a new table
+    max_retries: int = DEFAULT_MAX_RETRIES
+    timeout_s: float = DEFAULT_TIMEOUT_SECONDS
+    initial_bases: tuple[BasePath, ...] = ()  # registered with a new table
+    target_bases: tuple[str, ...] = ()  # names or paths of bases that receive new files in turn; empty: only the table
+    target_all_bases: bool = False  # new files are distributed over all bases in turn
+    include_primary: bool = True  # with `target_all_bases`: the table too
+    tracker: Tracker | None = None  # counts the rows and files written
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A table that receives data files, and the directories that receive them in turn."""
+
+    store: ObjectStore
+    base: str
+    uri: str
+    file_version: FileVersion
+    places: tuple[Place, ...]
+    bases: Mapping[int, BasePath]  # base paths of the table, which managed blobs may reference
+    dictionaries: Mapping[int, pa.Array] | None = None  # values of the dictionary fields of a 0.1 table, by field id
+
+    @classmethod
+    def of_table(cls, version: TableVersion, options: WriteOptions, mode: WriteMode = "append") -> Destination:
+        """Return the destination of files for an existing table.
+
+        Raises InvalidOperationError for bases that the table does not list, and for `initial_bases`.
+        """
+        if options.initial_bases:
+            raise InvalidOperationError(
+                f"Cannot register new bases in {mode.capitalize()} mode: a table gets its first ones when it is "
+                "created, register others with add_bases"
+            )
+        manifest = version.manifest
+        return cls(
+            version.store,
+            version.base,
+            version.uri,
+            options.file_version or manifest.file_version,
+            _places(version.store, version.base, version.uri, manifest.base_paths, options),
+            manifest.base_paths,
+            dictionaries_of(version) if mode == "append" else None,
+        )
+
+    @classmethod
+    def of_new_table(
+        cls, store: ObjectStore, base: str, uri: str | os.PathLike[str], options: WriteOptions
+    ) -> Destination:
+        """Return the destination of files for a table that does not exist yet.
+
+        Raises InvalidOperationError for a target that is not one of `initial_bases`.
+        """
+        address = os.fspath(uri)
+        bases = {path.id: path for path in numbered(options.initial_bases)}
+        places = _places(store, base, address, bases, options)
+        return cls(store, base, address, options.file_version or DEFAULT_VERSION, places, bases)
+
+    def write(self, schema: Schema, batches: Iterable[pa.RecordBatch], options: WriteOptions) -> list[Fragment]:
+        """Write data files of `schema` for the batches and return their fragments, which have id 0.
+
+        Raises SchemaMismatchError for nulls in a required column, UnsupportedFeatureError for a format without writer.
+        """
+        if self.file_version not in FAMILIES:
+            raise UnsupportedFeatureError(
+                f"writing data files of version {self.file_version} is not supported yet: {self.uri}",
+                feature=f"writing data files of version {self.file_version}",
+            )
+        limits, tracker = replace(options.limits, base_ids=frozenset(self.bases)), options.tracker
+        if limits.keep_arrays and limits.max_bytes_per_file > _MAX_COALESCED * _TINY_BYTES:
+            batches = _coalesced(batches)
+        return write_data_files(
+            self.store,
+            self.base,
+            schema,
+            conform_batches(batches if tracker is None else tracker.counted(batches), schema),
+            limits,
+            self.file_version,
+            options.progress,
+            self.dictionaries,
+            places=self.places,
+            completed=None if tracker is None else tracker.wrote,
+        )
+
+    def sync_bases(self) -> None:
+        """Sync files outside of the table's own directory; the commit syncs only those inside."""
+        for place in self.places:
+            if place.base_id is not None:
+                self.store.sync(place.directory)
+
+    def discard(self, fragments: Iterable[Fragment]) -> None:
+        """Remove the data files of fragments that will not be committed; log failures."""
+        remove_from(self.store, self.places, fragments)
+
+    @contextmanager
+    def discarding_on_failure(self, fragments: Iterable[Fragment]) -> Iterator[None]:
+        """Remove the data files of `fragments` if the commit in the block definitely failed."""
+        with discarding_on_failure(lambda: self.discard(fragments)):
+            yield
+
+
+def _places(
+    store: ObjectStore, base: str, uri: str, bases: Mapping[int, BasePath], options: WriteOptions
+) -> tuple[Place, ...]:
+    if not options.target_all_bases:
+        return places_named(store, base, uri, bases, options.target_bases)
+    if options.target_bases:
+        raise InvalidOperationError("Cannot specify target_all_bases together with target_bases")
+    return all_places(store, base, bases, include_own=options.include_primary)
+
+
+def _coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Coalesce tiny batches, whose memory must not change; a batch costs as much as some thousand values."""
+    tiny: list[pa.RecordBatch] = []
+    for batch in batches:
+        is_tiny = batch.num_rows < _TINY_ROWS and batch.nbytes < _TINY_BYTES
+        if tiny and (not is_tiny or len(tiny) == _MAX_COALESCED or batch.schema != tiny[0].schema):
+            yield from _concatenated(tiny)
+            tiny = []
+        if is_tiny:
+            tiny.append(batch)
+        else:
+            yield batch
+    yield from _concatenated(tiny)
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2 or not batches[0].num_columns:
+        return batches
+    try:
+        columns = [pa.concat_arrays(arrays) for arrays in zip(*[batch.columns for batch in batches], strict=True)]
+    except pa.ArrowException:  # dictionaries that cannot be unified
+        return batches
+    return [pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)]
