@@ -2,10 +2,10 @@
 
     /data/t, ./t, ~/t, file:///data/t     LocalStore
     memory://t                            MemoryStore, shared by the whole process
-    s3:// gs:// az:// abfss://            CloudStore: obstore, or s3fs, gcsfs and adlfs
+    s3:// gs:// az:// abfss://            CloudStore, through obstore
     s3+ddb://b/t?ddbTableName=n           the same, with commits through a DynamoDB table (handlers/choose.py)
     sftp:// hdfs:// ...                   FsspecStore: any other scheme that fsspec supports
-    (file system, path)                   the store of an fsspec file system object
+    (file system, path)                   FsspecStore of the object, or CloudFsspecStore if it is one of a cloud
 
 Opening sends no request. An address that is read from a table is opened only if its scheme and authority are those of
 the table, because some file systems connect as soon as they are constructed.
@@ -22,13 +22,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lancetable.errors import InvalidInputError
 from lancetable.store.local import LocalStore
+from lancetable.store.schemes import CLOUD_OF_SCHEME, EXTERNAL_SUFFIX
 
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
 
 __all__ = ["Mounted", "external_table", "mounted", "open_store", "option", "without_external"]
-
-EXTERNAL_SUFFIX = "+ddb"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(?://|/)")
 _CHAINED = re.compile(r"[A-Za-z0-9+.\-]+::[^/]*://|[A-Za-z][A-Za-z0-9+.\-]+://.*::")
@@ -101,8 +100,6 @@ def open_store(
         return MemoryStore(path), path
     if scheme.endswith(EXTERNAL_SUFFIX):
         scheme, uri_text = scheme[: -len(EXTERNAL_SUFFIX)], without_external(uri_text)
-    from lancetable.store.clouds.fsspec_client import CLOUD_OF_SCHEME
-
     if scheme in CLOUD_OF_SCHEME:
         from lancetable.store.clouds.cloud import open_cloud
 
@@ -218,8 +215,22 @@ def _memory_path(uri_text: str) -> str:
 
 
 def _open_file_system(pair: tuple[Any, str]) -> tuple[ObjectStore, str]:
-    from lancetable.store.fsspec_store import wrap_fsspec
+    """Return the store of a file system object, and the path in it. A local file system is opened without fsspec."""
+    from fsspec import AbstractFileSystem
 
     if len(pair) != 2 or not isinstance(pair[1], str):
         raise InvalidInputError("expected a pair of an fsspec file system and a path string")
-    return wrap_fsspec(pair[0], pair[1])
+    file_system, path = pair
+    if not isinstance(file_system, AbstractFileSystem):
+        raise InvalidInputError(f"expected an fsspec file system, got {type(file_system).__name__}")
+    protocol = file_system.protocol if isinstance(file_system.protocol, str) else file_system.protocol[0]
+    path = file_system._strip_protocol(path).rstrip("/")
+    if protocol in ("file", "local"):
+        return _open_local(path, None)
+    if protocol in CLOUD_OF_SCHEME and hasattr(file_system, "split_path"):
+        from lancetable.store.clouds.fsspec_client import wrap_cloud
+
+        return wrap_cloud(file_system, protocol, path)
+    from lancetable.store.fsspec_store import FsspecStore
+
+    return FsspecStore(protocol, {}, file_system), path
