@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from lancetable.store.base import (
     short_read,
 )
 from lancetable.store.clouds.options import CloudOptions
+from lancetable.store.clouds.s3_short_page import S3ShortPage
 from lancetable.store.conditional import REFUSALS, Reply, create_exclusively
 from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, first_names
 
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ObstoreStore", "ObstoreWriter"]
 
+_LONG_DIRECTORY = 50  # names; listing fewer costs about as much as a short page
 _SINGLE_PUT_BYTES = 64 << 20
 _COALESCED_BYTES = 1 << 20  # obstore fetches ranges this close to each other in one request
 _DELETE_BATCH = 1000
@@ -79,9 +82,11 @@ class ObstoreStore(RemoteStore):
         self._options = options.with_environment()
         self._address = address
         self.capabilities = capabilities
-        provider = _aws_credentials(self._options)
-        self._client = self._make_client(bucket, provider, retries=None)
-        self._client_without_retries = self._make_client(bucket, provider, retries=0)
+        self._bucket = bucket
+        self._credentials = _aws_credentials(self._options)
+        self._client = self._make_client(retries=None)
+        self._client_without_retries = self._make_client(retries=0)
+        self._has_long_directory = False
 
     @property
     def scheme(self) -> str:
@@ -95,7 +100,7 @@ class ObstoreStore(RemoteStore):
         """Return the bucket's address with the key."""
         return f"{self._address}/{path.lstrip('/')}"
 
-    def _make_client(self, bucket: str, provider: Any, retries: int | None) -> Any:
+    def _make_client(self, retries: int | None) -> Any:
         from obstore import store
 
         options = self._options
@@ -112,13 +117,13 @@ class ObstoreStore(RemoteStore):
             arguments["client_options"] = {
                 name: str(value).lower() if isinstance(value, bool) else value for name, value in options.client.items()
             }
-        if provider is not None:
-            arguments["credential_provider"] = provider
+        if self._credentials is not None:
+            arguments["credential_provider"] = self._credentials
         elif options.cloud == "gcs" and options.is_on("skip_signature"):
             # obstore requests a token for writes even without signatures, and would query the metadata service.
             arguments["credential_provider"] = lambda: {"token": "anonymous", "expires_at": None}
         try:
-            return kind(bucket, **arguments)
+            return kind(self._bucket, **arguments)
         except Exception as error:
             # The cause is dropped because its message may contain options; `_redact` removes the secrets.
             raise StoreError(
@@ -260,8 +265,7 @@ class ObstoreStore(RemoteStore):
     ) -> list[ObjectMeta]:
         """List names; one request per page of a thousand names (Azure: 5,000). See ObjectStore.
 
-        With `limit`, the listing usually ends after its first page. The first names of a page cannot be requested
-        alone, because obstore does not set the page size.
+        With `limit`, the listing usually ends after its first page, which is a short one in long directories on S3.
         """
         from obstore import list as list_stream
         from obstore import list_with_delimiter
@@ -271,19 +275,31 @@ class ObstoreStore(RemoteStore):
             if limit is None or not self.capabilities.ordered_list:
                 metas = [_meta(entry, prefix) for entry in list_with_delimiter(self._client, _key(prefix))["objects"]]
                 return first_names(metas, start_after, limit)
+            if self._has_long_directory and self._short_page is not None:
+                short_page = self._short_page.names(_directory(prefix), start_after, limit)
+                if short_page is not None:
+                    return short_page
             offset = None if start_after is None else _directory(prefix) + start_after
-            for chunk in list_stream(self._client, _key(prefix), offset=offset, chunk_size=max(limit, 50)):
+            for chunk in list_stream(self._client, _key(prefix), offset=offset, chunk_size=max(limit, _LONG_DIRECTORY)):
                 # The stream also contains deeper names, and some servers ignore the offset.
                 metas += first_names(
                     [meta for entry in chunk if "/" not in (meta := _meta(entry, prefix)).name], start_after, limit
                 )
                 if len(metas) >= limit:
+                    self._has_long_directory = len(chunk) >= _LONG_DIRECTORY
                     break
         except FileNotFoundError:
             return []
         except Exception as error:
             raise self._failure(error, prefix) from None
         return metas[:limit]
+
+    @cached_property
+    def _short_page(self) -> S3ShortPage | None:
+        if self._options.cloud == "s3":
+            with contextlib.suppress(ImportError, ValueError):
+                return S3ShortPage(self._bucket, self._options, self._credentials)
+        return None
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield every object below a prefix from a paged listing. See ObjectStore."""
