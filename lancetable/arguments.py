@@ -18,7 +18,7 @@ from lancetable.errors import InvalidInputError, InvalidOperationError, OutOfRan
 from lancetable.format.transaction import COMMIT_MESSAGE_KEY
 from lancetable.format.version import FileVersion
 from lancetable.ops.schema.evolution import Alteration
-from lancetable.store.open import mounted
+from lancetable.store.open import FileSystemUri
 
 if TYPE_CHECKING:
     from lancetable.types import Reference, WriteMode
@@ -53,7 +53,7 @@ U64 = 2**64
 def uri_text(uri: Any) -> str:
     """Return a URI or path as a string; also accepts a path in an fsspec file system. Raises TypeError."""
     if isinstance(uri, tuple):
-        return mounted(uri)
+        return FileSystemUri.of(uri)
     path = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(path, str):
         raise TypeError(f"uri must be a string or a path, got {type(uri).__name__}")

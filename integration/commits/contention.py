@@ -1,7 +1,7 @@
 """Many processes append to one table at the same time: commits a second, who waits how long, and what was lost.
 
     python -m integration.commits.contention [--servers local moto ceph moto-ddb dynalite] [--writers 8]
-        [--appends 25] [--rounds 2] [--kinds ours pylance mixed synced weather] [--client obstore] [--json]
+        [--appends 25] [--rounds 2] [--kinds ours pylance mixed synced weather] [--json]
 
 Each round runs all kinds one after the other, each on a fresh table: `ours` and `pylance` with all writers of one
 library, `mixed` with half of each, `synced` (local only) ours as it is by default, since `ours` and `pylance` sync
@@ -101,20 +101,19 @@ def is_installed(server: str) -> bool:
     return {"ceph": ceph.is_installed, "dynalite": lambda: npm.is_installed("dynalite")}.get(server, lambda: True)()
 
 
-def race(place: Place, kind: str, writers: int, appends: int, client: str | None) -> dict[str, Any]:
+def race(place: Place, kind: str, writers: int, appends: int) -> dict[str, Any]:
     """A fresh table, the race, and its check."""
     uri, options = place.make()
     half = writers // 2
     libraries = {"pylance": ["pylance"] * writers, "mixed": ["ours"] * half + ["pylance"] * (writers - half)}
     names = libraries.get(kind, ["ours"] * writers)
-    said = {**options, "client": client} if client and kind == "ours" else options
     lancetable.write_dataset(pa.table({"id": pa.array([-1], pa.int64())}), uri, storage_options=options)
     if place.server is not None:
         place.server.reset()
         place.server.weather(WEATHER if kind == "weather" else {})
     result = append_in_processes(
         uri,
-        said,
+        options,
         names,
         appends,
         by_address=not options,
@@ -174,7 +173,6 @@ def main() -> int:
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--appends", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--client", choices=["obstore", "fsspec"], help="ours through this client")
     parser.add_argument("--json", action="store_true", help="every run as JSON")
     arguments = parser.parse_args()
     bad = 0
@@ -188,7 +186,7 @@ def main() -> int:
                 for kind in arguments.kinds:
                     if (kind == "synced" and server != "local") or (kind == "weather" and place.server is None):
                         continue
-                    found = race(place, kind, arguments.writers, arguments.appends, arguments.client)
+                    found = race(place, kind, arguments.writers, arguments.appends)
                     results.setdefault(kind, []).append(found)
                     # What pylance itself gives up is its own affair; in a mixed run it is counted, too.
                     bad += bool(found["wrong"]) or (bool(found["errors"]) and kind != "pylance")

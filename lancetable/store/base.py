@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EMPTY",
+    "BufferedWriter",
     "ByteRange",
     "Capabilities",
     "Durability",
@@ -196,6 +197,56 @@ class ObjectStore(Protocol):
 
     def delete_prefix(self, prefix: str) -> None:
         """Delete every object below a prefix, and its directories if the store has directories."""
+
+
+class BufferedWriter(ObjectWriter):
+    """Writer that buffers an object and puts it at `close`. Subclasses may upload a large object in parts."""
+
+    __slots__ = ("_buffer", "_is_open", "_path", "_position", "_store")
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._position = 0
+        self._buffer = bytearray()
+        self._is_open = True
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes. Raises ValueError if the writer is closed, StoreError if an upload failed. See ObjectWriter."""
+        if not self._is_open:
+            raise ValueError(f"{self._path}: the writer is closed")
+        view = memoryview(data).cast("B")
+        self._buffer += view
+        self._position += len(view)
+        self._upload_parts()
+
+    def tell(self) -> int:
+        """Return the number of bytes accepted so far. See ObjectWriter."""
+        return self._position
+
+    def close(self) -> None:
+        """Put the object, or complete its upload in parts. Raises StoreError. See ObjectWriter."""
+        if self._is_open:
+            self._is_open = False
+            self._publish()
+            self._buffer = bytearray()
+
+    def abort(self) -> None:
+        """Discard the buffer and the uploaded parts. See ObjectWriter."""
+        if self._is_open:
+            self._is_open = False
+            self._buffer = bytearray()
+            self._discard_parts()
+
+    def _upload_parts(self) -> None:
+        """Upload the complete parts in the buffer. Called after each write."""
+
+    def _publish(self) -> None:
+        """Make the object visible."""
+        self._store.put(self._path, self._buffer)
+
+    def _discard_parts(self) -> None:
+        """Remove the uploaded parts."""
 
 
 def check_range(path: str, start: int, end: int) -> None:

@@ -2,8 +2,8 @@
 
 It supports reads and plain writes, but no exclusive creates, except in a memory file system object of the caller.
 `mode="create"` of most fsspec classes is a check followed by a write, so `conditional_create` is "none", and commits
-are refused unless the caller prevents races (see handlers/choose.py). Clouds have a class of their own
-(fsspec_cloud.py).
+are refused unless the caller prevents races (see handlers/choose.py). File system objects of clouds have a class of
+their own (clouds/fsspec_client.py).
 
 Rules for calls to fsspec: arguments by keyword only (the order of `start` and `end` differs between classes), no
 listing caches, no shared instances, no negative and no empty ranges, a check of the length of every reply, and a new
@@ -20,35 +20,34 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, StoreError, UnsupportedFeatureError
 from lancetable.store.base import (
     EMPTY,
+    BufferedWriter,
     ByteRange,
     Capabilities,
     Durability,
     ObjectMeta,
-    ObjectWriter,
     OnExisting,
     PutOutcome,
     missing,
     short_read,
 )
 from lancetable.store.clouds.options import OWN_OPTIONS, hide_secrets, secrets_in
-from lancetable.store.remote import FIRST_READ_BYTES, RemoteStore
+from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, first_names
+from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from lancetable.store.base import ObjectStore
 
-__all__ = ["FsspecStore", "FsspecWriter", "not_installed", "open_fsspec", "wrap_fsspec"]
+__all__ = ["FsspecStore", "FsspecWriter", "open_fsspec"]
 
-_BLOCK_BYTES = 8 << 20
 _DELETE_BATCH = 1000
 
 # Stores whose writes are atomic and that have no directories.
-_OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2", "oci"))
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_OBJECT_STORES = frozenset((*CLOUD_OF_SCHEME, "oss", "r2", "oci"))
 
 
 def _is_asynchronous(file_system: Any) -> bool:
@@ -124,29 +123,18 @@ class FsspecStore(RemoteStore):
 
     # ---- reading ----------------------------------------------------------------------------------------------
 
-    def read_all(self, path: str, size: int | None = None) -> memoryview:
-        """Read the whole object; one request if the size is known or small. See ObjectStore."""
-        if size is not None:
-            return self.read(path, 0, size)
+    def _read_head(self, path: str) -> tuple[memoryview, int]:
         try:
             # For small objects this range exceeds the object, which saves a request for its size.
-            first = bytes(self.file_system.cat_file(self._native_path(path), start=0, end=FIRST_READ_BYTES))
+            reply = self.file_system.cat_file(self._native_path(path), start=0, end=FIRST_READ_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise missing(path) from error
         except Exception as error:
             if self.find(path) == 0:  # some servers reject every range of an empty object
-                return EMPTY
+                return EMPTY, 0
             raise self._failure(error, path) from error
-        if len(first) < FIRST_READ_BYTES:
-            return memoryview(first)
-        rest = self.read(path, FIRST_READ_BYTES, max(self.size(path), FIRST_READ_BYTES))
-        return memoryview(b"".join((first, rest)))
-
-    def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """Read the end of an object; one request if the size is known, otherwise two. See ObjectStore."""
-        if size is None:
-            size = self.size(path)
-        return self.read(path, max(size - length, 0), size), size
+        head = memoryview(bytes(reply))
+        return head, len(head) if len(head) < FIRST_READ_BYTES else max(self.size(path), FIRST_READ_BYTES)
 
     def find(self, path: str) -> int | None:
         """Return the size of the object, or None if it does not exist. See ObjectStore."""
@@ -255,16 +243,12 @@ class FsspecStore(RemoteStore):
             return []
         except Exception as error:
             raise self._failure(error, prefix) from error
-        result = []
-        for entry in entries:
-            full = str(entry["name"])
-            name = full.rstrip("/").rpartition("/")[2]
-            if entry.get("type") == "directory" or _same_path(full, self._native_path(prefix)):
-                continue
-            if start_after is None or name > start_after:
-                result.append(_meta(entry, name))
-        result.sort(key=lambda meta: meta.name)
-        return result if limit is None else result[:limit]
+        names = [(entry, str(entry["name"])) for entry in entries if entry.get("type") != "directory"]
+        directory = self._native_path(prefix).strip("/")
+        metas = [
+            _meta(entry, name.rstrip("/").rpartition("/")[2]) for entry, name in names if name.strip("/") != directory
+        ]
+        return first_names(metas, start_after, limit)
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield all objects below a prefix from one recursive listing. See ObjectStore."""
@@ -275,7 +259,8 @@ class FsspecStore(RemoteStore):
             return
         except Exception as error:
             raise self._failure(error, prefix) from error
-        root = self._native_path(prefix).strip("/") + "/" if self._native_path(prefix).strip("/") else ""
+        directory = self._native_path(prefix).strip("/")
+        root = f"{directory}/" if directory else ""
         for full in sorted(entries):
             name = full.lstrip("/")
             if name.startswith(root):
@@ -339,10 +324,27 @@ class FsspecStore(RemoteStore):
         return path
 
     def _construct(self) -> Any:
-        return _construct(self._protocol, self._options)
+        import fsspec
 
-    def _secrets(self) -> list[str]:
-        return list(secrets_in(self._options))
+        try:
+            return fsspec.filesystem(
+                self._protocol, use_listings_cache=False, skip_instance_cache=True, **self._options
+            )
+        except ImportError as error:
+            raise not_installed(self._protocol, str(error)) from error
+        except Exception as error:
+            # The message of the cause may contain options, so only its type is reported.
+            raise StoreError(
+                f"{self._protocol}://: opening failed with {type(error).__name__}; check the storage options"
+            ) from error
+
+    def _redact(self, error: BaseException) -> str:
+        """Return the message of an error without secrets."""
+        message = str(error)
+        for options in (self._options, getattr(self._given, "storage_options", {})):
+            for secret in secrets_in(options):
+                message = message.replace(secret, "***")
+        return message
 
     def _temporary(self, path: str) -> str:
         """Return a temporary path next to the final one, after creating its directory."""
@@ -373,64 +375,47 @@ class FsspecStore(RemoteStore):
             self.file_system.invalidate_cache(self._native_path(path))
             self.file_system.invalidate_cache(self._native_path(path).rpartition("/")[0])
 
-    def _failure(self, error: BaseException, path: str) -> LanceError:
-        if isinstance(error, LanceError):
-            return error
-        if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
-            return missing(path)
-        description = f"{type(error).__name__}: {error}"
-        for secret in self._secrets():
-            description = description.replace(secret, "***")
-        return StoreError(f"{self.uri(path)}: {description}", path=path)
 
+class FsspecWriter(BufferedWriter):
+    """Writer that puts a small object at `close`. Larger objects are uploaded in parts by fsspec's buffered file."""
 
-class FsspecWriter(ObjectWriter):
-    """Writer of one object through fsspec's buffered file, which uploads it in parts."""
+    __slots__ = ("_file", "_target")
 
-    __slots__ = ("_file", "_path", "_position", "_store", "_target")
+    _store: FsspecStore
 
     def __init__(self, store: FsspecStore, path: str) -> None:
-        self._store = store
-        self._path = path
-        self._position = 0
+        super().__init__(store, path)
         self._file: Any = None
-        try:
-            self._target = path if store.scheme in _OBJECT_STORES else store._temporary(path)
-            self._file = store.file_system.open(self._target, "wb", block_size=_BLOCK_BYTES)
-        except Exception as error:
-            raise store._failure(error, path) from error
+        self._target = path
 
-    def write(self, data: Buffer) -> None:
-        """Append bytes. Raises ValueError if the writer is closed. See ObjectWriter."""
-        if self._file is None:
-            raise ValueError(f"{self._path}: the writer is closed")
-        view = memoryview(data).cast("B")
+    def _upload_parts(self) -> None:
+        if len(self._buffer) <= PART_BYTES:
+            return
+        store = self._store
         try:
-            self._file.write(view)
+            if self._file is None:
+                self._target = self._path if store.scheme in _OBJECT_STORES else store._temporary(self._path)
+                self._file = store.file_system.open(store._native_path(self._target), "wb", block_size=PART_BYTES)
+            self._file.write(self._buffer)
         except Exception as error:
             self.abort()
-            raise self._store._failure(error, self._path) from error
-        self._position += len(view)
+            raise store._failure(error, self._path) from error
+        self._buffer = bytearray()
 
-    def tell(self) -> int:
-        """Return the number of bytes accepted so far. See ObjectWriter."""
-        return self._position
-
-    def close(self) -> None:
-        """Complete the upload, or move the temporary file to its final name. See ObjectWriter."""
+    def _publish(self) -> None:
         if self._file is None:
+            super()._publish()
             return
         try:
+            self._file.write(self._buffer)
             self._file.close()
             if self._target != self._path:
                 self._store._move(self._target, self._path)
         except Exception as error:
-            self.abort()
+            self._discard_parts()
             raise self._store._failure(error, self._path) from error
-        self._file = None
 
-    def abort(self) -> None:
-        """Discard the uploaded parts, or the temporary file. See ObjectWriter."""
+    def _discard_parts(self) -> None:
         file, self._file = self._file, None
         if file is None:
             return
@@ -449,45 +434,7 @@ def open_fsspec(url: str, scheme: str, storage_options: Mapping[str, Any] | None
 
     Raises InvalidInputError for an unknown scheme, UnsupportedFeatureError if its package is not installed.
     """
-    from fsspec.registry import get_filesystem_class
-
-    _check_known(scheme)
-    try:
-        kind = get_filesystem_class(scheme)
-    except (ImportError, ValueError) as error:
-        raise not_installed(scheme, error) from error
-    options = {
-        name: value
-        for name, value in (storage_options or {}).items()
-        if name not in OWN_OPTIONS and not name.startswith("base_")
-    }
-    return FsspecStore(scheme, {**kind._get_kwargs_from_urls(url), **options}), kind._strip_protocol(url).rstrip("/")
-
-
-def wrap_fsspec(file_system: Any, path: str) -> tuple[ObjectStore, str]:
-    """Return the store of a file system object, and the path in it. A local file system is opened without fsspec.
-
-    Raises InvalidInputError if the object is not an fsspec file system.
-    """
-    from fsspec import AbstractFileSystem
-
-    from lancetable.store.open import open_store
-
-    if not isinstance(file_system, AbstractFileSystem):
-        raise InvalidInputError(f"expected an fsspec file system, got {type(file_system).__name__}")
-    protocol = file_system.protocol if isinstance(file_system.protocol, str) else file_system.protocol[0]
-    inner = file_system._strip_protocol(path).rstrip("/")
-    if protocol in ("file", "local"):
-        return open_store(inner)
-    from lancetable.store.clouds.fsspec_client import CLOUD_OF_SCHEME, wrap_cloud
-
-    if protocol in CLOUD_OF_SCHEME and hasattr(file_system, "split_path"):
-        return wrap_cloud(file_system, protocol, inner)
-    return FsspecStore(protocol, {}, file_system), inner
-
-
-def _check_known(scheme: str) -> None:
-    from fsspec.registry import available_protocols
+    from fsspec.registry import available_protocols, get_filesystem_class
 
     known = available_protocols()
     if scheme not in known:
@@ -495,31 +442,16 @@ def _check_known(scheme: str) -> None:
             f"unknown scheme {scheme}://; use a plain path, file://, memory://, s3://, gs://, az:// or a scheme of "
             f"fsspec: {', '.join(sorted(known))}"
         )
-
-
-def not_installed(scheme: str, error: Exception) -> UnsupportedFeatureError:
-    """Return the error for a scheme whose package is not installed, with the extra that installs it."""
-    extra = _EXTRAS.get(scheme)
-    advice = f"pip install 'lancetable[{extra}]'" if extra else str(error)
-    return UnsupportedFeatureError(f"{scheme}:// requires a package that is not installed: {advice}", feature=scheme)
-
-
-def _construct(protocol: str, options: Mapping[str, Any]) -> Any:
-    import fsspec
-
     try:
-        return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True, **options)
-    except ImportError as error:
-        raise not_installed(protocol, error) from error
-    except Exception as error:
-        # The message of the cause may contain options, so only its type is reported.
-        raise StoreError(
-            f"{protocol}://: opening failed with {type(error).__name__}; check the storage options"
-        ) from error
-
-
-def _same_path(one: str, other: str) -> bool:
-    return one.strip("/") == other.strip("/")
+        kind = get_filesystem_class(scheme)
+    except (ImportError, ValueError) as error:
+        raise not_installed(scheme, str(error)) from error
+    options = {
+        name: value
+        for name, value in (storage_options or {}).items()
+        if name not in OWN_OPTIONS and not name.startswith("base_")
+    }
+    return FsspecStore(scheme, {**kind._get_kwargs_from_urls(url), **options}), kind._strip_protocol(url).rstrip("/")
 
 
 def _meta(entry: Mapping[str, Any], name: str) -> ObjectMeta:

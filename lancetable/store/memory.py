@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from lancetable.errors import CorruptFileError
 from lancetable.store.base import (
     EMPTY,
+    BufferedWriter,
     ByteRange,
     Capabilities,
     Durability,
     ObjectMeta,
-    ObjectWriter,
     OnExisting,
     PutOutcome,
     check_range,
@@ -33,7 +33,7 @@ from lancetable.store.base import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MemoryStore", "MemoryWriter"]
+__all__ = ["MemoryStore"]
 
 
 _TABLE_DIRECTORIES = frozenset(("_deletions", "_indices", "_refs", "_transactions", "_versions", "data", "tree"))
@@ -171,9 +171,9 @@ class MemoryStore:
         with self._space.lock:
             return PutOutcome.WON if self._space.objects.setdefault(path, entry) is entry else PutOutcome.LOST
 
-    def open_writer(self, path: str) -> MemoryWriter:
+    def open_writer(self, path: str) -> BufferedWriter:
         """Open a writer that buffers the object. See ObjectStore."""
-        return MemoryWriter(self, path)
+        return BufferedWriter(self, path)
 
     def sync(self, prefix: str = "") -> None:
         """Do nothing: objects do not survive the process."""
@@ -228,39 +228,6 @@ class MemoryStore:
         if entry is None:
             raise missing(path)
         return entry[0]
-
-
-class MemoryWriter(ObjectWriter):
-    """Writer that buffers one object and puts it at `close`."""
-
-    __slots__ = ("_buffer", "_path", "_position", "_store")
-
-    def __init__(self, store: MemoryStore, path: str) -> None:
-        self._store = store
-        self._position = 0
-        self._path = path
-        self._buffer: bytearray | None = bytearray()
-
-    def write(self, data: Buffer) -> None:
-        """Append bytes. Raises ValueError if the writer is closed. See ObjectWriter."""
-        if self._buffer is None:
-            raise ValueError(f"{self._path}: the writer is closed")
-        self._buffer += memoryview(data).cast("B")
-        self._position = len(self._buffer)
-
-    def tell(self) -> int:
-        """Return the number of bytes accepted so far. See ObjectWriter."""
-        return self._position
-
-    def close(self) -> None:
-        """Put the object. See ObjectWriter."""
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None:
-            self._store.put(self._path, buffer)
-
-    def abort(self) -> None:
-        """Discard the buffer. See ObjectWriter."""
-        self._buffer = None
 
 
 def _entry(data: Buffer) -> tuple[bytes, datetime]:

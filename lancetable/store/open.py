@@ -2,10 +2,10 @@
 
     /data/t, ./t, ~/t, file:///data/t     LocalStore
     memory://t                            MemoryStore, shared by the whole process
-    s3:// gs:// az:// abfss://            CloudStore: obstore, or s3fs, gcsfs and adlfs
+    s3:// gs:// az:// abfss://            CloudStore, through obstore
     s3+ddb://b/t?ddbTableName=n           the same, with commits through a DynamoDB table (handlers/choose.py)
     sftp:// hdfs:// ...                   FsspecStore: any other scheme that fsspec supports
-    (file system, path)                   the store of an fsspec file system object
+    (file system, path)                   FsspecStore of the object, or CloudFsspecStore if it is one of a cloud
 
 Opening sends no request. An address that is read from a table is opened only if its scheme and authority are those of
 the table, because some file systems connect as soon as they are constructed.
@@ -22,13 +22,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lancetable.errors import InvalidInputError
 from lancetable.store.local import LocalStore
+from lancetable.store.schemes import CLOUD_OF_SCHEME, EXTERNAL_SUFFIX
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from lancetable.store.base import ObjectStore
 
-__all__ = ["Mounted", "external_table", "mounted", "open_store", "option", "without_external"]
-
-EXTERNAL_SUFFIX = "+ddb"
+__all__ = ["FileSystemUri", "external_table", "open_store", "option", "without_external"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(?://|/)")
 _CHAINED = re.compile(r"[A-Za-z0-9+.\-]+::[^/]*://|[A-Za-z][A-Za-z0-9+.\-]+://.*::")
@@ -37,21 +38,30 @@ _ON = frozenset(("1", "true", "yes", "on"))
 _local_stores: dict[tuple[bool, bool], LocalStore] = {}
 
 
-class Mounted(str):
-    """Address of a path in a file system object of the caller. `open_store` resolves it to that very object."""
+class FileSystemUri(str):
+    """Address of a path in a file system object of the caller.
 
-    pair: tuple[Any, str]
+    In messages and comparisons it is the address as a string. `open_store` opens `path` in `file_system`, so the `uri`
+    of a dataset in a file system object can be opened again.
+    """
+
+    file_system: Any
+    path: str
+
+    def __new__(cls, file_system: Any, path: str) -> Self:
+        """Create the address. Raises InvalidInputError if the object is not an fsspec file system."""
+        store, path_in_store = _open_file_system((file_system, path))
+        uri = super().__new__(cls, store.uri(path_in_store))
+        uri.file_system, uri.path = file_system, path
+        return uri
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return mounted, (self.pair,)
+        return type(self), (self.file_system, self.path)
 
-
-def mounted(pair: tuple[Any, str]) -> Mounted:
-    """Return the address of a pair of an fsspec file system and a path in it. Raises InvalidInputError."""
-    store, path = _open_file_system(pair)
-    address = Mounted(store.uri(path))
-    address.pair = pair
-    return address
+    @classmethod
+    def of(cls, pair: tuple[Any, str]) -> Self:
+        """Return the address of a pair of a file system object and a path in it. Raises InvalidInputError."""
+        return cls(*_check_pair(pair))
 
 
 def open_store(
@@ -76,8 +86,10 @@ def open_store(
     UnsupportedFeatureError
         If this release does not support the store, or a package that it needs is not installed.
     """
-    if isinstance(uri, (tuple, Mounted)):
-        return _open_file_system(uri if isinstance(uri, tuple) else uri.pair)
+    if isinstance(uri, FileSystemUri):
+        return _open_file_system((uri.file_system, uri.path))
+    if isinstance(uri, tuple):
+        return _open_file_system(_check_pair(uri))
     uri_text = os.fspath(uri)
     if not isinstance(uri_text, str):
         raise TypeError(f"expected a string or a path as the address, got {type(uri_text).__name__}")
@@ -101,8 +113,6 @@ def open_store(
         return MemoryStore(path), path
     if scheme.endswith(EXTERNAL_SUFFIX):
         scheme, uri_text = scheme[: -len(EXTERNAL_SUFFIX)], without_external(uri_text)
-    from lancetable.store.clouds.fsspec_client import CLOUD_OF_SCHEME
-
     if scheme in CLOUD_OF_SCHEME:
         from lancetable.store.clouds.cloud import open_cloud
 
@@ -217,9 +227,27 @@ def _memory_path(uri_text: str) -> str:
     return uri_text.partition("://")[2].strip("/")
 
 
-def _open_file_system(pair: tuple[Any, str]) -> tuple[ObjectStore, str]:
-    from lancetable.store.fsspec_store import wrap_fsspec
-
+def _check_pair(pair: tuple[Any, ...]) -> tuple[Any, str]:
     if len(pair) != 2 or not isinstance(pair[1], str):
         raise InvalidInputError("expected a pair of an fsspec file system and a path string")
-    return wrap_fsspec(pair[0], pair[1])
+    return pair[0], pair[1]
+
+
+def _open_file_system(pair: tuple[Any, str]) -> tuple[ObjectStore, str]:
+    """Return the store of a file system object, and the path in it. A local file system is opened without fsspec."""
+    from fsspec import AbstractFileSystem
+
+    file_system, path = pair
+    if not isinstance(file_system, AbstractFileSystem):
+        raise InvalidInputError(f"expected an fsspec file system, got {type(file_system).__name__}")
+    protocol = file_system.protocol if isinstance(file_system.protocol, str) else file_system.protocol[0]
+    path = file_system._strip_protocol(path).rstrip("/")
+    if protocol in ("file", "local"):
+        return _open_local(path, None)
+    if protocol in CLOUD_OF_SCHEME and hasattr(file_system, "split_path"):
+        from lancetable.store.clouds.fsspec_client import wrap_cloud
+
+        return wrap_cloud(file_system, protocol, path)
+    from lancetable.store.fsspec_store import FsspecStore
+
+    return FsspecStore(protocol, {}, file_system), path

@@ -36,7 +36,7 @@ from lancetable.format.paths import (
     join,
 )
 from lancetable.handlers.choose import choose_handler
-from lancetable.store.open import Mounted, mounted, open_store
+from lancetable.store.open import FileSystemUri, open_store
 from lancetable.table import refs
 from lancetable.table.cache import TableCache
 from lancetable.table.manifests import ManifestFile, read_manifest
@@ -269,9 +269,9 @@ def base_of_branch(version: TableVersion, branch: str | None) -> str:
 
 def uri_of_branch(version: TableVersion, branch: str | None) -> str:
     """Return the address of a branch: below that of the main branch."""
-    if isinstance(version.uri, Mounted):
-        file_system, path = version.uri.pair
-        return mounted((file_system, _address_of_branch(path, version.branch, branch)))
+    if isinstance(version.uri, FileSystemUri):
+        path = _address_of_branch(version.uri.path, version.branch, branch)
+        return FileSystemUri(version.uri.file_system, path)
     return _address_of_branch(version.uri, version.branch, branch)
 
 

@@ -17,8 +17,7 @@ from integration.servers.moto_locked import Moto
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.handlers import probe, unsafe
 from lancetable.store.base import PutOutcome
-from lancetable.store.clouds.cloud import CloudStore
-from lancetable.store.clouds.fsspec_client import CloudFsspecStore, reply_to
+from lancetable.store.clouds.fsspec_client import make_file_system, reply_to
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.conditional import Reply, create_exclusively
 from lancetable.store.open import open_store
@@ -32,8 +31,13 @@ def _rows(first: int, count: int = 10) -> pa.Table:
     return pa.table({"id": pa.array(range(first, first + count), pa.int64())})
 
 
-def _options(s3: Moto, client: str) -> dict[str, str]:
-    return {**s3.options, "client": client}
+def _table(s3: Moto, client: str | None, bucket: str = "lab") -> tuple[Any, dict[str, str]]:
+    """Return a new address and its storage options: a URL for obstore, a file system object for s3fs."""
+    if client != "fsspec":
+        return f"s3://{bucket}/{uuid4()}", s3.options
+    s3fs = pytest.importorskip("s3fs")
+    options = {"key": s3.options["aws_access_key_id"], "secret": s3.options["aws_secret_access_key"]}
+    return (s3fs.S3FileSystem(endpoint_url=s3.endpoint, **options), f"{bucket}/{uuid4()}"), {}
 
 
 # ---- replies to conditional creates
@@ -141,29 +145,29 @@ _FAULTS += [("dropped", 1), ("stored_then_500", 2)]
 )
 def test_append_is_exactly_once_despite_lost_or_wrong_replies(s3: Moto, client: str, how: str, times: int) -> None:
     """One new version with each row once, for any fault of the request that creates the manifest."""
-    uri = f"s3://lab/{uuid4()}"
-    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=_options(s3, client))
+    uri, options = _table(s3, client)
+    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=options)
     s3.plan({"match": r"PUT .*_versions/\d+\.manifest\?", "times": times, "how": how})
     try:
         dataset.insert(_rows(10))
     finally:
         s3.reset()
-    newest = lancetable.dataset(uri, storage_options=_options(s3, client))
+    newest = lancetable.dataset(uri, storage_options=options)
     assert newest.version == dataset.version == 2
     assert sorted(newest.to_table()["id"].to_pylist()) == list(range(20))
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_forbidden_commit_raises(s3: Moto, client: str) -> None:
-    uri = f"s3://lab/{uuid4()}"
-    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=_options(s3, client))
+    uri, options = _table(s3, client)
+    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=options)
     s3.plan({"match": r"PUT .*_versions/\d+\.manifest\?", "times": 9, "how": "403"})
     try:
         with pytest.raises(StoreError):
             dataset.insert(_rows(10))
     finally:
         s3.reset()
-    assert lancetable.dataset(uri, storage_options=_options(s3, client)).version == 1
+    assert lancetable.dataset(uri, storage_options=options).version == 1
 
 
 # ---- servers that ignore the condition
@@ -172,7 +176,7 @@ def test_forbidden_commit_raises(s3: Moto, client: str) -> None:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_probed", {})
-    options, uri = _options(liar, client), f"s3://lab/{uuid4()}"
+    uri, options = _table(liar, client)
     with pytest.raises(UnsupportedFeatureError, match=r"overwrites.*commit_lock.*s3\+ddb.*unsafe_single_writer"):
         lancetable.write_dataset(_rows(0), uri, storage_options=options)
     store, base = open_store(uri, options)
@@ -235,22 +239,58 @@ def test_option_names_of_fsspec_and_object_store_are_equivalent() -> None:
         | {"aws_endpoint_url": "e", "fsync": "0", "client": "obstore", "expires_at_millis": "1"},
     )
     assert from_fsspec_names == from_object_store_names
-    assert not from_object_store_names.for_fsspec_only
-    assert from_object_store_names.for_fsspec()["client_kwargs"] == {"region_name": "r"}
+    assert not from_object_store_names.unknown
     azure = CloudOptions.parse("azure", {"azure_storage_account_name": "a", "access_key": "k", "sas_token": "s"})
     assert azure.config == {"account_name": "a", "account_key": "k", "sas_key": "s"}
     assert CloudOptions.parse("gcs", {"token": "anon"}).config == {"skip_signature": "true"}
 
 
-def test_options_of_fsspec_only_select_fsspec(s3: Moto) -> None:
-    options: Any = {**s3.options, "config_kwargs": {"max_pool_connections": 3}}  # a mapping, as in fsspec
-    store, base = open_store(f"s3://lab/{uuid4()}", options)
-    assert isinstance(store, CloudStore)
-    assert isinstance(store.backend, CloudFsspecStore)
-    store.put(f"{base}/x", b"1")
-    assert store.read_all(f"{base}/x") == b"1"
-    with pytest.raises(InvalidInputError, match="config_kwargs"):
-        open_store("s3://b/t", {**options, "client": "obstore"})[0].find("x")
+def test_options_that_only_fsspec_supports_are_rejected() -> None:
+    for name, value in {
+        "config_kwargs": {"max_pool_connections": 3},
+        "connection_string": "x",
+        "client": "fsspec",
+    }.items():
+        with pytest.raises(InvalidInputError, match=rf"{name}.* file system object"):
+            open_store("s3://b/t", {name: value})  # type: ignore[dict-item]  # a mapping, as in fsspec
+
+
+def test_file_system_gets_the_storage_options(s3: Moto) -> None:
+    """In a forked child, the file system object is created from the options of the URL."""
+    pytest.importorskip("s3fs")
+    given = {"token": "t", "timeout": "5s", "aws_server_side_encryption": "AES256"}
+    options = CloudOptions.parse("s3", {**s3.options, **given}).with_environment()
+    made = make_file_system(options).storage_options
+    assert made["client_kwargs"] == {"region_name": "us-east-1"}
+    assert made["config_kwargs"] == {"connect_timeout": 5.0, "read_timeout": 5.0, "s3": {"addressing_style": "path"}}
+    assert made["s3_additional_kwargs"] == {"ServerSideEncryption": "AES256"}
+    assert (made["key"], made["token"], made["endpoint_url"]) == (options.config["access_key_id"], "t", s3.endpoint)
+    assert "anon" not in made and "requester_pays" not in made
+    with pytest.raises(InvalidInputError, match=r"proxy_url.*spawn"):
+        make_file_system(CloudOptions.parse("s3", {"proxy_url": "http://x"}))
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments"),
+    [
+        ({"account_name": "a", "account_key": "a2V5"}, {"account_name": "a", "account_key": "a2V5"}),
+        ({"account_name": "a", "sas_token": "s"}, {"account_name": "a", "sas_token": "s"}),
+        (
+            {"use_emulator": "true", "account_key": "a2V5"},
+            {
+                "account_name": "devstoreaccount1",
+                "connection_string": "BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;AccountName=devstoreaccount1;"
+                "AccountKey=a2V5",
+            },
+        ),
+    ],
+)
+def test_file_system_of_azure_gets_the_storage_options(config: dict[str, str], arguments: dict[str, str]) -> None:
+    pytest.importorskip("adlfs")
+    made = make_file_system(CloudOptions.parse("azure", config)).storage_options
+    assert {
+        name: made[name] for name in made if name not in ("use_listings_cache", "assume_container_exists")
+    } == arguments
 
 
 def test_invalid_options_are_rejected() -> None:
@@ -281,17 +321,22 @@ def test_partial_credentials_are_not_completed_from_the_environment(monkeypatch:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_messages_contain_no_secrets(s3: Moto, client: str, caplog: pytest.LogCaptureFixture) -> None:
     planted = {"aws_access_key_id": "PLANTEDKEYID", "aws_secret_access_key": "PLANTEDSECRET", "token": "PLANTEDTOKEN"}
-    options = {**s3.options, **planted, "client": client, "client_max_retries": "1"}
+    options = {**s3.options, **planted, "client_max_retries": "1"}
+    absent: Any = f"s3://no-such-bucket/{uuid4()}"
+    address: Any = f"s3://lab/{uuid4()}"
+    if client == "fsspec":
+        file_system = make_file_system(CloudOptions.parse("s3", options))
+        absent, address, options = (file_system, absent[5:]), (file_system, address[5:]), {}
     messages = []
     caplog.set_level(logging.DEBUG, logger="lancetable")
-    store, base = open_store(f"s3://no-such-bucket/{uuid4()}", options)
+    store, base = open_store(absent, options)
     messages += [repr(store), str(store), store.uri(base), repr(store.capabilities)]
     for call in (
         lambda: store.put(f"{base}/x", b"1"),
         lambda: store.put_if_absent(f"{base}/x", b"1"),
         lambda: store.list_names(base),
         lambda: store.read_all(f"{base}/x"),
-        lambda: lancetable.dataset(f"s3://no-such-bucket/{base}", storage_options=options),
+        lambda: lancetable.dataset(absent, storage_options=options),
     ):
         try:
             messages.append(repr(call()))
@@ -300,7 +345,7 @@ def test_messages_contain_no_secrets(s3: Moto, client: str, caplog: pytest.LogCa
             while cause is not None:
                 messages += [str(cause), repr(cause), repr(vars(cause))]
                 cause = cause.__cause__
-    dataset = lancetable.write_dataset(_rows(0), f"s3://lab/{uuid4()}", storage_options=options)
+    dataset = lancetable.write_dataset(_rows(0), address, storage_options=options)
     messages += [repr(dataset), str(dataset), repr(dataset._table), repr(dataset._table.handler)]
     messages += [record.getMessage() for record in caplog.records if record.name.startswith("lancetable")]
     assert not [message for message in messages if "PLANTED" in message]
@@ -310,11 +355,10 @@ def test_messages_contain_no_secrets(s3: Moto, client: str, caplog: pytest.LogCa
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pylance warns about every fork
-@pytest.mark.parametrize("client", [None, *CLIENTS])
+@pytest.mark.parametrize("client", CLIENTS)
 def test_forked_child_reads_and_commits(s3: Moto, client: str | None) -> None:
     """obstore hangs in a child that was forked after its use, so the child must use another client."""
-    uri = f"s3://lab/{uuid4()}"
-    options = s3.options if client is None else _options(s3, client)
+    uri, options = _table(s3, client)
     dataset = lancetable.write_dataset(_rows(0), uri, storage_options=options)
     assert dataset.to_table().num_rows == 10
     sys.stdout.flush()
@@ -335,8 +379,8 @@ def test_forked_child_reads_and_commits(s3: Moto, client: str | None) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_pickled_dataset_reads_and_commits(s3: Moto, client: str) -> None:
-    uri = f"s3://lab/{uuid4()}"
-    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=_options(s3, client))
+    uri, options = _table(s3, client)
+    dataset = lancetable.write_dataset(_rows(0), uri, storage_options=options)
     twin = pickle.loads(pickle.dumps(dataset))
     assert twin.to_table() == dataset.to_table()
     twin.insert(_rows(10))

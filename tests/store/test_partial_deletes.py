@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from lancetable.errors import StoreError
+from lancetable.store.clouds.fsspec_client import make_file_system
+from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.open import open_store
 
 NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -78,12 +80,13 @@ def endpoint() -> Iterator[str]:
         thread.join()
 
 
-@pytest.fixture(params=[("obstore", "obstore"), ("fsspec", "s3fs")], ids=["obstore", "s3fs"])
+@pytest.fixture(params=["obstore", "s3fs"])
 def store(request: pytest.FixtureRequest, endpoint: str) -> Any:
-    client, package = request.param
-    pytest.importorskip(package)
+    pytest.importorskip(request.param)
     options = {"key": "k", "secret": "s", "region": "us-east-1", "endpoint": endpoint, "allow_http": "true"}
-    return open_store("s3://bucket/t", {**options, "client": client})[0]
+    if request.param == "obstore":
+        return open_store("s3://bucket/t", options)[0]
+    return open_store((make_file_system(CloudOptions.parse("s3", options)), "bucket/t"))[0]
 
 
 def test_error_has_the_name_of_an_object_that_was_not_deleted(store: Any) -> None:

@@ -13,6 +13,14 @@ from lancetable.testing.conformance import Place, StoreSuite
 pytest.importorskip("obstore")
 
 
+def _place(s3: Moto, client: str) -> Place:
+    if client == "obstore":
+        return open_store(f"s3://lab/{uuid4()}", s3.options)
+    s3fs = pytest.importorskip("s3fs")
+    options = {"key": s3.options["aws_access_key_id"], "secret": s3.options["aws_secret_access_key"]}
+    return open_store((s3fs.S3FileSystem(endpoint_url=s3.endpoint, **options), f"lab/{uuid4()}"))
+
+
 class _S3Suite(StoreSuite):
     client = ""
     many_names = 30
@@ -21,7 +29,7 @@ class _S3Suite(StoreSuite):
 
     @pytest.fixture
     def place(self, s3: Moto) -> Place:
-        return open_store(f"s3://lab/{uuid4()}", {**s3.options, "client": self.client})
+        return _place(s3, self.client)
 
 
 class TestObstore(_S3Suite):
@@ -36,4 +44,4 @@ class TestS3fs(_S3Suite):
 @pytest.mark.parametrize("client", ["obstore", "fsspec"])
 def test_listing_of_more_than_one_page(s3: Moto, client: str) -> None:
     suite = StoreSuite()
-    suite.test_listing_of_many_names(open_store(f"s3://lab/{uuid4()}", {**s3.options, "client": client}))
+    suite.test_listing_of_many_names(_place(s3, client))

@@ -3,9 +3,9 @@
     s3://bucket/key            gs://bucket/key
     az://container/key         abfss://container@account.dfs.core.windows.net/key
 
-    obstore is installed and supports all options        ObstoreStore
-    otherwise, and in a child that was forked from a     CloudFsspecStore over s3fs, gcsfs or adlfs
-    process using obstore (threads do not survive)
+    in general                                           ObstoreStore
+    in a child that was forked from a process using      CloudFsspecStore over s3fs, gcsfs or adlfs
+    obstore, whose threads do not survive the fork
 
 `CloudStore` is the store that tables keep. It holds the address and the options, creates a client on first use and
 again after a fork, and is pickled without one.
@@ -20,11 +20,10 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
-from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.store.base import Capabilities
-from lancetable.store.clouds.fsspec_client import CLOUD_OF_SCHEME, CloudFsspecStore
-from lancetable.store.clouds.options import CloudOptions
-from lancetable.store.fsspec_store import not_installed
+from lancetable.store.clouds.options import CloudOptions, warn_of_option
+from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["CloudStore", "open_cloud"]
 
 _MODULES = {"s3": "s3fs", "gcs": "gcsfs", "azure": "adlfs"}
-_CLIENTS = ("obstore", "fsspec")
 _forked_from_obstore = False
 
 
@@ -57,12 +55,11 @@ def _forward(name: str) -> Callable[..., Any]:
 class CloudStore:
     """One bucket or container. Paths are keys in it."""
 
-    def __init__(self, scheme: str, bucket: str, options: CloudOptions, client: str | None = None) -> None:
-        """Create a store without a client. `client` is "obstore", "fsspec", or None to choose automatically."""
+    def __init__(self, scheme: str, bucket: str, options: CloudOptions) -> None:
+        """Create a store without a client."""
         self.scheme = scheme
         self._bucket = bucket
         self._options = options
-        self._client = client
         self._backend: ObjectStore | None = None
         self._pid = -1
         self._lock = threading.Lock()
@@ -80,7 +77,7 @@ class CloudStore:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CloudStore, (self.scheme, self._bucket, self._options, self._client)
+        return CloudStore, (self.scheme, self._bucket, self._options)
 
     def __repr__(self) -> str:
         return f"CloudStore({self._address!r}, {self._options!r})"
@@ -120,27 +117,31 @@ class CloudStore:
         return self._backend
 
     def _create_backend(self) -> ObjectStore:
-        """Create a client. Raises InvalidInputError, or UnsupportedFeatureError if no installed client can be used."""
-        module = _MODULES[self._options.cloud]
-        has_obstore = find_spec("obstore") is not None and self._client != "fsspec"
-        if has_obstore and not _forked_from_obstore and not self._options.for_fsspec_only:
+        """Create a client. Raises StoreError, InvalidInputError, UnsupportedFeatureError if a package is missing."""
+        if not _forked_from_obstore:
             from lancetable.store.clouds.obstore_client import ObstoreStore
 
             return cast("ObjectStore", ObstoreStore(self._bucket, self._options, self.capabilities, self._address))
-        if self._client == "obstore" and self._options.for_fsspec_only:
-            raise InvalidInputError(
-                f"storage option {next(iter(self._options.arguments))} is not supported by obstore; "
-                "remove it or the option client"
-            )
+        from lancetable.store.clouds.fsspec_client import CloudFsspecStore, make_file_system
+
+        options = self._options.with_environment()
+        module = _MODULES[options.cloud]
         if find_spec(module) is None:
-            if has_obstore and _forked_from_obstore:
-                raise UnsupportedFeatureError(
-                    f"{self._address}: obstore cannot be used in a process that was forked after it was loaded; "
-                    f"install {module} as a replacement, or start processes with the spawn method",
-                    feature="obstore after a fork",
-                )
-            raise not_installed(self.scheme, ImportError(module))
-        return CloudFsspecStore(self._bucket, self._options, self.capabilities, self._address)
+            raise UnsupportedFeatureError(
+                f"{self._address}: obstore cannot be used in a process that was forked after it was loaded; "
+                f"install {module} as a replacement, or start processes with the spawn method",
+                feature="obstore after a fork",
+            )
+        try:
+            file_system = make_file_system(options)
+        except LanceError:
+            raise
+        except Exception as error:
+            # The message of the cause may contain options, so only its type is reported.
+            raise StoreError(
+                f"{self._address}: opening failed with {type(error).__name__}; check the storage options"
+            ) from None
+        return CloudFsspecStore(file_system, self.scheme, self._bucket, self.capabilities, options.config)
 
     read = _forward("read")
     read_many = _forward("read_many")
@@ -174,28 +175,37 @@ def open_cloud(url: str, scheme: str, storage_options: Mapping[str, Any] | None)
     scheme
         Scheme of `url` in lower case, one of `CLOUD_OF_SCHEME`.
     storage_options
-        Options under any of their names; `client` selects obstore or fsspec.
+        Options under any of their names. Unknown ones are logged and have no effect.
 
     Raises
     ------
     InvalidInputError
         If the bucket is missing or an option is invalid.
     UnsupportedFeatureError
-        If no client package for this cloud is installed.
+        If obstore is not installed.
     """
     cloud = CLOUD_OF_SCHEME[scheme]
     bucket, _, key = url.partition("://")[2].partition("/")
     if not bucket:
         raise InvalidInputError(f"missing bucket name after {scheme}://: {url!r}")
     options: dict[str, Any] = dict(storage_options or {})
-    client = options.get("client")
-    if client is not None and client not in _CLIENTS:
-        raise InvalidInputError(f"storage option client: expected obstore or fsspec, got {client!r}")
+    if options.get("client") not in (None, "obstore"):
+        raise InvalidInputError(
+            f"storage option client: expected obstore, got {options['client']!r}; to use fsspec, pass a pair of a file"
+            " system object and a path"
+        )
     if "@" in bucket:  # abfss://container@account.dfs.core.windows.net
         bucket, _, host = bucket.partition("@")
         options.setdefault("account_name", host.partition(".")[0])
-    if find_spec("obstore") is None and find_spec(_MODULES[cloud]) is None:
-        raise not_installed(scheme, ImportError(_MODULES[cloud]))
+    if find_spec("obstore") is None:
+        raise not_installed(scheme, "obstore")
+    parsed = CloudOptions.parse(cloud, options)
+    for name, value in parsed.unknown.items():
+        if isinstance(value, Mapping) or name == "connection_string":
+            raise InvalidInputError(
+                f"storage option {name} is only supported by fsspec; pass a pair of a file system object and a path"
+            )
+        warn_of_option(name, f"{scheme}:// tables", parsed.names())
     canonical_scheme = {"s3a": "s3", "gcs": "gs"}.get(scheme, scheme)
-    store = CloudStore(canonical_scheme, bucket, CloudOptions.parse(cloud, options), client)
+    store = CloudStore(canonical_scheme, bucket, parsed)
     return cast("ObjectStore", store), key.strip("/")

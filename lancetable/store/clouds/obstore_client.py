@@ -22,44 +22,40 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from lancetable.errors import CorruptFileError, LanceError, StoreError
+from lancetable.errors import StoreError
 from lancetable.store.base import (
     EMPTY,
+    BufferedWriter,
     ByteRange,
     Capabilities,
     Durability,
     ObjectMeta,
-    ObjectWriter,
     OnExisting,
     PutOutcome,
     missing,
     short_read,
 )
-from lancetable.store.clouds.azure_listing import AzureLister
-from lancetable.store.clouds.gcs_listing import GcsLister, google_token
 from lancetable.store.clouds.options import CloudOptions
-from lancetable.store.clouds.s3_listing import Credentials, S3Lister
-from lancetable.store.clouds.short_listing import ShortLister
-from lancetable.store.conditional import Reply, create_exclusively
-from lancetable.store.remote import FIRST_READ_BYTES, RemoteStore
+from lancetable.store.clouds.s3_short_page import S3ShortPage
+from lancetable.store.conditional import REFUSALS, Reply, create_exclusively
+from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, first_names
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = ["ObstoreStore", "ObstoreWriter"]
 
-_PART_BYTES = 8 << 20
+_LONG_DIRECTORY = 50  # names; listing fewer costs about as much as a short page
 _SINGLE_PUT_BYTES = 64 << 20
 _COALESCED_BYTES = 1 << 20  # obstore fetches ranges this close to each other in one request
 _DELETE_BATCH = 1000
 _SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 _STATUS = re.compile(r"status code: (\d{3})")
 _QUERY = re.compile(r"\?[^\s\"']*")
-# HTTP statuses after which the object is certainly not stored: the request was invalid or not permitted.
-_REFUSALS = frozenset((400, 401, 403, 404, 405, 411, 413, 416, 501))
 
 _pool: ThreadPoolExecutor | None = None
 _pool_pid = -1
@@ -86,10 +82,11 @@ class ObstoreStore(RemoteStore):
         self._options = options.with_environment()
         self._address = address
         self.capabilities = capabilities
-        provider = _aws_credentials(self._options)
-        self._client = self._make_client(bucket, provider, retries=None)
-        self._client_without_retries = self._make_client(bucket, provider, retries=0)
-        self._lister = _lister_of(bucket, self._options, provider) if capabilities.ordered_list else None
+        self._bucket = bucket
+        self._credentials = _aws_credentials(self._options)
+        self._client = self._make_client(retries=None)
+        self._client_without_retries = self._make_client(retries=0)
+        self._has_long_directory = False
 
     @property
     def scheme(self) -> str:
@@ -103,7 +100,7 @@ class ObstoreStore(RemoteStore):
         """Return the bucket's address with the key."""
         return f"{self._address}/{path.lstrip('/')}"
 
-    def _make_client(self, bucket: str, provider: Any, retries: int | None) -> Any:
+    def _make_client(self, retries: int | None) -> Any:
         from obstore import store
 
         options = self._options
@@ -120,13 +117,13 @@ class ObstoreStore(RemoteStore):
             arguments["client_options"] = {
                 name: str(value).lower() if isinstance(value, bool) else value for name, value in options.client.items()
             }
-        if provider is not None:
-            arguments["credential_provider"] = provider
+        if self._credentials is not None:
+            arguments["credential_provider"] = self._credentials
         elif options.cloud == "gcs" and options.is_on("skip_signature"):
             # obstore requests a token for writes even without signatures, and would query the metadata service.
             arguments["credential_provider"] = lambda: {"token": "anonymous", "expires_at": None}
         try:
-            return kind(bucket, **arguments)
+            return kind(self._bucket, **arguments)
         except Exception as error:
             # The cause is dropped because its message may contain options; `_redact` removes the secrets.
             raise StoreError(
@@ -134,26 +131,6 @@ class ObstoreStore(RemoteStore):
             ) from None
 
     # ---- reading ----------------------------------------------------------------------------------------------
-
-    def read_all(self, path: str, size: int | None = None) -> memoryview:
-        """Read the whole object; one request if the size is known or small. See ObjectStore."""
-        if size is not None:
-            return self.read(path, 0, size)
-        first, size = self._read_head(path)
-        if len(first) == size:
-            return first
-        rest = self.read(path, len(first), size)
-        return memoryview(b"".join((first, rest)))
-
-    def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """Read the end of an object; one request if the size is known or the object is small. See ObjectStore."""
-        if size is not None:
-            return self.read(path, max(size - length, 0), size), size
-        first, size = self._read_head(path)
-        start = max(size - length, 0)
-        if len(first) == size:
-            return first[start:], size
-        return self.read(path, start, size), size
 
     def find(self, path: str) -> int | None:
         """Return the size of the object, or None if it does not exist; one HEAD request. See ObjectStore."""
@@ -270,22 +247,12 @@ class ObstoreStore(RemoteStore):
                 status = _status_of(error)
                 if status == 412:
                     return Reply.TAKEN
-                if status in _REFUSALS or (status is None and isinstance(error, _definite_errors())):
+                if status in REFUSALS or (status is None and isinstance(error, _definite_errors())):
                     raise self._failure(error, path) from None
                 return Reply.DOUBTFUL
             return Reply.CREATED
 
         return create_exclusively(send, lambda: self._read_back(path), content, on_existing=on_existing)
-
-    def _read_back(self, path: str) -> memoryview | None:
-        try:
-            return self.read_all(path)
-        except LanceError as error:
-            if isinstance(error, FileNotFoundError):
-                return None
-            if isinstance(error, CorruptFileError):  # the object changed during the read
-                raise StoreError(str(error), path=path) from error
-            raise
 
     def open_writer(self, path: str) -> ObstoreWriter:
         """Open a writer: one upload for a small object, parts for a large one. See ObjectStore."""
@@ -296,39 +263,43 @@ class ObstoreStore(RemoteStore):
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
-        """List names; one request per page of a thousand names, or one for `limit` names. See ObjectStore."""
-        if limit is not None and self._lister is not None:
-            page = self._lister.page(_directory(prefix), start_after, limit)
-            if page is not None:
-                return page
-        try:
-            if limit is not None and self.capabilities.ordered_list:
-                return self._first_names(prefix, start_after, limit)
-            from obstore import list_with_delimiter
+        """List names; one request per page of a thousand names (Azure: 5,000). See ObjectStore.
 
-            metas = [_meta(entry, prefix) for entry in list_with_delimiter(self._client, _key(prefix))["objects"]]
+        With `limit`, the listing usually ends after its first page, which is a short one in long directories on S3.
+        """
+        from obstore import list as list_stream
+        from obstore import list_with_delimiter
+
+        metas: list[ObjectMeta] = []
+        try:
+            if limit is None or not self.capabilities.ordered_list:
+                metas = [_meta(entry, prefix) for entry in list_with_delimiter(self._client, _key(prefix))["objects"]]
+                return first_names(metas, start_after, limit)
+            if self._has_long_directory and self._short_page is not None:
+                short_page = self._short_page.names(_directory(prefix), start_after, limit)
+                if short_page is not None:
+                    return short_page
+            offset = None if start_after is None else _directory(prefix) + start_after
+            for chunk in list_stream(self._client, _key(prefix), offset=offset, chunk_size=max(limit, _LONG_DIRECTORY)):
+                # The stream also contains deeper names, and some servers ignore the offset.
+                metas += first_names(
+                    [meta for entry in chunk if "/" not in (meta := _meta(entry, prefix)).name], start_after, limit
+                )
+                if len(metas) >= limit:
+                    self._has_long_directory = len(chunk) >= _LONG_DIRECTORY
+                    break
         except FileNotFoundError:
             return []
         except Exception as error:
             raise self._failure(error, prefix) from None
-        metas = [meta for meta in metas if meta.name and (start_after is None or meta.name > start_after)]
-        metas.sort(key=lambda meta: meta.name)
-        return metas if limit is None else metas[:limit]
-
-    def _first_names(self, prefix: str, start_after: str | None, limit: int) -> list[ObjectMeta]:
-        from obstore import list as list_stream
-
-        offset = None if start_after is None else _directory(prefix) + start_after
-        metas: list[ObjectMeta] = []
-        for chunk in list_stream(self._client, _key(prefix), offset=offset, chunk_size=max(limit, 50)):
-            names = [_meta(entry, prefix) for entry in chunk]
-            direct = [meta for meta in names if meta.name and "/" not in meta.name]
-            # Filter again, because some servers ignore the offset.
-            metas += [meta for meta in direct if start_after is None or meta.name > start_after]
-            if len(metas) >= limit:
-                break
-        metas.sort(key=lambda meta: meta.name)
         return metas[:limit]
+
+    @cached_property
+    def _short_page(self) -> S3ShortPage | None:
+        if self._options.cloud == "s3":
+            with contextlib.suppress(ImportError, ValueError):
+                return S3ShortPage(self._bucket, self._options, self._credentials)
+        return None
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield every object below a prefix from a paged listing. See ObjectStore."""
@@ -368,13 +339,6 @@ class ObstoreStore(RemoteStore):
 
     # ---- helpers ----------------------------------------------------------------------------------------------
 
-    def _failure(self, error: BaseException, path: str) -> LanceError:
-        if isinstance(error, LanceError):
-            return error
-        if isinstance(error, FileNotFoundError):
-            return missing(path)
-        return StoreError(f"{self.uri(path)}: {type(error).__name__}: {self._redact(error)}", path=path)
-
     def _redact(self, error: BaseException) -> str:
         """Return the start of an error message without query strings, which may contain signatures, and secrets."""
         message = _QUERY.sub("", str(error).partition("\nDebug source")[0])[:600].strip()
@@ -383,66 +347,41 @@ class ObstoreStore(RemoteStore):
         return message
 
 
-class ObstoreWriter(ObjectWriter):
+class ObstoreWriter(BufferedWriter):
     """Writer that buffers one part. Larger objects are streamed to a thread that uploads the parts.
 
     The thread takes parts from a short queue, which bounds memory. An abort makes the stream raise, upon which obstore
     deletes the uploaded parts.
     """
 
-    __slots__ = ("_buffer", "_error", "_open", "_parts", "_path", "_position", "_store", "_thread")
+    __slots__ = ("_error", "_parts", "_thread")
+
+    _store: ObstoreStore
 
     def __init__(self, store: ObstoreStore, path: str) -> None:
-        self._store = store
-        self._path = path
-        self._position = 0
-        self._buffer = bytearray()
+        super().__init__(store, path)
         self._parts: queue.Queue[bytes | None] = queue.Queue(maxsize=2)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._open = True
 
-    def write(self, data: Buffer) -> None:
-        """Append bytes.
-
-        Raises ValueError if the writer is closed, StoreError if the upload failed. See ObjectWriter.
-        """
-        if not self._open:
-            raise ValueError(f"{self._path}: the writer is closed")
-        view = memoryview(data).cast("B")
-        self._position += len(view)
-        self._buffer += view
-        while len(self._buffer) >= _PART_BYTES:
-            part = bytes(memoryview(self._buffer)[:_PART_BYTES])
-            del self._buffer[:_PART_BYTES]
+    def _upload_parts(self) -> None:
+        while len(self._buffer) >= PART_BYTES:
+            part = bytes(memoryview(self._buffer)[:PART_BYTES])
+            del self._buffer[:PART_BYTES]
             self._send(part)
 
-    def tell(self) -> int:
-        """Return the number of bytes accepted so far. See ObjectWriter."""
-        return self._position
-
-    def close(self) -> None:
-        """Put the buffered object, or complete the upload in parts. Raises StoreError. See ObjectWriter."""
-        if not self._open:
-            return
+    def _publish(self) -> None:
         if self._thread is None:
-            self._store.put(self._path, self._buffer)
-        else:
-            if self._buffer:
-                self._send(bytes(self._buffer))
-            self._send(b"")  # an empty part ends the stream
-            self._thread.join()
-            if self._error is not None:
-                self._raise_failure()
-        self._open = False
-        self._buffer = bytearray()
-
-    def abort(self) -> None:
-        """Discard the buffer and cancel the upload. See ObjectWriter."""
-        if not self._open:
+            super()._publish()
             return
-        self._open = False
-        self._buffer = bytearray()
+        if self._buffer:
+            self._send(bytes(self._buffer))
+        self._send(b"")  # an empty part ends the stream
+        self._thread.join()
+        if self._error is not None:
+            self._raise_failure()
+
+    def _discard_parts(self) -> None:
         if self._thread is not None:
             self._offer(None)
             self._thread.join()
@@ -464,7 +403,7 @@ class ObstoreWriter(ObjectWriter):
         return False
 
     def _raise_failure(self) -> None:
-        self._open = False
+        self._is_open = False
         error = self._error or RuntimeError("the upload ended early")
         raise self._store._failure(error, self._path) from None
 
@@ -477,7 +416,7 @@ class ObstoreWriter(ObjectWriter):
                 _key(self._path),
                 self._stream(),
                 use_multipart=True,
-                chunk_size=_PART_BYTES,
+                chunk_size=PART_BYTES,
                 max_concurrency=4,
             )
         except BaseException as error:
@@ -516,7 +455,7 @@ def _suits_single_call(requests: Sequence[ByteRange]) -> bool:
             extra_bytes += gap
             num_merged += 1
     requested_bytes = sum(end - start for start, end in requests)
-    return extra_bytes <= max(_COALESCED_BYTES, requested_bytes) and (num_merged == 0 or requested_bytes <= _PART_BYTES)
+    return extra_bytes <= max(_COALESCED_BYTES, requested_bytes) and (num_merged == 0 or requested_bytes <= PART_BYTES)
 
 
 def _status_of(error: BaseException) -> int | None:
@@ -536,17 +475,6 @@ def _definite_errors() -> tuple[type[BaseException], ...]:
         ValueError,
         TypeError,
     )
-
-
-def _lister_of(bucket: str, options: CloudOptions, provider: Any) -> ShortLister | None:
-    """Return the lister of short listings, or None if obstore must be used for these options."""
-    if options.cloud == "azure":
-        return AzureLister(bucket, options) if AzureLister.suits(options) else None
-    if options.cloud == "gcs":
-        token = google_token(options) if GcsLister.suits(options) else None
-        return None if token is None else GcsLister(bucket, options, token)
-    source = _signing_credentials(options, provider) if S3Lister.suits(options) else None
-    return None if source is None else S3Lister(bucket, options, source)
 
 
 def _aws_credentials(options: CloudOptions) -> Any:
@@ -577,21 +505,3 @@ def _aws_credentials(options: CloudOptions) -> Any:
         }
 
     return credentials
-
-
-def _signing_credentials(options: CloudOptions, provider: Any) -> Any:
-    """Return a function that provides the lister's credentials, or None if only obstore can find them."""
-    if options.is_on("skip_signature"):
-        return lambda: None
-    if provider is not None:
-
-        def provided() -> Credentials:
-            fields = provider()
-            return Credentials(fields["access_key_id"], fields["secret_access_key"], fields["token"])
-
-        return provided
-    config = options.config
-    if "access_key_id" in config and "secret_access_key" in config:
-        fixed = Credentials(config["access_key_id"], config["secret_access_key"], config.get("session_token"))
-        return lambda: fixed
-    return None

@@ -1,11 +1,11 @@
-"""Storage options of cloud stores, parsed once and translated for obstore or for the fsspec classes.
+"""Storage options of cloud stores, parsed once and translated for the client.
 
     storage_options            aws_access_key_id, AWS_REGION, allow_http ...    names of the object_store crate, also
                                                                                 accepted by pylance
                                key, secret, endpoint_url, anon ...              names of s3fs, gcsfs and adlfs
     CloudOptions.config        access_key_id, region, endpoint ...              one canonical name for each option
     CloudOptions.client        allow_http, timeout, proxy_url ...               options of the HTTP client
-    CloudOptions.arguments     everything else: arguments for the fsspec class only
+    CloudOptions.unknown       everything else
 
 Missing options are read from the cloud's environment variables when a client is created, not before: a pickle contains
 only the options that the caller passed.
@@ -13,7 +13,6 @@ only the options that the caller passed.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -21,14 +20,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from lancetable.errors import InvalidInputError
+from lancetable.store.schemes import Cloud
 
 __all__ = [
     "OWN_OPTIONS",
-    "Cloud",
     "CloudOptions",
     "hide_secrets",
     "is_cloud_option",
@@ -37,8 +36,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-Cloud = Literal["s3", "gcs", "azure"]
 
 
 def _words(string: str) -> frozenset[str]:
@@ -160,7 +157,7 @@ class CloudOptions:
     config: Mapping[str, str] = field(default_factory=dict)
     client: Mapping[str, Any] = field(default_factory=dict)
     retry: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, cloud: Cloud, storage_options: Mapping[str, Any] | None) -> CloudOptions:
@@ -171,7 +168,7 @@ class CloudOptions:
         config: dict[str, str] = {}
         client: dict[str, Any] = {}
         retry: dict[str, str] = {}
-        arguments: dict[str, Any] = {}
+        unknown: dict[str, Any] = {}
         for given, value in _flatten(cloud, storage_options or {}):
             name = given.lower()
             if value is None or name in OWN_OPTIONS or (name.startswith("base_") and name != "base_url"):
@@ -191,17 +188,17 @@ class CloudOptions:
                     )
                 config[canonical] = string
             else:
-                arguments[given] = value
-        return cls(cloud, config, client, retry, arguments)
+                unknown[given] = value
+        return cls(cloud, config, client, retry, unknown)
 
     def __repr__(self) -> str:
-        shown = hide_secrets({**self.config, **self.client, **self.retry, **self.arguments})
+        shown = hide_secrets({**self.config, **self.client, **self.retry, **self.unknown})
         return f"CloudOptions({self.cloud!r}, {shown!r})"
 
     @property
     def secrets(self) -> list[str]:
         """Secret values, which no message may contain."""
-        return list(secrets_in({**self.config, **self.client, **self.arguments}))
+        return list(secrets_in({**self.config, **self.client, **self.unknown}))
 
     def names(self) -> frozenset[str]:
         """Return all names of options that the store of this cloud accepts."""
@@ -209,16 +206,11 @@ class CloudOptions:
         prefixed = {f"{prefix}{name}" for prefix in _PREFIXES[self.cloud] for name in plain}
         return plain | prefixed | _CLIENT_NAMES | _RETRY_NAMES | OWN_OPTIONS
 
-    @property
-    def for_fsspec_only(self) -> bool:
-        """True if an option was passed that only the fsspec class supports."""
-        return bool(self.arguments)
-
     def with_environment(self) -> CloudOptions:
         """Return a copy completed from the cloud's environment variables."""
         config, client = dict(self.config), dict(self.client)
         credential_names = _CREDENTIAL_OPTIONS[self.cloud]
-        has_credentials = any(name in config for name in credential_names) or self.for_fsspec_only
+        has_credentials = any(name in config for name in credential_names)
         for variable in _ENVIRONMENT[self.cloud]:
             value = os.environ.get(variable)
             name = variable.lower()
@@ -230,7 +222,7 @@ class CloudOptions:
             canonical = _canonical(self.cloud, name)
             if canonical is not None and not (has_credentials and canonical in credential_names):
                 config.setdefault(canonical, value)
-        return CloudOptions(self.cloud, config, client, self.retry, self.arguments)
+        return CloudOptions(self.cloud, config, client, self.retry, self.unknown)
 
     @property
     def endpoint(self) -> str | None:
@@ -241,7 +233,7 @@ class CloudOptions:
     @property
     def endpoint_is_known(self) -> bool:
         """True if requests are sent to the cloud provider itself, whose conditional create is documented."""
-        if self.is_on("use_emulator") or any(name in self.arguments for name in ("account_host", "connection_string")):
+        if self.is_on("use_emulator"):
             return False
         endpoint = self.endpoint
         if endpoint is None:
@@ -263,90 +255,6 @@ class CloudOptions:
         if match is None:
             raise InvalidInputError(f"storage option {name}: expected a duration such as 30s, got {value!r}")
         return float(match[1]) * _UNIT_SECONDS.get(match[2] or "s", 1.0)
-
-    def for_fsspec(self) -> dict[str, Any]:
-        """Return the arguments for s3fs, gcsfs or adlfs. Raises InvalidInputError for an option that needs obstore."""
-        allowed = {"allow_http", "allow_invalid_certificates", "connect_timeout", "read_timeout", "timeout"}
-        others = sorted(name for name in self.client if name not in allowed)
-        if others:
-            raise InvalidInputError(f"storage option {others[0]} requires the package obstore; install it")
-        return {"s3": self._for_s3fs, "gcs": self._for_gcsfs, "azure": self._for_adlfs}[self.cloud]()
-
-    def _for_s3fs(self) -> dict[str, Any]:
-        config = self.config
-        arguments: dict[str, Any] = {
-            "key": config.get("access_key_id"),
-            "secret": config.get("secret_access_key"),
-            "token": config.get("session_token"),
-            "endpoint_url": self.endpoint,
-            "anon": True if self.is_on("skip_signature") else None,
-            "requester_pays": True if config.get("request_payer", "false") != "false" else None,
-        }
-        client_kwargs: dict[str, Any] = {}
-        if "region" in config:
-            client_kwargs["region_name"] = config["region"]
-        if self.is_on("allow_invalid_certificates"):
-            client_kwargs["verify"] = False
-        config_kwargs: dict[str, Any] = {}
-        if self.endpoint is not None:
-            style = "virtual" if self.is_on("virtual_hosted_style_request") else "path"
-            config_kwargs["s3"] = {"addressing_style": style}
-        for name in ("connect_timeout", "read_timeout"):
-            if name in self.client or "timeout" in self.client:
-                config_kwargs[name] = self.seconds(name, self.seconds("timeout", 30.0))
-        extra = {"server_side_encryption": "ServerSideEncryption", "sse_kms_key_id": "SSEKMSKeyId"}
-        additional = {argument: config[name] for name, argument in extra.items() if name in config}
-        for name, value in (
-            ("client_kwargs", client_kwargs),
-            ("config_kwargs", config_kwargs),
-            ("s3_additional_kwargs", additional),
-        ):
-            if value or name in self.arguments:
-                arguments[name] = {**value, **self.arguments.get(name, {})}
-        return {**_without_none(self.arguments), **_without_none(arguments)}
-
-    def _for_gcsfs(self) -> dict[str, Any]:
-        config = self.config
-        token: Any = None
-        if self.is_on("skip_signature"):
-            token = "anon"
-        elif "service_account_key" in config:
-            token = json.loads(config["service_account_key"])
-        elif "bearer_token" in config:
-            from google.oauth2.credentials import Credentials
-
-            token = Credentials(config["bearer_token"])  # type: ignore[no-untyped-call]  # google-auth is half typed
-        else:
-            token = config.get("service_account", config.get("application_credentials"))
-        # Verify a checksum for each upload, so that a truncated one is reported as an error.
-        return {
-            "consistency": "md5",
-            **_without_none({"token": token, "endpoint_url": self.endpoint}),
-            **_without_none(self.arguments),
-        }
-
-    def _for_adlfs(self) -> dict[str, Any]:
-        config = self.config
-        if self.is_on("use_emulator") or self.endpoint is not None:
-            endpoint = self.endpoint or f"http://127.0.0.1:10000/{config.get('account_name', 'devstoreaccount1')}"
-            parts = {
-                "BlobEndpoint": endpoint,
-                "AccountName": config.get("account_name", "devstoreaccount1"),
-                "AccountKey": config.get("account_key"),
-                "SharedAccessSignature": config.get("sas_key"),
-            }
-            connection_string = ";".join(f"{name}={value}" for name, value in parts.items() if value)
-            return {
-                "account_name": parts["AccountName"],
-                "connection_string": connection_string,
-                **_without_none(self.arguments),
-            }
-        names = ("account_name", "account_key", "client_id", "client_secret", "tenant_id")
-        arguments = {name: config.get(name) for name in names}
-        arguments["sas_token"] = config.get("sas_key")
-        if self.is_on("skip_signature"):
-            arguments["anon"] = "true"
-        return {**_without_none(arguments), **_without_none(self.arguments)}
 
 
 @cache
@@ -428,7 +336,3 @@ def _canonical(cloud: Cloud, name: str) -> str | None:
             if canonical in names:
                 return canonical
     return None
-
-
-def _without_none(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if value is not None}
