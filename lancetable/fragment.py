@@ -43,7 +43,7 @@ from lancetable.operation import Transaction, to_bases
 from lancetable.ops.change import delete_rows
 from lancetable.ops.commit import with_settings
 from lancetable.ops.maintain import validate
-from lancetable.ops.read import scan, take
+from lancetable.ops.read import filtered_rows, take
 from lancetable.ops.schema import evolution, joined_columns
 from lancetable.ops.write import write
 from lancetable.ops.write.add_files import adopt_fragment
@@ -308,7 +308,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             raise TypeError(f"filter must be an SQL string or a pyarrow expression, got {type(filter).__name__}")
         if filter is None:
             return num_live_rows(self._version, self._fragment)
-        return scan.count_rows(self._version, filter, fragments=[self._fragment.id])
+        return filtered_rows.count_rows(self._version, filter, fragments=[self._fragment.id])
 
     def head(self, num_rows: int) -> pa.Table:
         """Return the first `num_rows` live rows. Raises the errors of `to_table`."""

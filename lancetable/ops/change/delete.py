@@ -19,7 +19,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
 from lancetable.ops.change.deletion_vectors import Marked, mark_deleted, remove_marks
 from lancetable.ops.change.retry import on_newest
-from lancetable.ops.read.scan import matching_rows
+from lancetable.ops.read.filtered_rows import matching_rows
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion
 

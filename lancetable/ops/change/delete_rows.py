@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lancetable.errors import OutOfRangeError
 from lancetable.format import flags
 from lancetable.format.fragment import Fragment
-from lancetable.ops.read.scan import matching_offsets
+from lancetable.ops.read.filtered_rows import matching_offsets
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import physical_rows
