@@ -58,7 +58,7 @@ from lancetable.ops.change import delete, update
 from lancetable.ops.maintain import cleanup, drop, list_files, stats, validate
 from lancetable.ops.maintain.migrate import rename_manifests_at
 from lancetable.ops.read import blobs as blob_ops
-from lancetable.ops.read import diff, request_counter, sample, scan, take
+from lancetable.ops.read import diff, filtered_rows, io_stats, sample, take
 from lancetable.ops.read.diff import Diff
 from lancetable.ops.refs import branches, clone
 from lancetable.ops.refs import tags as tag_ops
@@ -279,7 +279,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             commit_lock=commit_lock,
             cache=cache,
         )
-        self._table = request_counter.counted(opened)
+        self._table = io_stats.counted(opened)
         self._default_scan_options = dict(default_scan_options or {})
         self._view_filter: pc.Expression | None = None
 
@@ -292,7 +292,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> LanceDataset:
         """Return a dataset for an open table version; see `filter` for `view_filter`."""
         dataset = cls.__new__(cls)
-        dataset._table = request_counter.counted(table)
+        dataset._table = io_stats.counted(table)
         dataset._default_scan_options = dict(default_scan_options or {})
         dataset._view_filter = view_filter
         return dataset
@@ -730,7 +730,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         options = self._default_scan_options
         if self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
             return self.scanner(columns=[], filter=filter, with_row_id=True).count_rows()
-        return scan.count_rows(self._table, filter)
+        return filtered_rows.count_rows(self._table, filter)
 
     def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
         """Return the first rows of a scan; `kwargs` are arguments of `scanner`. Raises the errors of `to_table`."""
@@ -1924,17 +1924,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return a `LanceFileSession` on the root of this table, with its storage options."""
         return LanceFileSession(self.uri, self.initial_storage_options)
 
-    def io_stats_snapshot(self) -> request_counter.IOStats:
+    def io_stats_snapshot(self) -> io_stats.IOStats:
         """Return the requests and bytes since this dataset was opened or `io_stats_incremental` was called.
 
         Datasets created from this one by `checkout_version` share the counts. Opening is not counted.
         """
-        return replace(request_counter.stats_of(self._table))
+        return replace(io_stats.stats_of(self._table))
 
-    def io_stats_incremental(self) -> request_counter.IOStats:
+    def io_stats_incremental(self) -> io_stats.IOStats:
         """Return the counts like `io_stats_snapshot`, and reset them to 0."""
         snapshot = self.io_stats_snapshot()
-        request_counter.stats_of(self._table).clear()
+        io_stats.stats_of(self._table).clear()
         return snapshot
 
 

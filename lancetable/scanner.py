@@ -18,10 +18,13 @@ from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.expr import conjuncts
 from lancetable.expr.syntax.ast import And
 from lancetable.ops.read.blobs import handles, locate
+from lancetable.ops.read.explain import analyze_plan, explain_plan
+from lancetable.ops.read.filtered_rows import count_plan
 from lancetable.ops.read.order import ColumnOrdering
 from lancetable.ops.read.projection import Output, nested_value
-from lancetable.ops.read.scan import ScanStatistics, analyze_plan, count_plan, execute_scan, explain_plan, scan_table
+from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan, resolve_filter
+from lancetable.ops.read.scan_run import ScanStatistics
 from lancetable.progress import ProgressLike, report_of, tracked
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
-"""One bounded cache for what is parsed from immutable files: footers, deletion vectors, row id sequences, statistics.
+"""Bounded cache of values parsed from immutable files: footers, deletion vectors, row id sequences, statistics.
 
-Every file of a table is written once under a unique name, so an entry never becomes stale; it only gets evicted. Keys
-are tuples that begin with the kind of thing and contain its key in the store, so that one cache can serve many
-tables (a `Session`).
+Every file of a table is written once under a unique name, so entries are evicted but never become stale. Keys are
+tuples of a kind of value and the key of a file in its store, so that one cache can serve many tables (a `Session`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,9 +19,9 @@ DEFAULT_CAPACITY_BYTES = 256 * 1024 * 1024
 
 
 class TableCache:
-    """A least-recently-used cache bounded by the sizes its users state. Safe to share between threads.
+    """Least-recently-used cache, bounded by the sizes that its users pass. Thread-safe.
 
-    A pickled cache arrives empty with the same capacity.
+    Pickling keeps the capacity and drops the entries.
     """
 
     __slots__ = ("__weakref__", "_entries", "_lock", "_size_bytes", "capacity_bytes", "hits", "misses")
@@ -37,7 +36,7 @@ class TableCache:
         _ALL_CACHES.add(self)
 
     def get(self, key: Hashable) -> Any | None:
-        """The value kept under `key`, or None."""
+        """Return the value stored under `key`, or None."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -48,7 +47,7 @@ class TableCache:
             return entry[0]
 
     def put(self, key: Hashable, value: Any, size_bytes: int) -> None:
-        """Keep `value`; `size_bytes` is what it costs. A value larger than the capacity is not kept."""
+        """Store `value`, which takes `size_bytes`. A value larger than the capacity is not stored."""
         with self._lock:
             old = self._entries.pop(key, None)
             if old is not None:
@@ -61,15 +60,28 @@ class TableCache:
                 _, (_, evicted_bytes) = self._entries.popitem(last=False)
                 self._size_bytes -= evicted_bytes
 
+    def derived(self, kind: str, source: object, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
+        """Return a value computed from the object `source`; call `make` unless the value is cached.
+
+        The entry is found by the identity of `source`, which it references, so that the identity is not reused.
+        """
+        key = (kind, id(source))
+        entry: tuple[object, T] | None = self.get(key)
+        if entry is not None and entry[0] is source:
+            return entry[1]
+        value = make()
+        self.put(key, (source, value), size_bytes(value))
+        return value
+
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
             self._entries.clear()
             self._size_bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        """The stated sizes of all entries together."""
+        """Return the sum of the sizes of all entries."""
         return self._size_bytes
 
     def __len__(self) -> int:
@@ -78,17 +90,14 @@ class TableCache:
     def __reduce__(self) -> tuple[type[TableCache], tuple[int]]:
         return TableCache, (self.capacity_bytes,)
 
-    def _reset_lock(self) -> None:
-        self._lock = threading.Lock()
-
 
 _ALL_CACHES: weakref.WeakSet[TableCache] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
-    # A lock held by another thread at the moment of the fork would stay locked in the child for ever.
+    # A lock that another thread holds during the fork would never be released in the child.
     for cache in _ALL_CACHES:
-        cache._reset_lock()
+        cache._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,51 +1,75 @@
-"""Which data file of a fragment holds which field, and how columns that were asked for come out of the files.
+"""Layouts: the data files and columns that requested fields are read from.
 
     fragment    data file A: fields 0 1 2        data file B: fields 3 5
-    asked for   field 5, field 0, struct 1 {2 3}
-    Layout      parts    A: 0, 1 {2}      B: 5, 1 {3}        what is read of each file
-                sources  (B, 0)  (A, 0)   (A, 1) + (B, 1)    where each column comes from; structs are joined
+    requested   field 5, field 0, struct 1 {2 3}
+    Layout      parts    A: 0, 1 {2}      B: 5, 1 {3}        fields to read from each file
+                sources  (B, 0)  (A, 0)   (A, 1) + (B, 1)    origin of each requested column; structs are merged
 
-What depends on the fields of the files alone (`Pieces`) is shared by all fragments whose files look alike.
-Source: protos/table.proto, DataFragment and DataFile; rows that several files share are joined by their offset.
+Layouts are cached per version. The part that depends only on the fields of the files (`LayoutTemplate`) is shared by
+all fragments whose files have the same fields.
+Source: protos/table.proto, DataFragment and DataFile; rows in several files are matched by their offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.file.blobs.descriptor import described
 from lancetable.file.reader import FileMetadata
 from lancetable.format.fragment import DataFile, Fragment
+from lancetable.format.manifest import Manifest
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import MAX_KEPT_LAYOUTS, VersionRows, physical_rows, rows_of
+from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["Column", "FragmentFiles", "Layout", "Places", "files_of", "join_pieces", "layout_of", "layouts_of"]
+__all__ = ["Column", "FileLayouts", "FragmentFiles", "Layout", "file_layouts", "files_of", "merge_parts"]
 
 Column: TypeAlias = "pa.ChunkedArray | pa.Array"
 
+_MAX_CACHED = 64  # entries of each cache that is keyed by the requested fields
 
-class Places:
-    """Which of several data files holds a field, and in which column. Shared by fragments whose files look alike.
 
-    `columns[i]` maps field ids to columns of the i-th file, `owner` field ids to places in `columns`; `pieces` are the
-    layouts worked out so far, by the identity of the fields asked for, which the values keep alive.
+class Source(NamedTuple):
+    """Origin of a requested column: `parts` are (number of the part, position in the part, field as read there)."""
+
+    field: Field
+    parts: tuple[tuple[int, int, Field], ...]
+
+
+class LayoutTemplate(NamedTuple):
+    """Layout without the files: `parts` are (number of the file, fields to read from it).
+
+    `columns` are the requested fields. `direct` means that one file contains all of them in this order.
     """
 
-    __slots__ = ("columns", "owner", "pieces")
+    columns: tuple[Field, ...]
+    parts: tuple[tuple[int, tuple[Field, ...]], ...]
+    sources: tuple[Source, ...]
+    direct: bool
+
+
+class FieldIndex:
+    """Data file and column of each field, for all fragments whose files have the same fields and columns.
+
+    `columns[i]` maps field ids to columns of the i-th file, `owner` maps field ids to file numbers. `templates` caches
+    layouts by the identities of the requested fields, which the values keep alive.
+    """
+
+    __slots__ = ("columns", "owner", "templates")
 
     def __init__(self, files: Sequence[DataFile]) -> None:
         self.columns: list[Mapping[int, int]] = []
         self.owner: dict[int, int] = {}
-        self.pieces: dict[tuple[int, ...], Pieces] = {}
+        self.templates: dict[tuple[int, ...], LayoutTemplate] = {}
         for file_number, file in enumerate(files):
-            # 0.1 files have no columns to point at: their pages are found by field id.
+            # Files of version 0.1 have no column indices: their pages are found by field id.
             indices = file.column_indices or file.fields
             used = [(field, index) for field, index in zip(file.fields, indices, strict=True) if field >= 0]
             mapping = dict(used)
@@ -58,29 +82,38 @@ class Places:
                     found=used,
                 )
             self.columns.append(mapping)
-            for field in mapping:
-                # Two files never hold the same field; should a writer have left one behind, the newest file counts.
-                self.owner[field] = file_number
+            # Two files should not contain the same field; if they do, the newest file is used.
+            self.owner.update(dict.fromkeys(mapping, file_number))
+
+    def template(self, columns: tuple[Field, ...]) -> LayoutTemplate:
+        """Return the layout template of the requested fields, cached."""
+        key = tuple(map(id, columns))
+        template = self.templates.get(key)
+        if template is None:
+            if len(self.templates) >= _MAX_CACHED:
+                self.templates.clear()
+            template = self.templates[key] = _make_template(self.owner, columns)
+        return template
 
 
 class FragmentFiles(NamedTuple):
-    """The data files of a fragment, and where in them its fields are."""
+    """The data files of a fragment, and the fields in them."""
 
     fragment: Fragment
     files: tuple[DataFile, ...]
-    places: Places
+    fields: FieldIndex
 
     @property
     def columns(self) -> Sequence[Mapping[int, int]]:
-        return self.places.columns
+        return self.fields.columns
 
     @property
     def owner(self) -> Mapping[int, int]:
-        return self.places.owner
+        return self.fields.owner
 
 
 class Part(NamedTuple):
-    """What a layout reads from one file: `fields` are top-level, cut down to what the file holds."""
+    """Fields to read from one file: top-level fields without the children that the file does not contain."""
 
     path: str
     metadata: FileMetadata
@@ -88,28 +121,8 @@ class Part(NamedTuple):
     columns: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where one requested column comes from: `pieces` are (part, place in the part, the field as read there)."""
-
-    field: Field
-    pieces: tuple[tuple[int, int, Field], ...]
-
-
-class Pieces(NamedTuple):
-    """How columns come out of files: (place of the file, fields read from it), and what becomes of these.
-
-    `direct`: one file gives all of them in order.
-    """
-
-    columns: tuple[Field, ...]
-    parts: tuple[tuple[int, tuple[Field, ...]], ...]
-    sources: tuple[Source, ...]
-    direct: bool
-
-
 class Layout(NamedTuple):
-    """How the requested columns come out of a fragment's files."""
+    """Parts to read for the requested columns of a fragment, and the origin of each column."""
 
     fragment: Fragment
     columns: tuple[Field, ...]
@@ -118,153 +131,156 @@ class Layout(NamedTuple):
     direct: bool
 
 
-def layout_of(version: TableVersion, known: VersionRows, fragment: Fragment, columns: Sequence[Field]) -> Layout:
-    """The layout of `columns`, kept for the next call with the same `Field` objects."""
-    kept = known.layouts
-    # Fields are told apart by identity: the layout keeps them alive, and hashing whole trees would cost more than it
-    # saves. Fragments are not: a caller may bring one that is not committed yet, under the id of one that is.
-    key = (fragment.id, *map(id, columns))
-    found = kept.get(key)
-    if found is not None and (found.fragment is fragment or found.fragment == fragment):
-        return found
-    made = _make_layout(version, fragment, tuple(columns))
-    if len(kept) >= max(MAX_KEPT_LAYOUTS, 4 * len(version.manifest.fragments)):
-        kept.clear()
-    kept[key] = made
-    return made
+class FileLayouts:
+    """Cached layouts of a version. Use `file_layouts` to get them.
+
+    Fields are identified by object identity, because hashing field trees would cost more than the cache saves; the
+    entries keep the fields alive. Fragments are compared by value: a caller may pass an uncommitted fragment that has
+    the id of a committed one.
+    """
+
+    __slots__ = ("_blob_fields", "_field_indices", "_files", "_layouts", "_manifest", "_stored_fields")
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._files: dict[int, FragmentFiles] = {}
+        self._field_indices: dict[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], FieldIndex] = {}
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._stored_fields: dict[int, tuple[Field, Field]] = {}
+        self._blob_fields = frozenset(field.id for field in manifest.schema.walk() if field.is_blob_v2)
+
+    @property
+    def has_blob_files(self) -> bool:
+        """Return True if blobs may be stored in separate files (blob v2)."""
+        return bool(self._blob_fields)
+
+    def stored_field(self, field: Field) -> Field:
+        """Return the field to read for a requested field: blob v2 bytes are read through their descriptions."""
+        entry = self._stored_fields.get(id(field))
+        if entry is None or entry[0] is not field:
+            if len(self._stored_fields) >= _MAX_CACHED:
+                self._stored_fields.clear()
+            entry = self._stored_fields[id(field)] = (field, self._with_descriptions(field))
+        return entry[1]
+
+    def _with_descriptions(self, field: Field) -> Field:
+        if field.id in self._blob_fields:
+            return field if BLOB_KEY in field.metadata else described(self._manifest.schema.by_id[field.id])
+        children = tuple(map(self._with_descriptions, field.children))
+        unchanged = all(map(_is_same, children, field.children))
+        return field if unchanged else replace(field, children=children)
+
+    def files_of(self, fragment: Fragment) -> FragmentFiles:
+        """Return the data files of a fragment with their fields, without negative ids (tombstones, hidden columns)."""
+        files = self._files.get(fragment.id)
+        if files is not None and (files.fragment is fragment or files.fragment == fragment):
+            return files
+        if fragment.overlays:
+            raise UnsupportedFeatureError(f"fragment {fragment.id} has overlay files", feature="data overlay files")
+        key = tuple([(file.fields, file.column_indices) for file in fragment.files])
+        fields = self._field_indices.get(key)
+        if fields is None:
+            fields = self._field_indices[key] = FieldIndex(fragment.files)
+        files = self._files[fragment.id] = FragmentFiles(fragment, fragment.files, fields)
+        return files
+
+    def layout(self, version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> Layout:
+        """Return the layout of the requested fields, cached for the same `Field` objects."""
+        key = (fragment.id, *map(id, columns))
+        layout = self._layouts.get(key)
+        if layout is None or not (layout.fragment is fragment or layout.fragment == fragment):
+            if len(self._layouts) >= max(_MAX_CACHED, 4 * len(version.manifest.fragments)):
+                self._layouts.clear()
+            layout = self._layouts[key] = self._make_layout(version, fragment, tuple(columns))
+        return layout
+
+    def _make_layout(self, version: TableVersion, fragment: Fragment, columns: tuple[Field, ...]) -> Layout:
+        files = self.files_of(fragment)
+        expected = physical_rows(version, fragment)
+        template = files.fields.template(columns)
+        parts = []
+        for file_number, fields in template.parts:
+            metadata = file_metadata(version, files.files[file_number])
+            if metadata.num_rows != expected:
+                raise CorruptFileError(
+                    f"{version.store.uri(metadata.path)}: {metadata.num_rows} rows in the file, "
+                    f"{expected} in the manifest for fragment {fragment.id}",
+                    path=metadata.path,
+                    expected=expected,
+                    found=metadata.num_rows,
+                )
+            parts.append(Part(metadata.path, metadata, fields, files.columns[file_number]))
+        return Layout(fragment, columns, parts, template.sources, template.direct)
 
 
-def layouts_of(
-    version: TableVersion, known: VersionRows, fragments: Sequence[Fragment], columns: Sequence[Field]
-) -> list[Layout]:
-    """`layout_of` many fragments; what it needs of their files is read for all of them first."""
-    wanted = tuple(columns)
-    ids = [id(column) for column in columns]
-    for fragment in fragments:
-        if (fragment.id, *ids) in known.layouts:
-            continue
-        files = files_of(version, fragment)
-        for file_number, _ in _pieces_in(files, wanted).parts:
-            file_metadata(version, files.files[file_number])
-    return [layout_of(version, known, fragment, columns) for fragment in fragments]
+def file_layouts(version: TableVersion) -> FileLayouts:
+    """Return the cached layouts of a version."""
+    manifest = version.manifest
+    return version.cache.derived(
+        "layouts", manifest, lambda: FileLayouts(manifest), lambda _: 4096 + 512 * len(manifest.fragments)
+    )
 
 
-def _make_layout(version: TableVersion, fragment: Fragment, columns: tuple[Field, ...]) -> Layout:
-    files = files_of(version, fragment)
-    expected = physical_rows(version, fragment)
-    pieces = _pieces_in(files, columns)
-    parts = []
-    for file_number, fields in pieces.parts:
-        metadata = _open(version, files, file_number, expected)
-        parts.append(Part(metadata.path, metadata, fields, files.columns[file_number]))
-    return Layout(fragment, columns, parts, pieces.sources, pieces.direct)
+def files_of(version: TableVersion, fragment: Fragment) -> FragmentFiles:
+    """Return the data files of a fragment with their fields, cached."""
+    return file_layouts(version).files_of(fragment)
 
 
-def _pieces_in(files: FragmentFiles, columns: tuple[Field, ...]) -> Pieces:
-    kept = files.places.pieces
-    key = tuple(map(id, columns))
-    pieces = kept.get(key)
-    if pieces is None:
-        if len(kept) >= MAX_KEPT_LAYOUTS:
-            kept.clear()
-        pieces = kept[key] = _pieces_of(files.owner, columns)
-    return pieces
-
-
-def _pieces_of(owner: Mapping[int, int], columns: tuple[Field, ...]) -> Pieces:
+def _make_template(owner: Mapping[int, int], columns: tuple[Field, ...]) -> LayoutTemplate:
     fields_of_file: dict[int, list[Field]] = {}
-    order: list[int] = []
     sources: list[Source] = []
     for column in columns:
-        found: list[tuple[int, int, Field]] = []
+        parts: list[tuple[int, int, Field]] = []
         for file_number in sorted({owner[unit] for unit in _units(column) if unit in owner}):
-            if file_number not in fields_of_file:
-                fields_of_file[file_number] = []
-                order.append(file_number)
-            read = _cut(column, owner, file_number)
-            assert read is not None
-            found.append((order.index(file_number), len(fields_of_file[file_number]), read))
-            fields_of_file[file_number].append(read)
-        sources.append(Source(column, tuple(found)))
-    parts = tuple((file_number, tuple(fields_of_file[file_number])) for file_number in order)
-    direct = len(parts) == 1 and all(
-        len(source.pieces) == 1 and source.pieces[0][2] is source.field for source in sources
+            fields = fields_of_file.setdefault(file_number, [])
+            pruned = _prune(column, owner, file_number)
+            assert pruned is not None
+            parts.append((list(fields_of_file).index(file_number), len(fields), pruned))
+            fields.append(pruned)
+        sources.append(Source(column, tuple(parts)))
+    direct = len(fields_of_file) == 1 and all(
+        len(source.parts) == 1 and source.parts[0][2] is source.field for source in sources
     )
-    return Pieces(columns, parts, tuple(sources), direct)
+    parts_of_files = tuple((number, tuple(fields)) for number, fields in fields_of_file.items())
+    return LayoutTemplate(columns, parts_of_files, tuple(sources), direct)
 
 
 def _units(field: Field) -> list[int]:
-    """Ids of the parts of a field that are stored or absent as one: leaves, packed structs, blobs."""
-    if _is_unit(field):
-        return [field.id]
-    return [unit for child in field.children for unit in _units(child)]
+    """Return the ids of the parts of a field that are stored as a whole: leaves, packed structs, blobs."""
+    return [field.id] if _is_unit(field) else [unit for child in field.children for unit in _units(child)]
 
 
 def _is_unit(field: Field) -> bool:
-    # A blob that is read as position and size looks like a struct of two; its one column is that of the blob.
+    # A blob read as a description has two children, but only one stored column, that of the blob.
     return not field.children or field.is_packed or BLOB_KEY in field.metadata
 
 
-def _cut(field: Field, owner: Mapping[int, int], file_number: int) -> Field | None:
-    """The part of a field that one file holds; the field itself when that is all of it, None when it is nothing."""
+def _prune(field: Field, owner: Mapping[int, int], file_number: int) -> Field | None:
+    """Return the part of a field that a file contains: the same object for the whole field, None for nothing."""
     if _is_unit(field):
         return field if owner.get(field.id) == file_number else None
-    children = tuple(cut for child in field.children if (cut := _cut(child, owner, file_number)) is not None)
+    children = tuple(part for child in field.children if (part := _prune(child, owner, file_number)) is not None)
     if not children:
         return None
-    if len(children) == len(field.children) and all(map(_same, children, field.children)):
+    if len(children) == len(field.children) and all(map(_is_same, children, field.children)):
         return field
     return replace(field, children=children)
 
 
-def _same(one: Field, other: Field) -> bool:
-    return one is other
+def _is_same(field: Field, other: Field) -> bool:
+    return field is other
 
 
-def files_of(version: TableVersion, fragment: Fragment) -> FragmentFiles:
-    """Which data file holds which field. Negative ids (tombstones, hidden columns) are left out."""
-    kept = rows_of(version).files
-    found = kept.get(fragment.id)
-    if found is not None and (found.fragment is fragment or found.fragment == fragment):
-        return found
-    if fragment.overlays:
-        raise UnsupportedFeatureError(f"fragment {fragment.id} has overlay files", feature="data overlay files")
-    key = tuple([(data_file.fields, data_file.column_indices) for data_file in fragment.files])
-    known = rows_of(version).places
-    places = known.get(key)
-    if places is None:
-        places = known[key] = Places(fragment.files)
-    made = FragmentFiles(fragment, fragment.files, places)
-    kept[fragment.id] = made
-    return made
+# --- fields in several files -----------------------------------------------------------------------------------------
 
 
-def _open(version: TableVersion, files: FragmentFiles, file_number: int, expected_rows: int) -> FileMetadata:
-    metadata = file_metadata(version, files.files[file_number])
-    if metadata.num_rows != expected_rows:
-        path = metadata.path
-        raise CorruptFileError(
-            f"{version.store.uri(path)}: {metadata.num_rows} rows in the file, "
-            f"{expected_rows} in the manifest for fragment {files.fragment.id}",
-            path=path,
-            expected=expected_rows,
-            found=metadata.num_rows,
-        )
-    return metadata
-
-
-# --- joining nested fields over files --------------------------------------------------------------------------------
-
-
-def join_pieces(source: Source, pieces: Sequence[Sequence[Column]], num_rows: int) -> Column:
-    if not source.pieces:
-        return pa.nulls(num_rows, source.field.data_type)
-    if len(source.pieces) == 1:
-        part, place, read = source.pieces[0]
-        if read is source.field:
-            return pieces[part][place]
-    read_arrays = [(read, _one_array(pieces[part][place])) for part, place, read in source.pieces]
-    return _merge(source.field, read_arrays, num_rows)
+def merge_parts(source: Source, parts: Sequence[Sequence[Column]], num_rows: int) -> Column:
+    """Return a requested column from the columns that were read for each part; null if no file contains the field."""
+    if len(source.parts) == 1 and source.parts[0][2] is source.field:
+        number, position, _ = source.parts[0]
+        return parts[number][position]
+    arrays = [(field, _one_array(parts[number][position])) for number, position, field in source.parts]
+    return _merge(source.field, arrays, num_rows)
 
 
 def _one_array(column: Column) -> pa.Array:
@@ -273,38 +289,33 @@ def _one_array(column: Column) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
-def _merge(field: Field, found: Sequence[tuple[Field, pa.Array]], length: int) -> pa.Array:
-    """One field out of the parts of it that different files hold; what no file holds is null."""
-    if not found:
-        return pa.nulls(length, field.data_type)
-    if found[0][0] is field or _is_unit(field):
-        return found[0][1]
-    first = found[0][1]
+def _merge(field: Field, parts: Sequence[tuple[Field, pa.Array]], num_rows: int) -> pa.Array:
+    """Merge the parts of a field that different files contain; what no file contains is null."""
+    if not parts:
+        return pa.nulls(num_rows, field.data_type)
+    first = parts[0][1]
+    if parts[0][0] is field or _is_unit(field):
+        return first
+    mask = first.is_null() if first.null_count else None
     if pa.types.is_struct(first.type):
-        children = [
-            _merge(child, [_child(read, array, child.id) for read, array in found if _has(read, child.id)], length)
-            for child in field.children
-        ]
+        children = []
+        for child in field.children:
+            found = [
+                (part_child, array.field(position))
+                for part, array in parts
+                for position, part_child in enumerate(part.children)
+                if part_child.id == child.id
+            ]
+            children.append(_merge(child, found, num_rows))
         fields = [pa.field(child.name, child.data_type, child.nullable) for child in field.children]
-        mask = first.is_null() if first.null_count else None
         return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
     lengths = first.value_lengths().fill_null(0)
-    if any(not array.value_lengths().fill_null(0).equals(lengths) for _, array in found[1:]):
-        raise CorruptFileError(f"the files of list field {field.name!r} disagree about its lengths")
-    values = [(read.children[0], array.flatten()) for read, array in found]
-    merged = _merge(field.children[0], values, len(values[0][1]))
+    if any(not array.value_lengths().fill_null(0).equals(lengths) for _, array in parts[1:]):
+        raise CorruptFileError(f"data files store different lengths for the lists of field {field.name!r}")
+    items = [(part.children[0], array.flatten()) for part, array in parts]
+    merged = _merge(field.children[0], items, len(items[0][1]))
     large = pa.types.is_large_list(first.type)
-    ends = np.zeros(length + 1, dtype=np.int64 if large else np.int32)
+    ends = np.zeros(num_rows + 1, dtype=np.int64 if large else np.int32)
     np.cumsum(lengths.to_numpy(zero_copy_only=False), out=ends[1:])
-    mask = first.is_null() if first.null_count else None
-    maker = pa.LargeListArray if large else pa.ListArray
-    return maker.from_arrays(pa.array(ends), merged, type=field.data_type, mask=mask)
-
-
-def _has(field: Field, child_id: int) -> bool:
-    return any(child.id == child_id for child in field.children)
-
-
-def _child(field: Field, array: pa.Array, child_id: int) -> tuple[Field, pa.Array]:
-    place = next(place for place, child in enumerate(field.children) if child.id == child_id)
-    return field.children[place], array.field(place)
+    list_array = pa.LargeListArray if large else pa.ListArray
+    return list_array.from_arrays(pa.array(ends), merged, type=field.data_type, mask=mask)

@@ -1,21 +1,18 @@
-"""Rows of one fragment: the one door that scans, takes and late columns go through.
+"""Reads of selected rows of fragments, the entry point of scans, takes and rewrites.
 
     fragment 7    data file A: fields 0 1 2    data file B: field 5    deletion file    row id sequence
                            └────────────┬──────────────┘                     │                 │
-    read_rows            columns side by side, in the order asked  ->  live rows only  ->  _rowid, _rowaddr
+    read_selections      requested columns, from their files    ->    live rows only    (virtual_column)
 
-Three numbers are never mixed here: a row's *offset* counts every physical row of its fragment, its *address* is
-`fragment id << 32 | offset`, its *row id* is the address or, with stable row ids, comes from the fragment's sequence.
-
-What a field needs of each data file is worked out once per fragment and set of columns (`Layout`) and kept in the
-version's cache: a take of one row must not pay for it again.
-Source: protos/table.proto, DataFragment and DataFile; rows that several files share are joined by their offset.
+A row's *offset* counts every physical row of its fragment, deleted or not. Its *address* is `fragment id << 32 |
+offset`. Its *row id* is the address or, with stable row ids, an entry of the fragment's row id sequence.
+Source: protos/table.proto, DataFragment and DataFile; rows in several files are matched by their offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -24,13 +21,13 @@ import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
 from lancetable.file.blobs.storage import DataFilePlace, blob_bytes
-from lancetable.file.reader import Cursors, FileRows, read_chunks, read_chunks_of_files, read_columns, refuse_nulls
+from lancetable.file.reader import Cursors, FileRows, read_chunks_of_files, read_columns, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table import row_id_lookup
-from lancetable.table.file_layouts import Column, Layout, files_of, join_pieces, layout_of, layouts_of
+from lancetable.table.file_layouts import Column, Layout, file_layouts, files_of, merge_parts
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import Deleted, Offsets, VersionRows, deleted_offsets, physical_rows, rows_of
+from lancetable.table.row_count_index import DeletedOffsets, Offsets, deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 __all__ = [
@@ -39,12 +36,12 @@ __all__ = [
     "ROW_ADDRESS",
     "ROW_ID",
     "Rows",
+    "Selection",
     "blob_data_file",
+    "filter_columns",
     "narrow",
-    "read_chunks_of",
-    "read_chunks_of_many",
-    "read_columns_of",
-    "read_rows",
+    "read_selection",
+    "read_selections",
     "select",
     "virtual_column",
 ]
@@ -56,280 +53,274 @@ ROW_ADDRESS = "_rowaddr"
 CREATED_AT = "_row_created_at_version"
 LAST_UPDATED_AT = "_row_last_updated_at_version"
 
-# Below this share of live rows single rows are fetched instead of a range that is then filtered.
+# Below this share of live rows, the live rows of a range are gathered; above it, the range is read and filtered.
 _SPARSE_SHARE = 1 / 8
-# From this share on, rows that pass a filter are read as one range and masked.
+# The same limit for rows that pass a filter.
 _DENSE_SHARE = 1 / 4
+# Ranges of at most this many rows are read from several files in common rounds.
+_SMALL_RANGE_ROWS = 2 * 1024
+# Between these shares, gathering rows by index is faster than Arrow's filter.
+_GATHER_SHARES = (0.2, 0.65)
 
 
-# --- the door ---------------------------------------------------------------------------------------------------------
-
-
-def read_rows(
-    version: TableVersion,
-    fragment: Fragment,
-    columns: Sequence[Field],
-    rows: Rows = None,
-    *,
-    keep_deleted: bool = False,
-    row_id: bool = False,
-    row_addr: bool = False,
-    created_at: bool = False,
-    last_updated_at: bool = False,
-) -> pa.Table:
-    """Read `columns` of the physical rows `rows`: all (None), a contiguous range, or ascending distinct offsets.
-
-    `columns` are top-level fields of the table's schema, possibly pruned below; each becomes a column of its storage
-    type (`Field.data_type`) in the order given. The virtual columns asked for follow: `_rowid`, `_rowaddr`,
-    `_row_created_at_version`, `_row_last_updated_at_version`, all uint64. A field that no data file holds is null.
-
-    Deleted rows are left out; with `keep_deleted` they stay, and their `_rowid` and `_rowaddr` are null.
-    A whole fragment without deletions comes as the chunks of its pages, uncopied.
-    Raises CorruptFileError where the files contradict the manifest, OutOfRangeError for rows past the end.
-    """
-    selection = select(version, fragment, rows, keep_deleted=keep_deleted)
-    arrays: list[Column] = read_columns_of(version, fragment, columns, selection)
-    fields = [pa.field(field.name, field.data_type, field.nullable) for field in columns]
-    virtual = (
-        (ROW_ID, row_id),
-        (ROW_ADDRESS, row_addr),
-        (CREATED_AT, created_at),
-        (LAST_UPDATED_AT, last_updated_at),
-    )
-    for name, wanted in virtual:
-        if wanted:
-            arrays.append(virtual_column(version, fragment, name, selection))
-            fields.append(pa.field(name, pa.uint64()))
-    if not arrays:
-        # The only table without columns that knows its number of rows is one that lost them.
-        return pa.table({"": pa.nulls(selection.num_rows)}).select([])
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+# --- selecting rows ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which physical rows to read, and which of those to keep.
+    """Rows of a fragment to read, and which of them to return.
 
-    `fetch` goes to the files. `keep` (bool per fetched row) drops what is deleted, None keeps all; `dead` (bool per
-    kept row) marks deleted rows that were asked for, None where there are none. `num_rows` is what comes out.
+    `fetch` is read from the files. `keep` (one bool per fetched row) filters the deleted rows out; None returns all.
+    `dead` (one bool per returned row) marks returned rows that are deleted, None if there are none. `num_rows` counts
+    the returned rows.
     """
 
+    fragment: Fragment
     fetch: range | Offsets
-    whole: bool  # `fetch` is every row of the fragment
     num_rows: int
     keep: npt.NDArray[np.bool_] | None = None
     dead: npt.NDArray[np.bool_] | None = None
 
     def offsets(self) -> Offsets:
-        """The physical offsets of the rows that come out, ascending int64."""
+        """Return the physical offsets of the returned rows, ascending int64."""
         fetch = self.fetch
-        found = np.arange(fetch.start, fetch.stop, dtype=np.int64) if isinstance(fetch, range) else fetch
-        return found if self.keep is None else found[self.keep]
+        offsets = np.arange(fetch.start, fetch.stop, dtype=np.int64) if isinstance(fetch, range) else fetch
+        return offsets if self.keep is None else offsets[self.keep]
 
-    def offsets_at(self, rows: Offsets | None) -> Offsets:
-        """The physical offsets of some of the rows that come out, by their numbers; of all for None."""
-        if rows is None or self.keep is not None or not isinstance(self.fetch, range):
-            return self.offsets() if rows is None else self.offsets()[rows]
-        return rows + self.fetch.start
+    def addresses(self) -> npt.NDArray[np.uint64]:
+        """Return the addresses of the returned rows, also of deleted rows."""
+        return self.offsets().astype(np.uint64) + np.uint64(self.fragment.id << 32)
 
 
 def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_deleted: bool = False) -> Selection:
-    """Apply the fragment's deletions to `rows`. Raises OutOfRangeError for rows past the end."""
+    """Select physical rows of a fragment without the deleted rows.
+
+    Parameters
+    ----------
+    version
+        The version to read.
+    fragment
+        A fragment of the version, or an uncommitted one.
+    rows
+        A range of step 1, ascending distinct offsets, or None for all rows.
+    keep_deleted
+        Select deleted rows, too.
+
+    Raises
+    ------
+    OutOfRangeError
+        If the fragment does not have the rows.
+    """
     total = physical_rows(version, fragment)
     if rows is None:
         rows = range(total)
-    elif isinstance(rows, range):
-        if rows.step != 1 or not (0 <= rows.start <= rows.stop <= total or len(rows) == 0):
-            raise OutOfRangeError(f"rows {rows.start}..{rows.stop} of fragment {fragment.id}, which has {total}")
-    elif len(rows) and not (rows[0] >= 0 and rows[-1] < total):
-        raise OutOfRangeError(f"rows {rows[0]}..{rows[-1]} of fragment {fragment.id}, which has {total}")
-    whole = isinstance(rows, range) and len(rows) == total
+    elif len(rows):
+        first, last = rows[0], rows[-1]
+        if not 0 <= first <= last < total or (isinstance(rows, range) and rows.step != 1):
+            raise OutOfRangeError(f"rows {first} to {last} of fragment {fragment.id}, which has {total} rows")
     deleted = deleted_offsets(version, fragment)
     if deleted is None:
-        return Selection(rows, whole, len(rows))
-    if isinstance(rows, range):
-        return _select_range(rows, deleted, whole, keep_deleted)
-    slots = np.searchsorted(deleted, rows.astype(np.uint32))
-    dead = deleted[np.minimum(slots, len(deleted) - 1)] == rows
-    if not dead.any():
-        return Selection(rows, whole, len(rows))
+        return Selection(fragment, rows, len(rows))
+    dead = _dead_rows(rows, deleted)
+    num_dead = int(np.count_nonzero(dead))
+    if not num_dead:
+        return Selection(fragment, rows, len(rows))
     if keep_deleted:
-        return Selection(rows, whole, len(rows), dead=dead)
-    live = rows[~dead]
-    return Selection(live, False, len(live))
-
-
-def _select_range(rows: range, deleted: Deleted, whole: bool, keep_deleted: bool) -> Selection:
-    # A range may end at 2^32, which uint32 does not hold; its last row does.
-    first = np.searchsorted(deleted, np.uint32(rows.start)) if len(rows) else 0
-    last = np.searchsorted(deleted, np.uint32(rows.stop - 1), side="right") if len(rows) else 0
-    if first == last:
-        return Selection(rows, whole, len(rows))
-    dead = np.zeros(len(rows), dtype=np.bool_)
-    dead[deleted[first:last] - rows.start] = True
-    if keep_deleted:
-        return Selection(rows, whole, len(rows), dead=dead)
-    num_live = len(rows) - int(last - first)
+        return Selection(fragment, rows, len(rows), dead=dead)
+    num_live = len(rows) - num_dead
+    if not isinstance(rows, range):
+        return Selection(fragment, rows[~dead], num_live)
     if num_live < len(rows) * _SPARSE_SHARE:
-        live = np.flatnonzero(~dead) + rows.start
-        return Selection(live, False, num_live)
-    return Selection(rows, whole, num_live, keep=~dead)
+        return Selection(fragment, np.flatnonzero(~dead) + rows.start, num_live)
+    return Selection(fragment, rows, num_live, keep=~dead)
 
 
-def narrow(selection: Selection, mask: npt.NDArray[np.bool_], count: int) -> Selection:
-    """The rows of a selection where `mask` (bool per row that comes out, `count` > 0 of them true) holds.
+def _dead_rows(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.bool_]:
+    if isinstance(rows, range):
+        dead = np.zeros(len(rows), dtype=np.bool_)
+        if rows:
+            # The end of a range may be 2^32, which is not a uint32; its last row is.
+            start, stop = deleted.searchsorted(np.uint32(rows[0])), deleted.searchsorted(np.uint32(rows[-1]), "right")
+            dead[deleted[start:stop] - rows.start] = True
+        return dead
+    slots = deleted.searchsorted(rows.astype(np.uint32))
+    return np.asarray(deleted[np.minimum(slots, len(deleted) - 1)] == rows)
 
-    Rows side by side stay a range, dense ones a range with a mask; few ones are fetched one by one.
+
+def narrow(selection: Selection, mask: npt.NDArray[np.bool_], num_rows: int) -> Selection:
+    """Return the `num_rows` > 0 rows of a selection for which `mask` (one bool per returned row) is true.
+
+    Adjacent rows become a range, dense rows a range with a mask; sparse rows are gathered.
     """
+    if num_rows == len(mask):
+        return selection
     dead = None if selection.dead is None else selection.dead[mask]
-    fetch = selection.fetch
+    fetch, keep = selection.fetch, selection.keep
     if not isinstance(fetch, range):
-        return Selection(fetch[mask], False, count, dead=dead)
-    if selection.keep is not None:
-        kept = selection.keep.copy()
-        kept[kept] = mask
-        mask = kept
+        return replace(selection, fetch=fetch[mask], num_rows=num_rows, dead=dead)
+    if keep is not None:
+        mask_of_fetched = keep.copy()
+        mask_of_fetched[keep] = mask
+        mask = mask_of_fetched
     first, last = int(mask.argmax()), len(mask) - 1 - int(mask[::-1].argmax())
     span = last + 1 - first
-    if count < span * _DENSE_SHARE:
-        return Selection(np.flatnonzero(mask) + fetch.start, False, count, dead=dead)
+    if num_rows < span * _DENSE_SHARE:
+        return Selection(selection.fragment, np.flatnonzero(mask) + fetch.start, num_rows, dead=dead)
     fetch = range(fetch.start + first, fetch.start + last + 1)
-    return Selection(fetch, False, count, keep=None if count == span else mask[first : last + 1], dead=dead)
+    return Selection(selection.fragment, fetch, num_rows, None if num_rows == span else mask[first : last + 1], dead)
 
 
-def read_columns_of(
-    version: TableVersion,
-    fragment: Fragment,
-    columns: Sequence[Field],
-    selection: Selection,
-    known: VersionRows | None = None,
-    cursors: Cursors | None = None,
-) -> list[Column]:
-    """The columns of a selection, one array each, in the order of `columns`; the part of `read_rows` that does I/O.
-
-    `known` are the `rows_of` the version, for callers that have them at hand; `cursors` of those that read one
-    selection of a fragment after the other.
-    """
+def filter_columns(columns: Sequence[Column], mask: npt.NDArray[np.bool_]) -> list[Column]:
+    """Return the rows of each column for which `mask` is true."""
     if not columns:
         return []
-    if known is None:
-        known = rows_of(version)
-    if known.holds_blob_files:
-        stored = [known.described(field) for field in columns]
-        if any(one is not other for one, other in zip(stored, columns)):
-            arrays = read_columns_of(version, fragment, stored, selection, known, cursors)
-            return _with_blobs(version, fragment, columns, arrays)
-    layout = layout_of(version, known, fragment, columns)
-    fetch = None if selection.whole else selection.fetch
+    share = np.count_nonzero(mask) / max(1, len(mask))
+    if share == 1:
+        return list(columns)
+    lowest, highest = _GATHER_SHARES
+    indices = pa.array(np.flatnonzero(mask)) if lowest < share < highest else None
+    arrow_mask = pa.array(mask)
+    filtered: list[Column] = []
+    for column in columns:
+        if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1:
+            column = column.chunk(0)
+        by_index = indices is not None and isinstance(column, pa.Array)
+        filtered.append(column.take(indices) if by_index else column.filter(arrow_mask))
+    return filtered
+
+
+# --- reading columns --------------------------------------------------------------------------------------------------
+
+
+def read_selection(
+    version: TableVersion, selection: Selection, columns: Sequence[Field], cursors: Cursors | None = None
+) -> list[Column]:
+    """Read columns of one selection; see `read_selections`."""
+    return read_selections(version, (selection,), columns, cursors)[0]
+
+
+def read_selections(
+    version: TableVersion,
+    selections: Sequence[Selection],
+    columns: Sequence[Field],
+    cursors: Cursors | None = None,
+) -> list[list[Column]]:
+    """Read columns of many selections. Small ranges of several files are read in common rounds.
+
+    Parameters
+    ----------
+    version
+        The version to read.
+    selections
+        The rows to read.
+    columns
+        Top-level fields of the table's schema, possibly without some of their children.
+    cursors
+        Cursors for callers that read consecutive ranges of a fragment.
+
+    Returns
+    -------
+    list
+        For each selection, the columns in the requested order, with the type `Field.data_type`. A field that no data
+        file contains is null. Chunks of a range are slices of the pages of a file.
+
+    Raises
+    ------
+    CorruptFileError
+        If the files contradict the manifest or break the format.
+    SchemaMismatchError
+        If live rows have nulls in a non-nullable field.
+    """
+    if not columns:
+        return [[] for _ in selections]
+    layouts = file_layouts(version)
+    if layouts.has_blob_files:
+        stored = [layouts.stored_field(field) for field in columns]
+        if any(field is not stored_field for field, stored_field in zip(columns, stored)):
+            described = read_selections(version, selections, stored, cursors)
+            return [_with_blob_bytes(version, *pair, columns) for pair in zip(selections, described)]
+    layouts_of_selections = [layouts.layout(version, selection.fragment, columns) for selection in selections]
+    parts = iter(_read_parts(version, layouts_of_selections, selections, cursors))
+    results = []
+    for layout, selection in zip(layouts_of_selections, selections):
+        read = [next(parts) for _ in layout.parts]
+        num_fetched = len(selection.fetch)
+        arrays = read[0] if layout.direct else [merge_parts(source, read, num_fetched) for source in layout.sources]
+        if selection.keep is not None:
+            arrays = filter_columns(arrays, selection.keep)
+        _refuse_nulls(layout, arrays, selection)
+        results.append(arrays)
+    return results
+
+
+def _read_parts(
+    version: TableVersion, layouts: Sequence[Layout], selections: Sequence[Selection], cursors: Cursors | None
+) -> list[list[Column]]:
+    """Read the parts of all layouts, in order."""
+    reads = [(part, selection.fetch) for layout, selection in zip(layouts, selections) for part in layout.parts]
+    small: list[FileRows] = []
+    if len(reads) > 1:
+        small = [FileRows(*part, rows) for part, rows in reads if _is_small_range(rows)]
+    chunks_of_small = iter(read_chunks_of_files(version.store, small) if small else ())
     read = read_columns if cursors is None else cursors.read_columns
-    pieces = [read(version.store, part.path, part.metadata, part.fields, part.columns, fetch) for part in layout.parts]
-    if layout.direct:
-        arrays = pieces[0]
-    else:
-        num_rows = len(selection.fetch)
-        arrays = [join_pieces(source, pieces, num_rows) for source in layout.sources]
-    if selection.keep is not None:
-        mask = pa.array(selection.keep)
-        arrays = [array.filter(mask) for array in arrays]
-    _refuse_nulls(layout, [[array] for array in arrays], selection)
-    return arrays
+    results: list[list[Column]] = []
+    for part, rows in reads:
+        if small and _is_small_range(rows):
+            results.append([_column(chunks, field) for chunks, field in zip(next(chunks_of_small), part.fields)])
+        else:
+            results.append(read(version.store, part.path, part.metadata, part.fields, part.columns, rows))
+    return results
 
 
-def _refuse_nulls(layout: Layout, found: Sequence[Sequence[Column]], selection: Selection) -> None:
-    """Raise SchemaMismatchError for nulls in live rows of a field that has none; `found` are rows of the selection."""
-    for source, arrays in zip(layout.sources, found):
-        if source.field.nullable or not source.pieces:
+def _is_small_range(rows: range | Offsets) -> bool:
+    return isinstance(rows, range) and len(rows) <= _SMALL_RANGE_ROWS
+
+
+def _column(chunks: Sequence[pa.Array], field: Field) -> Column:
+    return chunks[0] if len(chunks) == 1 else pa.chunked_array(chunks, type=field.data_type)
+
+
+def _refuse_nulls(layout: Layout, arrays: Sequence[Column], selection: Selection) -> None:
+    """Raise SchemaMismatchError if live rows have nulls in a non-nullable field."""
+    for source, array in zip(layout.sources, arrays):
+        if source.field.nullable or not source.parts:
             continue
         if selection.dead is not None:
-            arrays = [_joined(arrays).filter(pa.array(~selection.dead))]
-        refuse_nulls(source.field, arrays, layout.parts[source.pieces[0][0]].path)
+            array = array.filter(pa.array(~selection.dead))
+        refuse_nulls(source.field, [array], layout.parts[source.parts[0][0]].path)
 
 
-def _joined(arrays: Sequence[Column]) -> Column:
-    if len(arrays) == 1:
-        return arrays[0]
-    return pa.chunked_array([chunk for array in arrays for chunk in getattr(array, "chunks", [array])])
-
-
-def _with_blobs(
-    version: TableVersion, fragment: Fragment, columns: Sequence[Field], arrays: Sequence[Column]
+def _with_blob_bytes(
+    version: TableVersion, selection: Selection, descriptions: Sequence[Column], columns: Sequence[Field]
 ) -> list[Column]:
-    """The columns with bytes where their descriptions were read."""
+    """Return the columns with the bytes of blobs, read by their descriptions."""
 
     def data_file(field_id: int) -> DataFilePlace | None:
-        return blob_data_file(version, fragment, field_id)
+        return blob_data_file(version, selection.fragment, field_id)
 
-    return [blob_bytes(version, data_file, field, array) for field, array in zip(columns, arrays)]
+    return [blob_bytes(version, data_file, field, array) for field, array in zip(columns, descriptions)]
 
 
 def blob_data_file(version: TableVersion, fragment: Fragment, field_id: int) -> DataFilePlace | None:
-    """The data file that describes a blob field, None where the fragment does not have the field."""
+    """Return the data file that contains a blob field, or None if the fragment does not have the field."""
     files = files_of(version, fragment)
-    number = files.owner.get(field_id)
-    if number is None:
+    file_number = files.owner.get(field_id)
+    if file_number is None:
         return None
-    data_file = files.files[number]
+    data_file = files.files[file_number]
     size_bytes = file_metadata(version, data_file).size_bytes
     return DataFilePlace(version.data_file_path(data_file), size_bytes, version.data_file_root(data_file))
 
 
-def read_chunks_of(
-    version: TableVersion,
-    fragment: Fragment,
-    columns: Sequence[Field],
-    selection: Selection,
-    known: VersionRows,
-) -> list[Sequence[pa.Array]]:
-    """`read_columns_of` as the chunks of each column, for callers that join those of many fragments."""
-    if columns and selection.keep is None and isinstance(selection.fetch, range) and not known.holds_blob_files:
-        layout = layout_of(version, known, fragment, columns)
-        if layout.direct:
-            part = layout.parts[0]
-            chunks = read_chunks(version.store, part.path, part.metadata, part.fields, part.columns, selection.fetch)
-            _refuse_nulls(layout, chunks, selection)
-            return [*chunks]
-    arrays = read_columns_of(version, fragment, columns, selection, known)
-    return [array.chunks if isinstance(array, pa.ChunkedArray) else [array] for array in arrays]
+def virtual_column(version: TableVersion, selection: Selection, name: str) -> pa.Array:
+    """Return a column that is not stored (ROW_ID, ROW_ADDRESS, CREATED_AT or LAST_UPDATED_AT), uint64.
 
-
-def read_chunks_of_many(
-    version: TableVersion,
-    selections: Sequence[tuple[Fragment, Selection]],
-    columns: Sequence[Field],
-    known: VersionRows,
-) -> list[list[Sequence[pa.Array]]]:
-    """`read_chunks_of` for many small fragments, each step for all of them together."""
-    found: list[list[Sequence[pa.Array]] | None] = [None] * len(selections)
-    if columns and not known.holds_blob_files:
-        layouts = layouts_of(version, known, [fragment for fragment, _ in selections], columns)
-        direct: list[int] = []
-        files: list[FileRows] = []
-        for number, (layout, (_, selection)) in enumerate(zip(layouts, selections)):
-            if layout.direct and selection.keep is None and isinstance(selection.fetch, range):
-                direct.append(number)
-                files.append(FileRows(*layout.parts[0], selection.fetch))
-        for number, chunks in zip(direct, read_chunks_of_files(version.store, files)):
-            _refuse_nulls(layouts[number], chunks, selections[number][1])
-            found[number] = [*chunks]
-    return [
-        read_chunks_of(version, fragment, columns, selection, known) if chunks is None else chunks
-        for chunks, (fragment, selection) in zip(found, selections)
-    ]
-
-
-def virtual_column(version: TableVersion, fragment: Fragment, name: str, selection: Selection) -> pa.Array:
-    """One of the four columns that no file stores, uint64."""
+    The row ids and addresses of deleted rows are null.
+    """
+    fragment = selection.fragment
     if name == ROW_ADDRESS or (name == ROW_ID and not version.manifest.has_stable_row_ids):
-        return pa.array(_addresses(fragment, selection), mask=selection.dead)
+        return pa.array(selection.addresses(), mask=selection.dead)
     if name == ROW_ID:
         return pa.array(row_id_lookup.row_ids_at(version, fragment, selection.offsets()), mask=selection.dead)
     created = name == CREATED_AT
     return pa.array(row_id_lookup.row_versions_at(version, fragment, selection.offsets(), created=created))
-
-
-def _addresses(fragment: Fragment, selection: Selection) -> npt.NDArray[np.uint64]:
-    base, fetch = fragment.id << 32, selection.fetch
-    if isinstance(fetch, range):
-        found = np.arange(base + fetch.start, base + fetch.stop, dtype=np.uint64)
-        return found if selection.keep is None else found[selection.keep]
-    return np.asarray(fetch.astype(np.uint64) + np.uint64(base))

@@ -1,9 +1,9 @@
-"""The door to a fragment's rows: files joined, deletions applied, virtual columns, and what is refused."""
+"""Reads of the rows of a fragment: several files, deletions, virtual columns, and damaged metadata."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError, LanceError, OutOfRangeError, UnsupportedFeatureError
+from lancetable.format.fragment import Fragment
 from lancetable.format.manifest import Manifest
+from lancetable.format.schema import Field
 from lancetable.proto import file_pb2, table_pb2
-from lancetable.table.fragments import narrow, read_rows, select
-from lancetable.table.row_count_index import live_offsets, physical_offsets, physical_rows, rows_of
+from lancetable.table.fragments import (
+    CREATED_AT,
+    LAST_UPDATED_AT,
+    ROW_ADDRESS,
+    ROW_ID,
+    Rows,
+    narrow,
+    read_selection,
+    select,
+    virtual_column,
+)
+from lancetable.table.row_count_index import live_offsets, physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_id_lookup import row_id_index
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion, open_version
 
 NUM_ROWS = 50
 Change = Callable[[table_pb2.Manifest], None]
+
+
+def read_rows(
+    version: TableVersion,
+    fragment: Fragment,
+    columns: Sequence[Field],
+    rows: Rows = None,
+    *,
+    keep_deleted: bool = False,
+    virtual: Sequence[str] = (),
+) -> pa.Table:
+    """Return stored and virtual columns of some rows of a fragment."""
+    selection = select(version, fragment, rows, keep_deleted=keep_deleted)
+    arrays = dict(zip([column.name for column in columns], read_selection(version, selection, columns)))
+    arrays.update({name: virtual_column(version, selection, name) for name in virtual})
+    assert all(len(array) == selection.num_rows for array in arrays.values())
+    return pa.table(arrays)
 
 
 @pytest.fixture(scope="module", params=["plain", "stable"])
@@ -54,10 +83,8 @@ def test_any_rows_are_read_with_their_virtual_columns(
     else:
         wanted = np.array(sorted(data.draw(st.sets(st.integers(0, NUM_ROWS - 1)))), np.int64)
     expected = [k for k in wanted if keep_deleted or k in LIVE]
-    table = read_rows(
-        deleted, fragment, deleted.schema.fields, wanted, keep_deleted=keep_deleted, row_id=True, row_addr=True,
-        created_at=True, last_updated_at=True,
-    )  # fmt: skip
+    virtual = [ROW_ID, ROW_ADDRESS, CREATED_AT, LAST_UPDATED_AT]
+    table = read_rows(deleted, fragment, deleted.schema.fields, wanted, keep_deleted=keep_deleted, virtual=virtual)
     alive = [k if k in LIVE else None for k in expected]
     assert table.to_pydict() == {
         "k": expected,
@@ -94,11 +121,13 @@ def test_ordinals_and_offsets_of_live_rows(deleted: TableVersion) -> None:
     assert found is not None
     assert found.tolist() == LIVE
     assert physical_offsets(deleted, fragment, np.arange(len(LIVE))).tolist() == LIVE
-    assert rows_of(deleted).num_rows == len(LIVE)
+    assert row_count_index(deleted).num_rows == len(LIVE)
 
 
 def test_without_columns_the_rows_still_count(deleted: TableVersion) -> None:
-    assert read_rows(deleted, deleted.manifest.fragments[0], []).num_rows == len(LIVE)
+    selection = select(deleted, deleted.manifest.fragments[0], None)
+    assert selection.num_rows == len(LIVE)
+    assert read_selection(deleted, selection, []) == []
 
 
 def test_rows_past_the_end_are_refused(deleted: TableVersion) -> None:
@@ -234,7 +263,7 @@ def test_a_fragment_without_a_count_asks_its_file(simple: TableVersion) -> None:
 
     version = changed(simple, change)
     assert physical_rows(version, version.manifest.fragments[0]) == 10
-    assert rows_of(version).num_rows == 10
+    assert row_count_index(version).num_rows == 10
     assert read_all(version).num_rows == 10
 
 
@@ -304,7 +333,7 @@ def test_overlays_are_refused_and_hidden_columns_must_be_there(simple: TableVers
 
     version = changed(simple, spilled)
     with pytest.raises(CorruptFileError, match="hidden column -3"):
-        read_rows(version, version.manifest.fragments[0], [], row_id=True)
+        read_rows(version, version.manifest.fragments[0], [], virtual=[ROW_ID])
 
 
 def test_row_ids_and_versions_in_hidden_columns(tmp_path: Path) -> None:
@@ -326,8 +355,7 @@ def test_row_ids_and_versions_in_hidden_columns(tmp_path: Path) -> None:
     ours = open_version(path)
     columns = ["id", "_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"]
     expected = theirs.to_table(columns=columns)
-    flags = {"row_id": True, "row_addr": True, "created_at": True, "last_updated_at": True}
-    read = [read_rows(ours, each, ours.schema.fields, **flags) for each in ours.manifest.fragments]
+    read = [read_rows(ours, part, ours.schema.fields, virtual=columns[1:]) for part in ours.manifest.fragments]
     assert pa.concat_tables(read).to_pydict() == expected.to_pydict()
     wanted = expected["_rowid"].to_numpy()[::-3]
     addresses, found = row_id_index(ours).find(wanted)

@@ -27,13 +27,13 @@ from lancetable.format.transaction import Transaction
 from lancetable.ops.change.deletion_vectors import discard_deletions, write_deletions
 from lancetable.ops.change.key_join import whole
 from lancetable.ops.commit import discarding_on_failure
-from lancetable.ops.read.batch_sizer import note_made, streamed
+from lancetable.ops.read.batch_sizer import note_allocated, with_memory_release
 from lancetable.ops.schema.column_files import discard_column_files
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence
 from lancetable.table.data_files import WriteLimits, remove_from
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.fragments import narrow, read_columns_of, select
+from lancetable.table.fragments import narrow, read_selection, select
 from lancetable.table.row_count_index import Offsets, live_offsets, physical_rows
 from lancetable.table.row_id_lookup import row_ids_at
 from lancetable.table.row_sizes import bytes_per_row
@@ -105,7 +105,7 @@ def read_windows(
 
     def work(window: Window) -> pa.RecordBatch:
         batch = change(window, read_rows_at(version, window.fragment, fields, window.offsets))
-        note_made(batch.nbytes)
+        note_allocated(batch.nbytes)
         return batch
 
     return ordered(work, windows)
@@ -113,7 +113,7 @@ def read_windows(
 
 def ordered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Apply `function` to every item and yield the results in order, on the worker pool if possible."""
-    task = partial(streamed, function)
+    task = partial(with_memory_release, function)
     return map(task, items) if pool.in_worker() or pool.size() == 1 else pool.in_order(task, items)
 
 
@@ -154,8 +154,8 @@ def read_rows_at(
         mask = np.zeros(last + 1 - first, np.bool_)
         mask[offsets - first] = True
         selection = narrow(selection, mask, len(offsets))
-    arrays = [whole(array) for array in read_columns_of(version, fragment, tuple(map(with_bytes, fields)), selection)]
-    note_made(sum([array.nbytes for array in arrays]))
+    arrays = [whole(array) for array in read_selection(version, selection, tuple(map(with_bytes, fields)))]
+    note_allocated(sum([array.nbytes for array in arrays]))
     return arrays
 
 

@@ -40,8 +40,8 @@ from lancetable.ops.change.rewritten_rows import (
     read_windows,
     windows_of,
 )
+from lancetable.ops.read.filtered_rows import matching_rows
 from lancetable.ops.read.projection import VIRTUAL, column_not_found, evaluation_schema
-from lancetable.ops.read.scan import matching_rows
 from lancetable.ops.tracker import Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.data_files import WriteLimits

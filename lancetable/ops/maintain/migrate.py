@@ -47,7 +47,7 @@ from lancetable.handlers.external import ExternalHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 from lancetable.table.file_layouts import files_of
-from lancetable.table.fragments import read_columns_of, select
+from lancetable.table.fragments import read_selection, select
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion, latest
@@ -215,7 +215,7 @@ def _batches(version: TableVersion, fragment: Fragment, fields: list[Field]) -> 
     names = [field.name for field in fields]
     for start in range(0, num_rows, step):
         rows = range(start, min(start + step, num_rows))
-        columns = read_columns_of(version, fragment, fields, select(version, fragment, rows, keep_deleted=True))
+        columns = read_selection(version, select(version, fragment, rows, keep_deleted=True), fields)
         yield from pa.Table.from_arrays(list(columns), names=names).combine_chunks().to_batches()
 
 

@@ -26,7 +26,7 @@ from lancetable.ops.read.projection import column_not_found, nested_value
 from lancetable.ops.read.take import Indices, take_addresses, take_offsets, take_row_ids
 from lancetable.store.base import ByteRange, ObjectStore
 from lancetable.table.fragments import blob_data_file
-from lancetable.table.row_count_index import rows_of
+from lancetable.table.row_count_index import row_count_index
 from lancetable.table.version import TableVersion
 
 __all__ = [
@@ -190,7 +190,7 @@ def locate(
         descriptions = (
             chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, descriptions.type)
         )
-    fragments = rows_of(version).fragments
+    fragments = row_count_index(version).fragments
     parts = []
     ids = (addresses >> np.uint64(32)).astype(np.int64)
     for fragment_id in np.unique(ids).tolist():

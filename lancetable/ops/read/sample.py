@@ -10,7 +10,7 @@ from lancetable.errors import InvalidInputError
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.take import Columns, take_offsets
-from lancetable.table.row_count_index import rows_of
+from lancetable.table.row_count_index import row_count_index
 from lancetable.table.version import TableVersion
 
 __all__ = ["sample", "slice_rows"]
@@ -46,7 +46,7 @@ def sample(
     ColumnNotFoundError
         If a column does not exist.
     """
-    total = rows_of(version).num_rows
+    total = row_count_index(version).num_rows
     if not 0 <= num_rows <= total:
         raise InvalidInputError(f"cannot sample {num_rows} of {total} rows")
     draw = random.sample if generator is None else generator.sample

@@ -38,7 +38,7 @@ from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.schema.column_files import Values, add_column_files, discard_column_files
 from lancetable.ops.schema.new_columns import commit_merge
 from lancetable.ops.write.float_overflow import check_finite
-from lancetable.table.fragments import read_rows
+from lancetable.table.fragments import read_selection, select
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
@@ -233,7 +233,8 @@ def _converted(version: TableVersion, written: Schema, casts: Mapping[int, int])
         step = max(1024, int(_BYTES_AT_ONCE / max(memory_per_row(version, fragment, columns), 1)))
         num_rows = physical_rows(version, fragment)
         for start in range(0, num_rows, step):
-            table = read_rows(version, fragment, columns, range(start, min(start + step, num_rows)))
+            selection = select(version, fragment, range(start, min(start + step, num_rows)))
+            table = pa.table(read_selection(version, selection, columns), names=[field.name for field in columns])
             for batch in table.combine_chunks().to_batches():
                 arrays = [
                     _convert(array, old, new, new.name, old_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lancetable.dataset import LanceDataset
-from lancetable.ops.read.scan import count_plan
+from lancetable.ops.read.filtered_rows import count_plan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Slice, options_of
 from lancetable.spark.jobs.plans import pin_to_json, plan_row_tasks, planned_pin

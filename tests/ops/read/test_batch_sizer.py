@@ -9,74 +9,74 @@ import pytest
 import lancetable
 from lancetable.file import pool
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.ops.read import batch_sizer as pace
-from lancetable.ops.read import scan
-from lancetable.ops.read.batch_sizer import Pace
+from lancetable.ops.read import batch_sizer, record_batches
+from lancetable.ops.read.batch_sizer import BatchSizer
+from lancetable.ops.read.scan_run import RowRange, ScanRun
 from lancetable.table.row_sizes import least_bytes
 
 FRAGMENT = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 10_000_000)
-BYTES = pace._STREAM_BYTES
+BYTES = batch_sizer._STREAM_BYTES
 
 
-def test_windows_begin_small_and_follow_what_was_measured() -> None:
-    made = Pace(lambda fragment: 1.0, 1024, None)
-    assert made.window_rows(FRAGMENT) == 8192
-    made.note(8192, 8192 * 1000)
-    assert made.window_rows(FRAGMENT) == BYTES // 1000 // 1024 * 1024
-    made.note_late(10, 10 * 1000)
-    assert made.window_rows(FRAGMENT) == BYTES // 2000 // 1024 * 1024
+def test_ranges_start_small_and_follow_the_measured_sizes() -> None:
+    sizer = BatchSizer(lambda fragment: 1.0, 1024, None)
+    assert sizer.range_rows(FRAGMENT) == 8192
+    sizer.note_read(8192, 8192 * 1000)
+    assert sizer.range_rows(FRAGMENT) == BYTES // 1000 // 1024 * 1024
+    sizer.note_late(10, 10 * 1000)
+    assert sizer.range_rows(FRAGMENT) == BYTES // 2000 // 1024 * 1024
     for _ in range(50):
-        made.note(1000, 8000)
-        made.note_late(1000, 8000)
-    assert made.window_rows(FRAGMENT) > 0.9 * BYTES / 16
+        sizer.note_read(1000, 8000)
+        sizer.note_late(1000, 8000)
+    assert sizer.range_rows(FRAGMENT) > 0.9 * BYTES / 16
 
 
-def test_a_window_is_at_least_a_batch() -> None:
-    made = Pace(lambda fragment: 1e6, 5000, None)
-    assert made.window_rows(FRAGMENT) == 5000
-    assert made.ahead() == pool.size() + 1
-    made.note(5000, 5000 * 10**6)
-    assert made.window_rows(FRAGMENT) == 5000
-    assert made.ahead() == 1
+def test_a_range_has_at_least_one_batch() -> None:
+    sizer = BatchSizer(lambda fragment: 1e6, 5000, None)
+    assert sizer.range_rows(FRAGMENT) == 5000
+    assert sizer.max_pending() == pool.size() + 1
+    sizer.note_read(5000, 5000 * 10**6)
+    assert sizer.range_rows(FRAGMENT) == 5000
+    assert sizer.max_pending() == 1
 
 
-def test_a_window_is_part_of_a_large_batch_that_is_joined_anyway() -> None:
-    made = Pace(lambda fragment: 1.0, 100_000, None, joined=True)
-    assert made.window_rows(FRAGMENT) == 8192
-    made.note(8192, 8192 * 1000)
-    assert made.window_rows(FRAGMENT) == BYTES // 1000
-    assert made.ahead() == pool.size() + 1
-    made.note(1, 2 * BYTES)
-    assert made.window_rows(FRAGMENT) == 1
-    small = Pace(lambda fragment: 1.0, 1024, None, joined=True)
-    small.note(1000, 1000 * 1000)
-    assert small.window_rows(FRAGMENT) == BYTES // 1000 // 1024 * 1024
+def test_a_range_is_a_part_of_a_large_combined_batch() -> None:
+    sizer = BatchSizer(lambda fragment: 1.0, 100_000, None, combined=True)
+    assert sizer.range_rows(FRAGMENT) == 8192
+    sizer.note_read(8192, 8192 * 1000)
+    assert sizer.range_rows(FRAGMENT) == BYTES // 1000
+    assert sizer.max_pending() == pool.size() + 1
+    sizer.note_read(1, 2 * BYTES)
+    assert sizer.range_rows(FRAGMENT) == 1
+    small = BatchSizer(lambda fragment: 1.0, 1024, None, combined=True)
+    small.note_read(1000, 1000 * 1000)
+    assert small.range_rows(FRAGMENT) == BYTES // 1000 // 1024 * 1024
 
 
-def test_a_window_keeps_to_the_bytes_of_a_batch() -> None:
-    """Where batches are as large as bytes allow, no window is read that is cut into many of them."""
-    made = Pace(lambda fragment: 6144.0, 131_072, None, batch_bytes=16 << 20)
-    assert made.window_rows(FRAGMENT) == (16 << 20) // 6144
+def test_a_range_is_limited_by_the_bytes_of_a_batch() -> None:
+    """A range is not cut into many batches if the batches are limited by bytes."""
+    sizer = BatchSizer(lambda fragment: 6144.0, 131_072, None, batch_bytes=16 << 20)
+    assert sizer.range_rows(FRAGMENT) == (16 << 20) // 6144
     small = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 100_000)
-    assert made.window_rows(small) == (16 << 20) // 6144
-    made.note(1000, 1000 * 12_288)
-    assert made.window_rows(FRAGMENT) == (16 << 20) // 12_288
-    assert made.ahead() == 1
+    assert sizer.range_rows(small) == (16 << 20) // 6144
+    sizer.note_read(1000, 1000 * 12_288)
+    assert sizer.range_rows(FRAGMENT) == (16 << 20) // 12_288
+    assert sizer.max_pending() == 1
 
 
-def test_small_windows_are_read_together_by_what_they_are_expected_to_match() -> None:
-    made = Pace(lambda fragment: 1.0, 8192, None, joined=True)
-    made.note_late(100, 100 * 50_000)
-    assert made.shared_rows() == BYTES // 50_000
-    made.note(10_000, 10_000 * 8)
-    assert made.shared_rows() == int(BYTES / (8 + 2 * 100 / 10_000 * 50_000))
-    assert made.affordable_rows() == int(BYTES / 50_008)
+def test_the_size_of_a_group_follows_the_share_of_matches() -> None:
+    sizer = BatchSizer(lambda fragment: 1.0, 8192, None, combined=True)
+    sizer.note_late(100, 100 * 50_000)
+    assert sizer.group_rows() == BYTES // 50_000
+    sizer.note_read(10_000, 10_000 * 8)
+    assert sizer.group_rows() == int(BYTES / (8 + 2 * 100 / 10_000 * 50_000))
+    assert sizer.range_rows(FRAGMENT) == int(BYTES / 50_008)
 
 
-def test_a_limit_keeps_windows_small() -> None:
-    made = Pace(lambda fragment: 1.0, 1000, 64_000)
-    made.note(1000, 1000)
-    assert made.window_rows(FRAGMENT) == 64_000
+def test_the_maximum_of_a_range_applies() -> None:
+    sizer = BatchSizer(lambda fragment: 1.0, 1000, 64_000)
+    sizer.note_read(1000, 1000)
+    assert sizer.range_rows(FRAGMENT) == 64_000
 
 
 @pytest.mark.parametrize(
@@ -95,47 +95,39 @@ def test_least_bytes(kind: pa.DataType, size: float) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])
-def test_a_column_that_grows_in_memory_is_read_in_smaller_windows(
+def test_a_column_that_expands_in_memory_is_read_in_smaller_ranges(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    """Forty long texts, repeated: a few bytes a row in the file, a kilobyte in memory."""
+    """The column has 40 distinct long strings: a few bytes per row in the file, a kilobyte in memory."""
     rows = 120_000
     paragraphs = pa.array([f"{number} " * 500 for number in range(40)])
     texts = paragraphs.take(pa.array(np.arange(rows) % 40))
-    uri = str(tmp_path_factory.mktemp("pace") / "t.lance")
-    made = lancetable.write_dataset(pa.table({"id": np.arange(rows), "s": texts}), uri, data_storage_version=version)
-    seen: list[int] = []
-    read_window = scan._Run.read_window
+    uri = str(tmp_path_factory.mktemp("sizes") / "t.lance")
+    dataset = lancetable.write_dataset(pa.table({"id": np.arange(rows), "s": texts}), uri, data_storage_version=version)
+    sizes: list[int] = []
+    read = ScanRun.read
 
-    def spy(run: scan._Run, window: scan._Window) -> pa.Table:
-        table = read_window(run, window)
-        seen.append(table.nbytes)
+    def read_and_measure(run: ScanRun, group: list[RowRange]) -> pa.Table | None:
+        table = read(run, group)
+        sizes.append(0 if table is None else table.nbytes)
         return table
 
-    monkeypatch.setattr(scan._Run, "read_window", spy)
-    assert sum(batch.num_rows for batch in made.to_batches(columns=["s"], batch_size=1000)) == rows
-    assert max(seen) < 4 * BYTES
-    seen.clear()
-    matched = scan._Run._matched
-
-    def spy_late(run: scan._Run, match: scan._Match) -> pa.Table:
-        table = matched(run, match)
-        seen.append(table.nbytes)
-        return table
-
-    monkeypatch.setattr(scan._Run, "_matched", spy_late)
-    filtered = made.to_batches(columns=["s"], filter="id % 2 = 0", batch_size=1000)
+    monkeypatch.setattr(ScanRun, "read", read_and_measure)
+    assert sum(batch.num_rows for batch in dataset.to_batches(columns=["s"], batch_size=1000)) == rows
+    assert 0 < max(sizes) < 4 * BYTES
+    sizes.clear()
+    filtered = dataset.to_batches(columns=["s"], filter="id % 2 = 0", batch_size=1000)
     assert sum(batch.num_rows for batch in filtered) == rows // 2
-    assert max(seen) < 4 * BYTES
+    assert 0 < max(sizes) < 4 * BYTES
 
 
-def test_rows_that_match_here_and_there_do_not_pile_up_as_tables(
+def test_sparse_matches_are_combined_into_full_batches(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "_MAX_PENDING", 3)
+    monkeypatch.setattr(record_batches, "_MAX_PENDING", 3)
     uri = str(tmp_path_factory.mktemp("pending") / "t.lance")
     data = pa.table({"id": np.arange(4000), "s": [str(number) for number in range(4000)]})
-    made = lancetable.write_dataset(data, uri, max_rows_per_file=100, data_storage_version="2.0")
-    batches = list(made.to_batches(filter="id % 100 = 7", batch_size=25))
+    dataset = lancetable.write_dataset(data, uri, max_rows_per_file=100, data_storage_version="2.0")
+    batches = list(dataset.to_batches(filter="id % 100 = 7", batch_size=25))
     assert [batch.num_rows for batch in batches] == [25, 15]
     assert pa.Table.from_batches(batches)["id"].to_pylist() == list(range(7, 4000, 100))

@@ -21,17 +21,11 @@ from lancetable.errors import (
     OutOfRangeError,
     SchemaMismatchError,
 )
-from lancetable.ops.read.scan import (
-    ScanStatistics,
-    analyze_plan,
-    count_plan,
-    count_rows,
-    execute_scan,
-    explain_plan,
-    matching_offsets,
-    scan_table,
-)
+from lancetable.ops.read.explain import analyze_plan, explain_plan
+from lancetable.ops.read.filtered_rows import count_plan, count_rows, matching_offsets
+from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ColumnOrdering, ScanOptions, plan_scan
+from lancetable.ops.read.scan_run import ScanStatistics
 
 FILTERS = [
     "k > 100",

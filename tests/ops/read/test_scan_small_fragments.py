@@ -1,4 +1,4 @@
-"""Filtered scans over many small fragments, whose columns are read together where most of them have matches."""
+"""Scans of many small fragments, which are read in groups."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.ops.read import scan
+from lancetable.ops.read import scan_run
+from lancetable.ops.read.scan_run import FilteredRows, ScanRun
 
 ROWS, FRAGMENTS = 1_200, 40
 
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "_SHARED_ROWS", 120)
+    monkeypatch.setattr(scan_run, "_GROUP_ROWS", 120)
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +43,13 @@ def dataset(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("columns", [None, ["x", "k"], ["l", "_rowid", "k"], []])
 @pytest.mark.parametrize("predicate", ["x > 0", "x > 0 AND _rowid > 5", "k >= 0", "k % 900 = 1", "s = 'text 7'"])
-def test_rows_are_those_of_a_scan_without_a_filter(
+def test_groups_give_the_rows_of_single_fragments_with_a_filter(
     dataset: Any, columns: list[str] | None, predicate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"columns": columns, "filter": predicate, "with_row_id": columns == []}
     found = dataset.to_table(**options)
     with monkeypatch.context() as patch:
-        patch.setattr(scan, "_SHARED_ROWS", 0)
+        patch.setattr(scan_run, "_GROUP_ROWS", 0)
         expected = dataset.to_table(**options)
     assert found.num_rows == dataset.count_rows(predicate) > 0
     assert found.equals(expected)
@@ -57,7 +58,7 @@ def test_rows_are_those_of_a_scan_without_a_filter(
 
 
 @pytest.mark.parametrize("columns", [None, ["l", "_rowid", "k"], ["_rowaddr"], ["added", "s"]])
-def test_fragments_read_together_are_those_read_one_by_one(
+def test_groups_give_the_rows_of_single_fragments(
     table: pa.Table, tmp_path: Any, columns: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = lancetable.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=ROWS // FRAGMENTS)
@@ -65,28 +66,30 @@ def test_fragments_read_together_are_those_read_one_by_one(
     made.add_columns(pa.schema([("added", pa.int32())]))
     made.insert(table.slice(0, 50).append_column("added", pa.array(range(50), pa.int32())), max_rows_per_file=10)
     found = lancetable.dataset(made.uri).to_table(columns=columns)
-    monkeypatch.setattr(scan, "_SHARED_ROWS", 0)
+    monkeypatch.setattr(scan_run, "_GROUP_ROWS", 0)
     assert found.equals(lancetable.dataset(made.uri).to_table(columns=columns))
     assert found.num_rows == made.count_rows()
 
 
 @pytest.mark.parametrize(("predicate", "together"), [("x > 0", True), ("k % 900 = 1", False)])
-def test_other_columns_are_read_first_only_where_most_fragments_match(
+def test_late_columns_are_read_early_only_if_most_fragments_match(
     dataset: Any, predicate: str, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
-    read = scan._Run._matched_together
+    num_columns: list[int] = []
+    evaluate_filter = ScanRun.filter
 
-    def noted(run: Any, windows: Any) -> list[pa.Table]:
-        seen.append(len(windows))
-        return read(run, windows)
+    def spy(run: ScanRun, group: Any) -> FilteredRows | None:
+        rows = evaluate_filter(run, group)
+        if rows is not None:
+            num_columns.append(len(rows.columns))
+        return rows
 
-    monkeypatch.setattr(scan._Run, "_matched_together", noted)
+    monkeypatch.setattr(ScanRun, "filter", spy)
     dataset.to_table(filter=predicate)
-    assert bool(seen) == together
+    assert (max(num_columns) == 4) == together
 
 
-def test_deleted_rows_that_are_asked_for(dataset: Any) -> None:
+def test_deleted_rows_are_included_on_request(dataset: Any) -> None:
     found = dataset.to_table(filter="x > 0", with_row_id=True, include_deleted_rows=True)
     live = found.filter(found["_rowid"].is_valid())
     assert found.num_rows > live.num_rows

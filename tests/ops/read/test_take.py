@@ -14,7 +14,7 @@ from lancetable.errors import ColumnNotFoundError, InvalidInputError, OutOfRange
 from lancetable.ops.read.sample import sample, slice_rows
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.read.take import _taken, take_addresses, take_offsets, take_row_ids
+from lancetable.ops.read.take import _reorder, take_addresses, take_offsets, take_row_ids
 
 COLUMNS: list[Any] = [
     None,
@@ -61,7 +61,7 @@ def test_long_lists_in_any_order(kind: Any) -> None:
     values[3] = None
     array = pa.array(values, kind(pa.string()))
     rows = [9, 2, 2, 0, 10, 7, 9]
-    taken = _taken(array[1:], pa.array(rows))
+    taken = _reorder(array[1:], pa.array(rows))
     assert taken.to_pylist() == [values[1 + row] for row in rows]
     taken.validate(full=True)
 

@@ -28,7 +28,7 @@ from lancetable.ops.change.rewritten_rows import ordered
 from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.projection import ColumnLike
 from lancetable.ops.read.prune import prunable_columns, prune_fragment
-from lancetable.table.fragments import read_columns_of, select
+from lancetable.table.fragments import read_selection, select
 from lancetable.table.row_count_index import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
@@ -207,7 +207,7 @@ class KeyMatcher:
     def _read_keys(self, fragment: Fragment, rows: range) -> tuple[list[ColumnLike], Offsets | None]:
         """Return the keys of the live rows of a window and their offsets; None as offsets if all rows are live."""
         selection = select(self._version, fragment, rows)
-        keys = list(read_columns_of(self._version, fragment, self._on, selection))
+        keys = read_selection(self._version, selection, self._on)
         return keys, None if selection.num_rows == len(rows) else selection.offsets()
 
 

@@ -35,10 +35,10 @@ from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.ops.maintain.fsck.manifests import Finding, finding_of
 from lancetable.ops.maintain.fsck.zones import ZoneCheck
 from lancetable.store.base import ByteRange
-from lancetable.table.file_layouts import Part, files_of, layout_of
+from lancetable.table.file_layouts import Part, file_layouts, files_of
 from lancetable.table.fragments import blob_data_file
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import deleted_offsets, physical_rows, rows_of
+from lancetable.table.row_count_index import deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 __all__ = ["PageCheck"]
@@ -80,7 +80,7 @@ class PageCheck:
         """Read the data of a fragment in this version."""
         path = version.location.path
         try:
-            known = rows_of(version)
+            layouts = file_layouts(version)
             rows = physical_rows(version, fragment)
             self._note_unused(version, fragment)
         except Exception as error:
@@ -89,7 +89,7 @@ class PageCheck:
         for field in version.schema.fields:
             self.columns.add(field.name)
             try:
-                layout = layout_of(version, known, fragment, (self._read_as(field),))
+                layout = layouts.layout(version, fragment, (self._read_as(field),))
             except Exception as error:
                 yield finding_of("data file", path, error, f"fragment {fragment.id}, column {field.name!r}")
                 continue

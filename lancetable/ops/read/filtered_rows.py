@@ -1,0 +1,97 @@
+"""Rows that satisfy a predicate: how many there are, and their physical offsets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from lancetable.expr.syntax.ast import Literal
+from lancetable.format.fragment import Fragment
+from lancetable.ops.read.prune import prunable_columns, prune_fragment
+from lancetable.ops.read.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
+from lancetable.ops.read.scan_run import RowRange, ScanRun, group_ranges, split_ranges
+from lancetable.table.fragments import Selection, select
+from lancetable.table.row_count_index import Offsets, row_count_index
+from lancetable.table.version import TableVersion
+
+__all__ = ["count_plan", "count_rows", "matching_offsets", "matching_rows"]
+
+
+def count_rows(
+    version: TableVersion,
+    filter: Filter | None = None,
+    *,
+    fragments: Sequence[int] | None = None,
+    include_deleted: bool = False,
+) -> int:
+    """Return the number of live rows that satisfy `filter`, without a filter from the manifest alone.
+
+    `fragments` are ids; None selects all. Raises InvalidSqlError and ColumnNotFoundError for the filter,
+    InvalidInputError for an unknown fragment.
+    """
+    if filter is None and fragments is None and not include_deleted:
+        return row_count_index(version).num_rows
+    plan = plan_scan(version, ScanOptions(columns=[], filter=filter, fragments=fragments))
+    return count_plan(version, replace(plan, include_deleted=include_deleted))
+
+
+def count_plan(version: TableVersion, plan: ScanPlan) -> int:
+    """Return the number of rows of a plan's result. Reads only the columns of its filter."""
+    with ScanRun(version, plan) as run:
+
+        def count(group: Sequence[RowRange]) -> int:
+            rows = run.filter(group)
+            return 0 if rows is None else int(np.count_nonzero(rows.mask))
+
+        if plan.predicate is None:
+            total = sum(map(run.num_rows_at, plan.fragments))
+        else:
+            total = sum(run.map(count, run.groups()))
+    total = max(0, total - plan.offset)
+    return total if plan.limit is None else min(total, plan.limit)
+
+
+def matching_offsets(version: TableVersion, fragment: Fragment, predicate: Filter) -> Offsets:
+    """Return the physical offsets of a fragment's live rows that satisfy the predicate, ascending int64.
+
+    The fragment need not be committed. Raises InvalidSqlError and ColumnNotFoundError for the predicate.
+    """
+    expression = resolve_filter(version.schema, predicate)
+    if isinstance(expression, Literal):
+        return select(version, fragment, None if expression.value.as_py() else range(0)).offsets()
+    plan = plan_scan(version, ScanOptions(columns=[], filter=expression, fragments=[]))
+    with ScanRun(version, plan) as run:
+        ranges = prune_fragment(version, fragment, expression, prunable_columns(version.schema, expression))
+        groups = group_ranges(split_ranges(fragment, ranges, run.range_rows()))
+        matches = itertools.chain.from_iterable(run.map(lambda group: _matches(run, group), groups))
+        offsets = [match.offsets() for match in matches]
+    return np.concatenate(offsets) if offsets else np.zeros(0, dtype=np.int64)
+
+
+def matching_rows(
+    version: TableVersion, predicate: Filter, fragments: Sequence[int] | None = None
+) -> Iterator[tuple[Fragment, Offsets]]:
+    """Yield the fragments with live rows that satisfy the predicate, and the physical offsets of these rows.
+
+    Fragments are in the order of the manifest, offsets are ascending int64. `fragments` are the ids of the fragments to
+    search; None selects all. Rows that statistics rule out are not read. Errors as for `matching_offsets`.
+    """
+    plan = plan_scan(version, ScanOptions(columns=[], filter=predicate, fragments=fragments))
+    with ScanRun(version, plan) as run:
+        matches = itertools.chain.from_iterable(run.map(lambda group: _matches(run, group), run.groups()))
+        for _, parts in itertools.groupby(matches, lambda match: match.fragment.id):
+            first, *others = parts
+            offsets = first.offsets()
+            if others:
+                offsets = np.concatenate([offsets, *[match.offsets() for match in others]])
+            yield first.fragment, offsets
+
+
+def _matches(run: ScanRun, group: Sequence[RowRange]) -> list[Selection]:
+    if run.plan.predicate is None:  # a constant filter
+        return run.select(group)
+    rows = run.filter(group)
+    return [] if rows is None else rows.matches()
