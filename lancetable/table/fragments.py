@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
 from lancetable.file.blobs.storage import DataFilePlace, blob_bytes
-from lancetable.file.reader import Cursors, FileRows, read_chunks, read_chunks_of_files, read_columns, refuse_nulls
+from lancetable.file.reader import Cursors, FileRows, read_columns, read_files, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table import row_id_lookup
@@ -284,8 +284,7 @@ def read_chunks_of(
     if columns and selection.keep is None and isinstance(selection.fetch, range) and not known.holds_blob_files:
         layout = layout_of(version, known, fragment, columns)
         if layout.direct:
-            part = layout.parts[0]
-            chunks = read_chunks(version.store, part.path, part.metadata, part.fields, part.columns, selection.fetch)
+            (chunks,) = read_files(version.store, [FileRows(*layout.parts[0], selection.fetch)])
             _refuse_nulls(layout, chunks, selection)
             return [*chunks]
     arrays = read_columns_of(version, fragment, columns, selection, known)
@@ -308,7 +307,7 @@ def read_chunks_of_many(
             if layout.direct and selection.keep is None and isinstance(selection.fetch, range):
                 direct.append(number)
                 files.append(FileRows(*layout.parts[0], selection.fetch))
-        for number, chunks in zip(direct, read_chunks_of_files(version.store, files)):
+        for number, chunks in zip(direct, read_files(version.store, files)):
             _refuse_nulls(layouts[number], chunks, selections[number][1])
             found[number] = [*chunks]
     return [
